@@ -1,0 +1,114 @@
+"""A codec's configuration, taken apart strictly: every member known, of its type, and in its range.
+
+Decides what a valid member is and says it in one form of sentence; knows no codec in particular. The same rules, as
+far as JSON Schema can say them, stand in `schemas/`, and a test holds the two together.
+"""
+
+import base64
+import binascii
+import json
+import operator
+from collections.abc import Buffer, Collection, Mapping
+from importlib import resources
+from typing import Any, SupportsIndex
+
+from parts_store.errors import CodecConfigError, describe
+
+# What a file offset can hold on every system we know.
+MAX_NBYTES = 2**63 - 1
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of `name`: `"pad"`, `"offset"`, `"packbits"` or the storage transformer `"concat-parts"`."""
+    folder = resources.files("parts_store.codecs") / "schemas"
+    known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
+    if name not in known:
+        raise ValueError(f"no schema {name!r}: there are {', '.join(known)}")
+    loaded: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def read_configuration(
+    data: object, codec: str, *, required: Collection[str] = (), optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """The configuration members of the codec object `data`, all of them known and none of the required missing.
+
+    A codec without required members may be given without a configuration.
+    """
+    if not isinstance(data, Mapping):
+        raise CodecConfigError(codec, "codec", "an object", describe(data))
+    if data.get("name") != codec:
+        raise CodecConfigError(codec, "name", repr(codec), describe(data.get("name")))
+    # Zarr v3: an extension object has these three members and no others.
+    _require_known(codec, "codec", data, ("name", "configuration", "must_understand"))
+    if not isinstance(data.get("must_understand", True), bool):
+        raise CodecConfigError(codec, "must_understand", "true or false", describe(data["must_understand"]))
+    if "configuration" not in data and required:
+        raise CodecConfigError(codec, "configuration", f"an object with {_listed(required)}", "none")
+    configuration = data.get("configuration", {})
+    if not isinstance(configuration, Mapping):
+        raise CodecConfigError(codec, "configuration", "an object", describe(configuration))
+    _require_known(codec, "configuration", configuration, (*required, *optional))
+    for member in required:
+        if member not in configuration:
+            raise CodecConfigError(codec, member, "a value, for it is required", "none")
+    return dict(configuration)
+
+
+def _require_known(codec: str, where: str, members: Mapping[object, object], known: Collection[str]) -> None:
+    for member in members:
+        if member not in known:
+            raise CodecConfigError(codec, where, f"only {_listed(known)}", f"the member {describe(member)}")
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(repr(name) for name in names) if names else "no members"
+
+
+def require_integer(codec: str, member: str, value: object, *, maximum: int = MAX_NBYTES) -> int:
+    """`value` as an integer in `0 <= value <= maximum`; NumPy's integers count, booleans and floats do not."""
+    expected = f"an integer from 0 to {maximum}"
+    # JSON's true is no number, though Python's True is an int.
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise CodecConfigError(codec, member, expected, describe(value))
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise CodecConfigError(codec, member, expected, describe(value)) from error
+    if not 0 <= number <= maximum:
+        raise CodecConfigError(codec, member, expected, describe(value))
+    return number
+
+
+def require_choice[T: str](codec: str, member: str, value: object, choices: tuple[T, ...]) -> T:
+    """`value` as one of `choices`."""
+    for choice in choices:
+        if isinstance(value, str) and value == choice:
+            return choice
+    raise CodecConfigError(codec, member, f"one of {_listed(choices)}", describe(value))
+
+
+def require_text(codec: str, member: str, value: object) -> str:
+    """`value` as the text it must be in JSON."""
+    if not isinstance(value, str):
+        raise CodecConfigError(codec, member, "base64 text", describe(value))
+    return value
+
+
+def require_bytes(codec: str, member: str, value: object, *, nbytes: int, counted_by: str) -> bytes:
+    """`value`, bytes or their base64 text, as exactly `nbytes` bytes: the number that the member `counted_by` gives."""
+    match value:
+        case str():
+            try:
+                literal = base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise CodecConfigError(codec, member, "base64 text", f"{describe(value)} ({error})") from error
+        case Buffer():
+            literal = bytes(value)
+        case _:
+            raise CodecConfigError(codec, member, "bytes, or base64 text of them", describe(value))
+    if len(literal) != nbytes:
+        raise CodecConfigError(
+            codec, member, f"{nbytes} bytes, as {counted_by!r} says", f"{len(literal)} bytes after decoding"
+        )
+    return literal

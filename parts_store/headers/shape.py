@@ -1,0 +1,24 @@
+"""A chunk's shape, checked before a header is built from it."""
+
+import operator
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+from parts_store.errors import HeaderError, describe
+
+# zarr and NumPy go no further either.
+_MAX_AXES = 64
+
+
+def require_shape(
+    file_format: str, shape: Iterable[SupportsIndex], *, minimum_axes: int, maximum_length: int
+) -> tuple[int, ...]:
+    """`shape` as integers from 1 to `maximum_length`, at least `minimum_axes` of them."""
+    try:
+        lengths = tuple(operator.index(length) for length in shape)
+    except TypeError as error:
+        raise HeaderError(file_format, "a shape of integers", describe(shape)) from error
+    if not minimum_axes <= len(lengths) <= _MAX_AXES or any(not 0 < length <= maximum_length for length in lengths):
+        expected = f"a shape of {minimum_axes} to {_MAX_AXES} lengths from 1 to {maximum_length}"
+        raise HeaderError(file_format, expected, describe(lengths))
+    return lengths

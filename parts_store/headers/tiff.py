@@ -1,0 +1,213 @@
+"""TIFF headers: with one before it, an encoded chunk is a TIFF file of one image in one strip.
+
+Decides the tags and their bytes; knows nothing of zarr. The chunk's bytes must be what the header says of them:
+
+| compression | codecs, in this order                       | header                                     |
+|-------------|---------------------------------------------|--------------------------------------------|
+| `"none"`    | `bytes`, then `pad` or `offset`             | `tiff(...)`, the same for every chunk      |
+| `"deflate"` | `bytes`, `numcodecs.zlib`, `pad`/`offset`   | `TiffHeader(...)`, called for every chunk  |
+| `"zstd"`    | `bytes`, `zstd`, then `pad` or `offset`     | `TiffHeader(...)`, called for every chunk  |
+
+zarr's `gzip` does not do for deflate: it wraps the same compressed data in gzip's own header, which TIFF has no name
+for. The byte order of the `bytes` codec must be that of the header, and no codec may follow `pad` or `offset`.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from parts_store.errors import HeaderError, describe
+from parts_store.headers.shape import require_shape
+
+type ByteOrder = Literal["little", "big"]
+type Compression = Literal["none", "deflate", "zstd"]
+
+# TIFF 6.0, its supplements, and libtiff's registry of compression schemes.
+_COMPRESSION: dict[str, int] = {"none": 1, "deflate": 8, "zstd": 50000}
+_SAMPLE_FORMAT = {"b": 1, "u": 1, "i": 2, "f": 3, "c": 6}
+_SHORT, _LONG = 3, 4
+_MAX_NBYTES = 2**32 - 1
+_GRAY, _RGB, _RGBA = 1, 3, 4
+_STRIP_OFFSETS = 273
+# The bytes of values that fit into a directory entry; more are stored behind the directory.
+_ENTRY_ROOM = 4
+
+
+def tiff(
+    shape: Iterable[SupportsIndex],
+    *,
+    dtype: DTypeLike,
+    byteorder: ByteOrder | None = None,
+    rgb: bool | None = None,
+) -> bytes:
+    """The header that makes an uncompressed chunk a TIFF file.
+
+    Parameters
+    ----------
+    shape
+        The chunk's shape: `(height, width)`, or `(height, width, 3)` and `(height, width, 4)` for RGB and RGBA; axes
+        of length 1 may come before.
+    dtype
+        The chunk's data type.
+    byteorder
+        `"little"` or `"big"`, as the `bytes` codec has it; if None, that of `dtype`, little where it has none.
+    rgb
+        Whether the last axis is the colours; if None, it is when it is the third and of length 3 or 4.
+    """
+    header = TiffHeader(shape, dtype=dtype, byteorder=byteorder, rgb=rgb)
+    return header.for_strip(header.chunk_nbytes)
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class TiffHeader:
+    """A callable that makes an encoded chunk's TIFF header from the chunk, for `padding_func` and `prefix_func`.
+
+    Its arguments are those of `tiff`, and `compression`: `"none"`, `"deflate"` or `"zstd"`, as the codecs before it
+    compress. `nbytes` is the size of the header, the same for every chunk.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    byteorder: ByteOrder
+    compression: Compression
+    rgb: bool
+
+    def __init__(
+        self,
+        shape: Iterable[SupportsIndex],
+        *,
+        dtype: DTypeLike,
+        byteorder: ByteOrder | None = None,
+        compression: Compression = "none",
+        rgb: bool | None = None,
+    ) -> None:
+        parsed = _parse_dtype(dtype)
+        dimensions = require_shape("TIFF", shape, minimum_axes=2, maximum_length=_MAX_NBYTES)
+        if byteorder is None:
+            byteorder = "big" if parsed.byteorder == ">" else "little"
+        if byteorder not in ("little", "big"):
+            raise HeaderError("TIFF", "a byte order of 'little' or 'big'", describe(byteorder))
+        if not isinstance(compression, str) or compression not in _COMPRESSION:
+            raise HeaderError("TIFF", f"a compression of {', '.join(_COMPRESSION)}", describe(compression))
+        object.__setattr__(self, "shape", dimensions)
+        object.__setattr__(self, "dtype", parsed)
+        object.__setattr__(self, "byteorder", byteorder)
+        object.__setattr__(self, "compression", compression)
+        object.__setattr__(self, "rgb", _is_rgb(dimensions) if rgb is None else _require_image(dimensions, rgb))
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the header, whatever the chunk."""
+        return len(self._build(0))
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """The size of the chunk before compression."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __call__(self, encoded: bytes) -> bytes:
+        """The header of this encoded chunk."""
+        if self.compression == "none" and len(encoded) != self.chunk_nbytes:
+            expected = f"{self.chunk_nbytes} bytes of an uncompressed {self.dtype.name} chunk of shape {self.shape}"
+            raise HeaderError("TIFF", expected, f"{len(encoded)} bytes")
+        return self.for_strip(len(encoded))
+
+    def for_strip(self, nbytes: int) -> bytes:
+        """The header of a chunk of `nbytes` encoded bytes."""
+        header = self._build(nbytes)
+        # TIFF: offsets and sizes are of 32 bits.
+        if len(header) + nbytes > _MAX_NBYTES:
+            raise HeaderError("TIFF", f"a file of at most {_MAX_NBYTES} bytes", f"{len(header) + nbytes} bytes")
+        return header
+
+    def _build(self, strip_nbytes: int) -> bytes:
+        order = "<" if self.byteorder == "little" else ">"
+        tags = list(self._tags(strip_nbytes))
+        # The header proper, the directory, and behind it the values that do not fit into their entry.
+        overflow_at = 8 + 2 + 12 * len(tags) + 4
+        strip_at = overflow_at + sum(tag.nbytes for tag in tags if tag.nbytes > _ENTRY_ROOM)
+        directory, overflow = b"", b""
+        for tag in tags:
+            # The offset of the strip is known only here.
+            values = (strip_at,) if tag.number == _STRIP_OFFSETS else tag.values
+            packed = struct.pack(f"{order}{len(values)}{'H' if tag.kind == _SHORT else 'I'}", *values)
+            if tag.nbytes > _ENTRY_ROOM:
+                packed, overflow = struct.pack(f"{order}I", overflow_at + len(overflow)), overflow + packed
+            directory += struct.pack(f"{order}HHI", tag.number, tag.kind, len(values)) + packed.ljust(4, b"\0")
+        magic = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, 8)
+        return magic + struct.pack(f"{order}H", len(tags)) + directory + struct.pack(f"{order}I", 0) + overflow
+
+    def _tags(self, strip_nbytes: int) -> Iterator["_Tag"]:
+        """The directory's entries, in the ascending order that TIFF asks for."""
+        height, width = self.shape[-3:-1] if self.rgb else self.shape[-2:]
+        samples = self.shape[-1] if self.rgb else _GRAY
+        sample_format = _SAMPLE_FORMAT[self.dtype.kind]
+        yield _Tag.number_of(256, width)  # ImageWidth
+        yield _Tag.number_of(257, height)  # ImageLength
+        yield _Tag(258, _SHORT, (self.dtype.itemsize * 8,) * samples)  # BitsPerSample
+        yield _Tag(259, _SHORT, (_COMPRESSION[self.compression],))  # Compression
+        yield _Tag(262, _SHORT, (2 if self.rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero
+        yield _Tag(_STRIP_OFFSETS, _LONG, (0,))  # StripOffsets, put in by the caller
+        if self.rgb:
+            yield _Tag(277, _SHORT, (samples,))  # SamplesPerPixel
+        yield _Tag.number_of(278, height)  # RowsPerStrip
+        yield _Tag(279, _LONG, (strip_nbytes & _MAX_NBYTES,))  # StripByteCounts
+        if self.rgb:
+            yield _Tag(284, _SHORT, (1,))  # PlanarConfiguration: the colours of a pixel side by side
+        if samples == _RGBA:
+            yield _Tag(338, _SHORT, (2,))  # ExtraSamples: unassociated alpha
+        if sample_format != 1:
+            yield _Tag(339, _SHORT, (sample_format,) * samples)  # SampleFormat; absent, it is unsigned
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    """An entry of a TIFF directory: a tag, its type, its values."""
+
+    number: int
+    kind: int
+    values: tuple[int, ...]
+
+    @classmethod
+    def number_of(cls, number: int, value: int) -> "_Tag":
+        """A tag with one value, of the shorter of the two types that holds it."""
+        return cls(number, _SHORT if value < 2**16 else _LONG, (value,))
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.values) * (2 if self.kind == _SHORT else 4)
+
+
+def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        parsed = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise HeaderError("TIFF", "a NumPy data type", describe(dtype)) from error
+    if parsed.kind not in _SAMPLE_FORMAT:
+        raise HeaderError("TIFF", "a boolean or a number as data type", str(parsed))
+    return parsed
+
+
+def _is_rgb(shape: tuple[int, ...]) -> bool:
+    """Whether the last axis is the colours, where the caller did not say."""
+    may_be_rgb = len(shape) > 2 and shape[-1] in (_RGB, _RGBA) and all(n == 1 for n in shape[:-3])
+    may_be_gray = all(length == 1 for length in shape[:-2])
+    if may_be_rgb and may_be_gray:
+        raise HeaderError("TIFF", "`rgb` to be given, for the last axis may be a width or the colours", f"{shape}")
+    return _require_image(shape, may_be_rgb)
+
+
+def _require_image(shape: tuple[int, ...], rgb: object) -> bool:
+    if not isinstance(rgb, bool | np.bool):
+        raise HeaderError("TIFF", "True, False or None as `rgb`", describe(rgb))
+    if rgb and (len(shape) < 3 or shape[-1] not in (_RGB, _RGBA)):
+        raise HeaderError("TIFF", "(..., height, width, 3 or 4) as the shape of an RGB image", f"{shape}")
+    if any(length != 1 for length in shape[: -3 if rgb else -2]):
+        expected = "one image: (height, width) or (height, width, 3 or 4), and before them only axes of length 1"
+        raise HeaderError("TIFF", expected, f"{shape}")
+    return bool(rgb)

@@ -1,0 +1,69 @@
+"""The exceptions: one tree, which zarr never takes for absence, and which survives pickling."""
+
+import inspect
+import pickle
+
+import pytest
+
+from parts_store import errors
+from parts_store.errors import (
+    CodecConfigError,
+    CodecError,
+    HeaderError,
+    PartsStoreError,
+    UnboundPaddingError,
+)
+
+EXAMPLES = [
+    (CodecError("pad", "4 bytes", "3 bytes"), "codec 'pad': expected 4 bytes, found 3 bytes"),
+    (
+        CodecConfigError("pad", "nbytes", "an integer", "'x'"),
+        "codec 'pad', member 'nbytes': expected an integer, found 'x'",
+    ),
+    (
+        UnboundPaddingError("pad", "padding_func"),
+        (
+            "codec 'pad': this array's chunks get their padding from a callable, which is never stored; bind it with "
+            "`parts_store.codecs.bind_padding(array, callable)` and write to the array that returns"
+        ),
+    ),
+    (HeaderError("TIFF", "a shape", "none"), "TIFF header: expected a shape, found none"),
+]
+
+
+def test_the_tree_is_the_one_that_is_documented() -> None:
+    tree = {
+        name: [base.__name__ for base in kind.__bases__]
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind.__module__ == errors.__name__
+    }
+    assert tree == {
+        "PartsStoreError": ["Exception"],
+        "CodecError": ["PartsStoreError", "ValueError"],
+        "CodecConfigError": ["CodecError"],
+        "UnboundPaddingError": ["CodecError"],
+        "HeaderError": ["PartsStoreError", "ValueError"],
+    }
+    assert set(tree) == set(errors.__all__)
+    assert set(tree) - {"PartsStoreError"} == {type(error).__name__ for error, _ in EXAMPLES}
+
+
+@pytest.mark.parametrize(("error", "message"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_every_error_says_what_it_means_also_after_pickling(error: PartsStoreError, message: str) -> None:
+    assert str(error) == message
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == message
+    assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__)
+def test_no_error_can_be_taken_for_absence(error: PartsStoreError) -> None:
+    assert not isinstance(error, FileNotFoundError | KeyError | NotADirectoryError | IsADirectoryError)
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    assert len(errors.describe("x" * 10_000)) < 100
+    assert len(errors.describe(b"x" * 10_000)) < 100
+    assert len(errors.describe(list(range(10_000)))) < 100
+    assert errors.describe("short") == "'short'"
