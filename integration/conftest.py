@@ -1,0 +1,100 @@
+"""A real S3 server for every integration test, a bucket for each, and a user who may only read."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from minio import Minio, MinioAdmin
+from minio.credentials.providers import StaticProvider
+from obstore.store import S3Store
+
+from integration.server import Server, supervised
+
+READ_ONLY = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": ["arn:aws:s3:::*"]}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of its own for one test, and the ways into it."""
+
+    name: str
+    server: Server
+    client: Minio
+
+    def store(self, prefix: str | None = None, *, user: Server | None = None) -> S3Store:
+        """The bucket for obstore, as the user given, or as the one who may do everything."""
+        user = user or self.server
+        return S3Store(
+            self.name,
+            prefix=prefix,
+            endpoint=user.endpoint,
+            access_key_id=user.access_key,
+            secret_access_key=user.secret_key,
+            region="us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+
+    def read(self, key: str) -> bytes:
+        """An object, fetched by MinIO's own client."""
+        response: Any = self.client.get_object(self.name, key)
+        try:
+            data: bytes = response.read()
+            return data
+        finally:
+            response.close()
+            response.release_conn()
+
+    def list_keys(self) -> set[str]:
+        """The keys of all objects, listed by MinIO's own client."""
+        return {str(each.object_name) for each in self.client.list_objects(self.name, recursive=True)}
+
+
+def _client(server: Server) -> Minio:
+    host, secure = _host(server)
+    return Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=secure)
+
+
+def _host(server: Server) -> tuple[str, bool]:
+    scheme, _, host = server.endpoint.partition("://")
+    return host.rstrip("/"), scheme == "https"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with supervised() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: Server) -> Iterator[Bucket]:
+    client = _client(server)
+    name = f"parts-store-{secrets.token_hex(8)}"
+    client.make_bucket(name)
+    try:
+        yield Bucket(name, server, client)
+    finally:
+        for each in client.list_objects(name, recursive=True):
+            client.remove_object(name, str(each.object_name))
+        client.remove_bucket(name)
+
+
+@pytest.fixture(scope="session")
+def reader(server: Server) -> Iterator[Server]:
+    """The same server, as a user who may read and list everything and write nothing."""
+    host, secure = _host(server)
+    admin = MinioAdmin(endpoint=host, credentials=StaticProvider(server.access_key, server.secret_key), secure=secure)
+    name, secret = f"reader-{secrets.token_hex(4)}", secrets.token_hex(16)
+    admin.policy_add(name, policy=READ_ONLY)
+    admin.user_add(name, secret)
+    admin.attach_policy([name], user=name)
+    try:
+        yield Server(server.endpoint, name, secret)
+    finally:
+        admin.user_remove(name)
+        admin.policy_remove(name)

@@ -1,0 +1,95 @@
+"""The server of the tests: chosen as documented, and gone when the tests are."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from integration.server import MINIO_RELEASE, Binary, Compose, NoServerError, Server, Source, choose
+
+ROOT = Path(__file__).parent.parent
+GIVEN = {
+    "PARTS_STORE_S3_ENDPOINT": "http://127.0.0.1:9000",
+    "PARTS_STORE_S3_ACCESS_KEY": "user",
+    "PARTS_STORE_S3_SECRET_KEY": "secret",
+}
+
+
+@pytest.mark.parametrize("has_go", [True, False])
+@pytest.mark.parametrize("has_docker", [True, False])
+@pytest.mark.parametrize("is_built", [True, False])
+def test_an_endpoint_wins_over_a_build_and_a_build_over_docker(
+    tmp_path: Path, *, has_go: bool, has_docker: bool, is_built: bool
+) -> None:
+    binary = tmp_path / f"minio-{MINIO_RELEASE}"
+    if is_built:
+        binary.touch()
+
+    def chosen(environ: dict[str, str]) -> Source | None:
+        try:
+            return choose(environ, cache=tmp_path, has_go=has_go, docker_runs=lambda: has_docker)
+        except NoServerError:
+            return None
+
+    assert chosen(GIVEN) == Server("http://127.0.0.1:9000", "user", "secret")
+    expected = Binary(binary) if is_built or has_go else Compose() if has_docker else None
+    assert chosen({}) == expected
+
+
+def test_an_endpoint_without_credentials_is_refused_by_name(tmp_path: Path) -> None:
+    environ = {"PARTS_STORE_S3_ENDPOINT": "http://127.0.0.1:9000", "PARTS_STORE_S3_ACCESS_KEY": "user"}
+    with pytest.raises(NoServerError, match="PARTS_STORE_S3_SECRET_KEY must be set too"):
+        choose(environ, cache=tmp_path, has_go=True, docker_runs=lambda: True)
+
+
+@pytest.mark.parametrize("command", ["prepare", "serve"])
+def test_with_neither_go_nor_docker_nor_endpoint_it_fails_with_one_sentence(tmp_path: Path, command: str) -> None:
+    environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    failed = subprocess.run(
+        [sys.executable, ROOT / "integration/server.py", command],
+        env=environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert re.fullmatch(r"the integration tests need an S3 server: .*, or set PARTS_STORE_S3_ENDPOINT\n", failed.stderr)
+
+
+@pytest.mark.skipif("PARTS_STORE_S3_ENDPOINT" in os.environ, reason="the server is not ours to stop")
+def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
+    program = (
+        "import time\nfrom integration.server import supervised\n"
+        "with supervised() as server:\n    print(server.endpoint, flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        host, port = parent.stdout.readline().strip().removeprefix("http://").split(":")
+        assert host == "127.0.0.1"
+        assert _listens(host, int(port))
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while _listens(host, int(port)):
+        assert time.monotonic() < deadline, "MinIO outlives the tests"
+        time.sleep(0.1)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_compose_runs_the_release_that_go_builds() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text()
+    images = re.findall(r"image: (\S+)", compose)
+    assert images == [f"quay.io/minio/minio:{MINIO_RELEASE}"] * 2
