@@ -26,7 +26,10 @@ _FOUND = reprlib.Repr(maxstring=80, maxother=80)
 
 def describe(value: object) -> str:
     """The value as an error message shows it: its `repr`, cut where it is long."""
-    return _FOUND.repr(value)
+    try:
+        return _FOUND.repr(value)
+    except Exception:
+        return f"a value of type {type(value).__name__}"
 
 
 class PartsStoreError(Exception):

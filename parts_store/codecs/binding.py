@@ -28,6 +28,8 @@ def bind_padding(array: zarr.Array, *functions: PaddingFunction) -> zarr.Array: 
         One callable for each codec of the array whose padding is dynamic, in the order of the codecs; those inside a
         shard stand at the shard's place, its inner codecs before its index codecs.
     """
+    if not isinstance(array, zarr.Array):
+        raise TypeError(f"expected a zarr.Array, found {array!r}")
     metadata = array.metadata
     codecs = metadata.codecs if isinstance(metadata, ArrayV3Metadata) else ()
     count = sum(_count_dynamic(codec) for codec in codecs)

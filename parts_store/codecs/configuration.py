@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 import operator
-from collections.abc import Buffer, Collection, Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Any, SupportsIndex
 
@@ -65,9 +65,9 @@ def _listed(names: Collection[str]) -> str:
     return ", ".join(repr(name) for name in names) if names else "no members"
 
 
-def require_integer(codec: str, member: str, value: object, *, maximum: int = MAX_NBYTES) -> int:
-    """`value` as an integer in `0 <= value <= maximum`; NumPy's integers count, booleans and floats do not."""
-    expected = f"an integer from 0 to {maximum}"
+def require_integer(codec: str, member: str, value: object, *, minimum: int = 0, maximum: int = MAX_NBYTES) -> int:
+    """`value` as an integer in `minimum <= value <= maximum`; NumPy's integers count, booleans and floats do not."""
+    expected = f"an integer from {minimum} to {maximum}"
     # JSON's true is no number, though Python's True is an int.
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise CodecConfigError(codec, member, expected, describe(value))
@@ -75,7 +75,7 @@ def require_integer(codec: str, member: str, value: object, *, maximum: int = MA
         number = operator.index(value)
     except TypeError as error:
         raise CodecConfigError(codec, member, expected, describe(value)) from error
-    if not 0 <= number <= maximum:
+    if not minimum <= number <= maximum:
         raise CodecConfigError(codec, member, expected, describe(value))
     return number
 
@@ -99,16 +99,31 @@ def require_bytes(codec: str, member: str, value: object, *, nbytes: int, counte
     """`value`, bytes or their base64 text, as exactly `nbytes` bytes: the number that the member `counted_by` gives."""
     match value:
         case str():
-            try:
-                literal = base64.b64decode(value, validate=True)
-            except (binascii.Error, ValueError) as error:
-                raise CodecConfigError(codec, member, "base64 text", f"{describe(value)} ({error})") from error
-        case Buffer():
-            literal = bytes(value)
+            literal = _decode_base64(codec, member, value)
         case _:
-            raise CodecConfigError(codec, member, "bytes, or base64 text of them", describe(value))
+            try:
+                literal = bytes_of(value)
+            except (TypeError, ValueError, BufferError) as error:
+                raise CodecConfigError(codec, member, "bytes, or base64 text of them", describe(value)) from error
     if len(literal) != nbytes:
         raise CodecConfigError(
             codec, member, f"{nbytes} bytes, as {counted_by!r} says", f"{len(literal)} bytes after decoding"
         )
     return literal
+
+
+def _decode_base64(codec: str, member: str, text: str) -> bytes:
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise CodecConfigError(codec, member, "base64 text", f"{describe(text)} ({error})") from error
+    # RFC 4648: unused bits are zero; else one padding would have several texts, and ours would not be the stored one.
+    if base64.b64encode(decoded).decode("ascii") != text:
+        raise CodecConfigError(codec, member, "base64 text", f"{describe(text)} (its unused bits are not zero)")
+    return decoded
+
+
+def bytes_of(value: object) -> bytes:
+    """The memory of anything that offers it: never the zeros that `bytes` makes of a number."""
+    # The type is what memoryview takes, and what it refuses is the caller's to name.
+    return memoryview(value).tobytes()  # type: ignore[arg-type]

@@ -190,16 +190,17 @@ class PackBitsCodec(ArrayBytesCodec):
 
     def layout(self, dtype: ZDType[TBaseDType, TBaseScalar]) -> BitLayout:
         """Which bits are kept of this data type, or a `CodecConfigError` if it has none to pack."""
-        element = dtype.to_native_dtype().newbyteorder("<")
+        native = dtype.to_native_dtype()
+        if native.kind not in "biufc":
+            raise CodecConfigError("packbits", "data_type", "a boolean or a number", str(native))
+        element = native.newbyteorder("<")
         match element.kind:
             case "b":
                 component, components, width = element, 1, 1
-            case "i" | "u" | "f":
-                component, components, width = element, 1, element.itemsize * 8
             case "c":
                 component, components, width = np.dtype(f"<f{element.itemsize // 2}"), 2, element.itemsize * 4
             case _:
-                raise CodecConfigError("packbits", "data_type", "a boolean or a number", str(element))
+                component, components, width = element, 1, element.itemsize * 8
         first = self.first_bit or 0
         last = width - 1 if self.last_bit is None else self.last_bit
         for member, bit in (("first_bit", first), ("last_bit", last)):
@@ -238,7 +239,7 @@ class PackBitsCodec(ArrayBytesCodec):
                 pass
             case never:
                 assert_never(never)
-        return chunk_spec.prototype.buffer.from_array_like(packed)
+        return chunk_spec.prototype.buffer.from_bytes(packed.data)
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         layout = self.layout(chunk_spec.dtype)
@@ -262,7 +263,7 @@ class PackBitsCodec(ArrayBytesCodec):
             )
         array = unpack(packed, count * layout.components, layout).view(layout.element).reshape(chunk_spec.shape)
         native = array.astype(chunk_spec.dtype.to_native_dtype(), copy=False)
-        return chunk_spec.prototype.nd_buffer.from_ndarray_like(native)
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(native)
 
     @override
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:

@@ -4,6 +4,8 @@ import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
+import numpy as np
+
 from parts_store.errors import HeaderError, describe
 
 # zarr and NumPy go no further either.
@@ -15,9 +17,12 @@ def require_shape(
 ) -> tuple[int, ...]:
     """`shape` as integers from 1 to `maximum_length`, at least `minimum_axes` of them."""
     try:
-        lengths = tuple(operator.index(length) for length in shape)
+        axes = tuple(shape)
+        lengths = tuple(operator.index(length) for length in axes)
     except TypeError as error:
         raise HeaderError(file_format, "a shape of integers", describe(shape)) from error
+    if any(isinstance(length, bool | np.bool) for length in axes):
+        raise HeaderError(file_format, "a shape of integers", describe(axes))
     if not minimum_axes <= len(lengths) <= _MAX_AXES or any(not 0 < length <= maximum_length for length in lengths):
         expected = f"a shape of {minimum_axes} to {_MAX_AXES} lengths from 1 to {maximum_length}"
         raise HeaderError(file_format, expected, describe(lengths))

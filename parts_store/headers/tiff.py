@@ -14,7 +14,7 @@ for. The byte order of the `bytes` codec must be that of the header, and no code
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex
 
@@ -29,6 +29,13 @@ type Compression = Literal["none", "deflate", "zstd"]
 
 # TIFF 6.0, its supplements, and libtiff's registry of compression schemes.
 _COMPRESSION: dict[str, int] = {"none": 1, "deflate": 8, "zstd": 50000}
+_CODEC: dict[str, str] = {"none": "", "deflate": "zarr's codec `numcodecs.zlib`", "zstd": "zarr's codec `zstd`"}
+# What a compressed chunk begins with: RFC 1950 (zlib), RFC 8878 (zstd).
+_BEGINS_RIGHT: dict[str, Callable[[bytes], bool]] = {
+    "none": lambda _: True,
+    "deflate": lambda chunk: len(chunk) > 1 and chunk[0] & 15 == 8 and int.from_bytes(chunk[:2]) % 31 == 0,
+    "zstd": lambda chunk: chunk[:4] == b"\x28\xb5\x2f\xfd",
+}
 _SAMPLE_FORMAT = {"b": 1, "u": 1, "i": 2, "f": 3, "c": 6}
 _SHORT, _LONG = 3, 4
 _MAX_NBYTES = 2**32 - 1
@@ -57,10 +64,11 @@ def tiff(
     byteorder
         `"little"` or `"big"`, as the `bytes` codec has it; if None, that of `dtype`, little where it has none.
     rgb
-        Whether the last axis is the colours; if None, it is when it is the third and of length 3 or 4.
+        Whether the last axis is the colours; if None, it is where the shape allows nothing else, and a shape that
+        allows both, like `(1, 512, 3)`, is refused.
     """
     header = TiffHeader(shape, dtype=dtype, byteorder=byteorder, rgb=rgb)
-    return header.for_strip(header.chunk_nbytes)
+    return header.for_encoded(header.chunk_nbytes)
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -89,8 +97,8 @@ class TiffHeader:
         parsed = _parse_dtype(dtype)
         dimensions = require_shape("TIFF", shape, minimum_axes=2, maximum_length=_MAX_NBYTES)
         if byteorder is None:
-            byteorder = "big" if parsed.byteorder == ">" else "little"
-        if byteorder not in ("little", "big"):
+            byteorder = "big" if parsed.str[0] == ">" else "little"
+        if not isinstance(byteorder, str) or byteorder not in ("little", "big"):
             raise HeaderError("TIFF", "a byte order of 'little' or 'big'", describe(byteorder))
         if not isinstance(compression, str) or compression not in _COMPRESSION:
             raise HeaderError("TIFF", f"a compression of {', '.join(_COMPRESSION)}", describe(compression))
@@ -115,15 +123,17 @@ class TiffHeader:
         if self.compression == "none" and len(encoded) != self.chunk_nbytes:
             expected = f"{self.chunk_nbytes} bytes of an uncompressed {self.dtype.name} chunk of shape {self.shape}"
             raise HeaderError("TIFF", expected, f"{len(encoded)} bytes")
-        return self.for_strip(len(encoded))
+        if not _BEGINS_RIGHT[self.compression](encoded):
+            expected = f"a chunk compressed by {self.compression} ({_CODEC[self.compression]})"
+            raise HeaderError("TIFF", expected, f"one that begins with {encoded[:4].hex(' ')!r}")
+        return self.for_encoded(len(encoded))
 
-    def for_strip(self, nbytes: int) -> bytes:
+    def for_encoded(self, nbytes: int) -> bytes:
         """The header of a chunk of `nbytes` encoded bytes."""
-        header = self._build(nbytes)
         # TIFF: offsets and sizes are of 32 bits.
-        if len(header) + nbytes > _MAX_NBYTES:
-            raise HeaderError("TIFF", f"a file of at most {_MAX_NBYTES} bytes", f"{len(header) + nbytes} bytes")
-        return header
+        if not 0 <= nbytes <= _MAX_NBYTES - self.nbytes:
+            raise HeaderError("TIFF", f"a file of at most {_MAX_NBYTES} bytes", f"{self.nbytes + nbytes} bytes")
+        return self._build(nbytes)
 
     def _build(self, strip_nbytes: int) -> bytes:
         order = "<" if self.byteorder == "little" else ">"
@@ -156,7 +166,7 @@ class TiffHeader:
         if self.rgb:
             yield _Tag(277, _SHORT, (samples,))  # SamplesPerPixel
         yield _Tag.number_of(278, height)  # RowsPerStrip
-        yield _Tag(279, _LONG, (strip_nbytes & _MAX_NBYTES,))  # StripByteCounts
+        yield _Tag(279, _LONG, (strip_nbytes,))  # StripByteCounts
         if self.rgb:
             yield _Tag(284, _SHORT, (1,))  # PlanarConfiguration: the colours of a pixel side by side
         if samples == _RGBA:
@@ -185,11 +195,12 @@ class _Tag:
 
 def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
-        parsed = np.dtype(dtype)
-    except (TypeError, ValueError) as error:
+        # None is float64 to NumPy, which nobody means here.
+        parsed = np.dtype(dtype if dtype is not None else "none")
+    except (TypeError, ValueError, SyntaxError) as error:
         raise HeaderError("TIFF", "a NumPy data type", describe(dtype)) from error
-    if parsed.kind not in _SAMPLE_FORMAT:
-        raise HeaderError("TIFF", "a boolean or a number as data type", str(parsed))
+    if parsed.kind not in _SAMPLE_FORMAT or parsed.itemsize > (16 if parsed.kind == "c" else 8):
+        raise HeaderError("TIFF", "a boolean, or a number of at most 64 bits, as data type", str(parsed))
     return parsed
 
 

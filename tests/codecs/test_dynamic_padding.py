@@ -1,6 +1,7 @@
 """Padding made by a callable: right for every chunk, never stored, never silently replaced by zeros."""
 
 import base64
+import copy
 import json
 import pickle
 import zlib
@@ -14,11 +15,15 @@ import pytest
 import zarr
 from distributed import Client, LocalCluster
 from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import cpu, default_buffer_prototype
+from zarr.dtype import UInt8
 from zarr.storage import LocalStore
 
 from parts_store.codecs import OffsetCodec, PadCodec, bind_padding, offset_codec, pad_codec
 from parts_store.codecs.padding import DYNAMIC_MARK, dynamic_mark
 from parts_store.errors import CodecConfigError, CodecError, UnboundPaddingError
+from tests.codecs.arrays import Stored
 
 VALUES = np.arange(64, dtype="<u4").reshape(8, 8)
 CHUNK_KEYS = ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
@@ -84,8 +89,26 @@ def test_zarr_json_holds_the_mark_and_not_the_callable(tmp_path: Path) -> None:
     create(tmp_path, pad_codec(100, padding_func=Unhashable(b"x")))
     document = json.loads((tmp_path / "zarr.json").read_text())
     padding = base64.b64decode(document["codecs"][-1]["configuration"]["padding"])
-    assert padding == (DYNAMIC_MARK * 2)[:100]
-    assert b"bind_padding" in padding
+    # Arrays that are out there hold these bytes: they are part of the format.
+    text = b"\x1a\x1a{made by a callable: parts_store.codecs.bind_padding(array, callable) before writing} "
+    assert padding == (text * 2)[:100]
+
+
+def test_an_array_written_by_an_earlier_version_still_refuses_to_be_written_unbound() -> None:
+    # What `zarr.json` held when this was first released.
+    stored = {"name": "offset", "configuration": {"offset": 12, "prefix": "Ghp7bWFkZSBieSBh"}}
+    array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, stored])
+    with pytest.raises(UnboundPaddingError):
+        array.write(np.ones(4, np.uint8))
+    assert set(array.objects) == {"zarr.json"}
+
+
+@pytest.mark.parametrize("padding", [b"{", b"{m", b"{made by a callable", b"\x1a{", b"}\x1a"])
+def test_a_static_padding_that_only_looks_like_the_mark_is_static(padding: bytes) -> None:
+    codec = PadCodec("start", nbytes=len(padding), padding=padding)
+    array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, codec.to_dict()])
+    array.write(np.ones(4, np.uint8))
+    assert array.chunk("c/0") == padding + b"\1\1\1\1"
 
 
 @pytest.mark.parametrize("nbytes", [1, 4, 12, 110, 1000])
@@ -161,12 +184,16 @@ def test_bind_padding_counts_its_callables(tmp_path: Path) -> None:
     static = create(tmp_path / "b", pad_codec(4))
     with pytest.raises(ValueError, match="no codec whose padding is made by a callable"):
         bind_padding(static, checksum)
+    with pytest.raises(TypeError, match=r"expected a zarr.Array"):
+        bind_padding(zarr.create_group({}), checksum)  # type: ignore[arg-type]
     version2 = zarr.create_array({}, shape=(4,), dtype="uint8", zarr_format=2)
     with pytest.raises(ValueError, match="no codec whose padding is made by a callable"):
         bind_padding(version2, checksum)
 
 
-@pytest.mark.parametrize("made", [b"", b"abc", b"abcde", "abcd", None, 4, [1, 2, 3, 4]])
+@pytest.mark.parametrize(
+    "made", [b"", b"abc", b"abcde", "abcd", None, 4, [1, 2, 3, 4], np.int16(4), np.array(4, "u1"), np.zeros(1, "M8[s]")]
+)
 def test_a_callable_that_returns_anything_but_the_declared_bytes_is_a_codec_error(
     tmp_path: Path, made: Any, pipeline: str
 ) -> None:
@@ -176,7 +203,9 @@ def test_a_callable_that_returns_anything_but_the_declared_bytes_is_a_codec_erro
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("made", [b"abcd", bytearray(b"abcd"), memoryview(b"abcd")])
+@pytest.mark.parametrize(
+    "made", [b"abcd", bytearray(b"abcd"), memoryview(b"abcd"), np.frombuffer(b"abcd", "u1"), np.array(b"abcd")]
+)
 def test_a_callable_may_return_any_kind_of_bytes(tmp_path: Path, made: Any) -> None:
     create(tmp_path, pad_codec(4, padding_func=lambda encoded: made))[...] = VALUES
     assert (tmp_path / "c/0/0").read_bytes()[:4] == b"abcd"
@@ -195,13 +224,16 @@ def test_callables_are_compared_but_need_no_hash() -> None:
     assert one == same != other
     assert hash(one) == hash(same)
     assert one.to_dict() == other.to_dict()
-    assert one != PadCodec.from_dict(one.to_dict())
+    assert one != PadCodec.from_dict(json.loads(json.dumps(one.to_dict())))
 
 
 def test_the_repr_says_whether_a_callable_is_bound() -> None:
     codec = OffsetCodec(4, prefix_func=checksum)
     assert "prefix_func=<function checksum" in repr(codec)
-    assert repr(OffsetCodec.from_dict(codec.to_dict())) == "OffsetCodec(offset=4, prefix_func=<not bound>)"
+    assert (
+        repr(OffsetCodec.from_dict(json.loads(json.dumps(codec.to_dict()))))
+        == "OffsetCodec(offset=4, prefix_func=<not bound>)"
+    )
 
 
 @pytest.mark.parametrize("nbytes", [1, 50, len(DYNAMIC_MARK), 1000])
@@ -210,10 +242,67 @@ def test_the_mark_has_any_length_and_begins_alike(nbytes: int) -> None:
     assert dynamic_mark(2000).startswith(dynamic_mark(nbytes))
 
 
-def test_a_pickled_array_keeps_its_callable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy, copy.copy])
+def test_a_pickled_or_copied_array_keeps_its_callable(tmp_path: Path, duplicate: Any) -> None:
     array = create(tmp_path, pad_codec(4, padding_func=checksum))
-    pickle.loads(pickle.dumps(array))[...] = VALUES
+    duplicate(array)[...] = VALUES
     assert_checksummed(tmp_path)
+
+
+def create_sharded(folder: Path, function: Any) -> zarr.Array[Any]:
+    return zarr.create_array(
+        LocalStore(folder),
+        shape=(8, 8),
+        chunks=(2, 2),
+        shards=(4, 4),
+        dtype="uint32",
+        compressors=[pad_codec(4, padding_func=function)],
+    )
+
+
+def assert_checksummed_in_shards(folder: Path) -> None:
+    for key in CHUNK_KEYS:
+        shard = (folder / key).read_bytes()
+        # Four inner chunks of 4 + 16 bytes, then the index and its checksum.
+        for start in range(0, len(shard) - 4 * 16 - 4, 20):
+            assert shard[start : start + 4] == zlib.crc32(shard[start + 4 : start + 20]).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy])
+def test_a_pickled_or_copied_array_of_shards_keeps_its_callable(tmp_path: Path, duplicate: Any) -> None:
+    duplicate(create_sharded(tmp_path, checksum))[...] = VALUES
+    assert_checksummed_in_shards(tmp_path)
+    with pytest.raises(UnboundPaddingError):
+        zarr.open_array(tmp_path)[...] = VALUES
+
+
+def test_a_callable_may_use_zarr_itself(tmp_path: Path, pipeline: str) -> None:
+    headers = zarr.create_array({}, shape=(4,), dtype="uint8")
+    headers[...] = np.frombuffer(b"abcd", "u1")
+    create(tmp_path, pad_codec(4, padding_func=lambda encoded: np.asarray(headers[...]).tobytes()))[...] = VALUES
+    assert (tmp_path / "c/1/1").read_bytes()[:4] == b"abcd"
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(2, None), slice(None, None, -1)])
+def test_the_callable_gets_the_chunk_and_nothing_of_the_memory_around_it(part: slice) -> None:
+    seen = []
+
+    def watch(encoded: bytes) -> bytes:
+        seen.append(encoded)
+        return b"!"
+
+    codec = pad_codec(1, padding_func=watch)
+    spec = ArraySpec((3,), UInt8(), np.uint8(0), ArrayConfig.from_dict({}), default_buffer_prototype())
+    codec._encode_sync(cpu.Buffer(np.frombuffer(b"hello", "u1")[part]), spec)
+    assert seen == [b"hello"[part]]
+
+
+def test_an_unchanged_place_is_bound_to(tmp_path: Path) -> None:
+    create(tmp_path, pad_codec(4, location="end", padding_func=checksum))
+    bind_padding(zarr.open_array(tmp_path), checksum)[...] = VALUES
+    chunk = (tmp_path / "c/0/0").read_bytes()
+    assert chunk[-4:] == zlib.crc32(chunk[:-4]).to_bytes(4, "big")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path)[...], VALUES)
 
 
 @pytest.fixture(scope="module")
@@ -233,3 +322,6 @@ def test_dask_workers_call_it_in_their_own_processes(tmp_path: Path, cluster: Cl
         dask.array.store(dask.array.from_array(VALUES, chunks=(4, 4)), array, lock=False)
         assert_checksummed(tmp_path / folder)
         np.testing.assert_array_equal(zarr.open_array(tmp_path / folder)[...], VALUES)
+    sharded = create_sharded(tmp_path / "sharded", checksum)
+    dask.array.store(dask.array.from_array(VALUES, chunks=(4, 4)), sharded, lock=False)
+    assert_checksummed_in_shards(tmp_path / "sharded")

@@ -263,6 +263,7 @@ def test_a_padding_byte_that_lies_is_a_codec_error(place: Any, at: int, pipeline
         ("complex64", PackBitsCodec(last_bit=32), "expected at most 31 for complex64, found 32"),
         ("M8[s]", PackBitsCodec(), "member 'data_type': expected a boolean or a number, found datetime64"),
         ("S4", PackBitsCodec(), "member 'data_type': expected a boolean or a number"),
+        ("string", PackBitsCodec(), "member 'data_type': expected a boolean or a number"),
     ],
 )
 @pytest.mark.parametrize("sharded", [False, True])
@@ -273,3 +274,14 @@ def test_bits_that_the_data_type_does_not_have_are_refused_when_the_array_is_cre
     shards: Any = {"shards": (8,)} if sharded else {}
     with pytest.raises(CodecConfigError, match=message):
         zarr.create_array({}, shape=(8,), chunks=(4,), dtype=dtype, serializer=codec, compressors=None, **shards)
+
+
+def test_bits_that_the_data_type_does_not_have_are_refused_when_a_sharded_array_is_opened() -> None:
+    inner = {
+        "chunk_shape": [2],
+        "codecs": [PackBitsCodec(last_bit=8).to_dict()],
+        "index_codecs": [{"name": "packbits"}],
+    }
+    array = Stored((4,), "uint8", (4,), [{"name": "sharding_indexed", "configuration": inner}])
+    with pytest.raises(CodecConfigError, match="expected at most 7 for uint8, found 8"):
+        array.open()

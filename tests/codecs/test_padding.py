@@ -185,6 +185,19 @@ def test_encoding_copies_once_and_decoding_not_at_all(codec: PaddingCodec) -> No
     assert decoded == chunk
 
 
+@pytest.mark.parametrize("nbytes", [2**62, 2**63 - 1])
+def test_padding_larger_than_memory_is_shown_and_refused_by_name(nbytes: int) -> None:
+    codec = PadCodec("start", nbytes=nbytes)
+    assert repr(codec) == f"PadCodec('start', nbytes={nbytes})"
+    array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, codec.to_dict()])
+    assert str(nbytes) in str(array.open().info)
+    with pytest.raises(CodecError, match=f"room in memory for {nbytes} bytes"):
+        array.write(np.ones(4, np.uint8))
+    array.put("c/0", b"1234")
+    with pytest.raises(CodecError, match=f"at least {nbytes} bytes"):
+        array.read()
+
+
 def test_padding_of_no_bytes_does_not_copy() -> None:
     chunk = cpu.Buffer.from_bytes(b"abc")
     assert PadCodec("end", nbytes=0)._encode_sync(chunk, spec_of(3)) is chunk
@@ -206,6 +219,7 @@ def test_codecs_are_values_that_show_and_compare_their_arguments() -> None:
     assert len({OffsetCodec(2, prefix=b"ab"), OffsetCodec(2, prefix="YWI="), OffsetCodec(2)}) == 2
     assert repr(PadCodec("start", nbytes=2, padding=b"ab")) == "PadCodec('start', nbytes=2, padding=b'ab')"
     assert repr(OffsetCodec(2)) == "OffsetCodec(offset=2)"
+    assert repr(OffsetCodec(200, prefix=bytes(200))) == "OffsetCodec(offset=200, prefix=<200 bytes>)"
     assert pad_codec(nbytes=2, padding=b"ab") == PadCodec("start", nbytes=2, padding=b"ab")
     assert offset_codec(offset=2, prefix=b"ab") == OffsetCodec(2, prefix=b"ab")
     codec = PadCodec(location="end", nbytes=2, padding=bytearray(b"ab"))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
-from zarr.codecs import BytesCodec, ZstdCodec
+from zarr.codecs import BytesCodec, GzipCodec, ZstdCodec
 from zarr.codecs.numcodecs import Zlib
 from zarr.storage import LocalStore
 
@@ -100,6 +100,11 @@ def test_a_chunk_of_colours_is_a_tiff_file(dtype: str, samples: int, endian: Any
         page = opened.pages.first
         assert page.photometric == tifffile.PHOTOMETRIC.RGB
         assert page.axes == "YXS"
+        # One value for each sample, as TIFF asks for; readers that are strict refuse less.
+        assert page.tags["BitsPerSample"].count == samples
+        assert page.tags["PlanarConfiguration"].value == tifffile.PLANARCONFIG.CONTIG
+        if values.dtype.kind != "u":
+            assert page.tags["SampleFormat"].count == samples
         assert tuple(page.extrasamples) == ((tifffile.EXTRASAMPLE.UNASSALPHA,) if samples == 4 else ())
         np.testing.assert_array_equal(page.asarray(), values)
     if dtype == "uint8":
@@ -180,7 +185,7 @@ def test_compressed_chunks_are_tiff_files_of_the_right_byte_count(
             assert page.dataoffsets == (header.nbytes,)
             assert page.databytecounts == (len(file) - header.nbytes,)
             np.testing.assert_array_equal(page.asarray(), expected.squeeze())
-        # Pillow swaps the bytes of compressed big-endian floats twice, tifffile's own files included.
+        # Pillow swaps the bytes of compressed big-endian numbers of 32 bits twice, tifffile's own files included.
         if (dtype, endian, compression == "none") != ("float32", "big", False):
             np.testing.assert_array_equal(by_pillow(file), expected.squeeze())
 
@@ -228,8 +233,15 @@ def test_headers_are_values_that_can_be_pickled() -> None:
         ({"shape": (4, 4, 2), "rgb": True}, "as the shape of an RGB image"),
         ({"shape": (4, 4, 3), "rgb": False}, "expected one image"),
         ({"shape": (4, 4, 3), "rgb": 3}, "True, False or None"),
-        ({"shape": (4, 4), "dtype": "S3"}, "expected a boolean or a number as data type"),
-        ({"shape": (4, 4), "dtype": "M8[s]"}, "expected a boolean or a number as data type"),
+        ({"shape": (4, 4), "dtype": "S3"}, "expected a boolean, or a number of at most 64 bits, as data type"),
+        ({"shape": (4, 4), "dtype": "M8[s]"}, "expected a boolean, or a number of at most 64 bits, as data type"),
+        ({"shape": (4, 4), "dtype": "longdouble"}, "expected a boolean, or a number of at most 64 bits"),
+        ({"shape": (4, 4), "dtype": "clongdouble"}, "expected a boolean, or a number of at most 64 bits"),
+        ({"shape": (4, 4), "dtype": ","}, "expected a NumPy data type"),
+        ({"shape": (4, 4), "dtype": None}, "expected a NumPy data type, found None"),
+        ({"shape": (True, 4)}, "expected a shape of integers"),
+        ({"shape": (10**5000, 4)}, "lengths from 1"),
+        ({"shape": (4, 4), "byteorder": np.array(["a", "b"])}, "a byte order of 'little' or 'big'"),
         ({"shape": (4, 4), "dtype": "nonsense"}, "expected a NumPy data type, found 'nonsense'"),
         ({"shape": (4, 4), "byteorder": ">"}, "a byte order of 'little' or 'big'"),
         ({"shape": (65536, 65536)}, "expected a file of at most 4294967295 bytes"),
@@ -244,6 +256,41 @@ def test_what_tiff_cannot_hold_is_refused_by_name(arguments: dict[str, Any], mes
 def test_other_compressions_are_refused_by_name(compression: Any) -> None:
     with pytest.raises(HeaderError, match="expected a compression of none, deflate, zstd"):
         TiffHeader((4, 4), dtype="uint8", compression=compression)
+
+
+def test_the_largest_file_is_four_gigabytes_and_not_a_byte_more() -> None:
+    header = TiffHeader((4, 4), dtype="uint8", compression="zstd")
+    largest = 2**32 - 1 - header.nbytes
+    assert largest.to_bytes(4, "little") in header.for_encoded(largest)
+    for nbytes in (largest + 1, -1):
+        with pytest.raises(HeaderError, match="expected a file of at most 4294967295 bytes"):
+            header.for_encoded(nbytes)
+
+
+@pytest.mark.parametrize(
+    ("compression", "codecs"),
+    [
+        ("deflate", [GzipCodec(level=1)]),
+        ("deflate", [ZstdCodec()]),
+        ("deflate", []),
+        ("zstd", [Zlib(level=1)]),
+        ("zstd", []),
+        ("none", [ZstdCodec()]),
+    ],
+)
+def test_a_header_for_another_compression_than_the_chunks_is_refused(
+    tmp_path: Path, compression: Any, codecs: list[Any]
+) -> None:
+    header = TiffHeader((32, 32), dtype="uint8", compression=compression)
+    array = zarr.create_array(
+        LocalStore(tmp_path),
+        shape=(32, 32),
+        dtype="uint8",
+        compressors=[*codecs, pad_codec(header.nbytes, padding_func=header)],
+    )
+    with pytest.raises(HeaderError, match="TIFF header: expected"):
+        array[...] = 1
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("rgb", [True, False])
