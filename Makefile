@@ -5,16 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Prints the first Python >= 3.12 that can make a virtual environment. A pyenv shim exists for every version that any
-# environment has, so each candidate is run, not just looked for.
+# Prints the first Python >= 3.12 that can make a virtual environment, or the one named by PYTHON if it can. A pyenv
+# shim exists for every version that any environment has, so each candidate is run, not just looked for.
 define FIND_PYTHON
-for python in $(PYTHON) python3.13 python3.12 python3 python \
+try() { "$$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$1"; }; \
+if [ -n "$(PYTHON)" ]; then try "$(PYTHON)"; exit 0; fi; \
+for python in python3.13 python3.12 python3 python python3.14 python3.15 \
 	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.*/bin/python3 "$$(uv python find '>=3.12' 2>/dev/null)"; do \
-	if [ -n "$$python" ] && "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; \
-	then echo "$$python"; break; fi; done
+	if [ -n "$$python" ] && try "$$python"; then break; fi; done
 endef
 
-.PHONY: help demo test check integration minio bench docs clean
+# The environment is trusted where it was made, for the PYTHON it was made for, and while its Python runs.
+STATE := $(CURDIR):$(PYTHON)
+ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null),$(STATE))
+.PHONY: $(VENV)/ready
+endif
+
+.PHONY: help demo test check check-code integration minio bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -33,16 +40,15 @@ check: check-code ## the fast checks: ruff, mypy, unit tests
 integration: minio ## the integration tests alone
 	$(BIN)/python -m pytest integration
 
-.PHONY: check-code
 check-code: $(VENV)/ready
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 
 minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint, a build with Go, or Docker
 	@$(BIN)/python integration/server.py prepare
 
-bench: $(VENV)/ready ## measure speed, side by side with the peers
+bench: $(VENV)/ready ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/codecs.py
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
@@ -54,15 +60,18 @@ clean: ## remove what the other targets made here (not MinIO, which is in the us
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/ready: pyproject.toml constraints.txt
+	@if [ -e $(VENV) ] && [ ! -e $(VENV)/made-by-make ]; then \
+		echo "$(VENV) was not made by this Makefile, which would replace it: move it away" >&2; exit 1; fi
 	@python=$$($(FIND_PYTHON)); \
 	if [ -z "$$python" ]; then \
-		echo "parts_store needs Python 3.12 or newer with venv; found none: install one, or name it with make PYTHON=..." >&2; \
+		if [ -n "$(PYTHON)" ]; then echo "PYTHON=$(PYTHON) is no Python 3.12 or newer with venv" >&2; \
+		else echo "parts_store needs Python 3.12 or newer with venv, and there is none: install one, or name it with make PYTHON=..." >&2; fi; \
 		exit 1; \
 	fi; \
 	echo "setting up $(VENV) with $$("$$python" --version)"; \
-	"$$python" -m venv --clear $(VENV)
+	"$$python" -m venv --clear $(VENV) && touch $(VENV)/made-by-make
 	@$(PIP) --editable '.[test]'
-	@touch $@
+	@printf '%s' "$(STATE)" > $@
 
 $(VENV)/ready-docs: $(VENV)/ready
 	@$(PIP) --editable '.[docs]'

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.codec import Codec
 from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.codecs.numcodecs import PackBits
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.chunk_utils import ChunkTransform
@@ -59,8 +60,9 @@ def cases(shape: tuple[int, int]) -> Iterator[Case]:
     yield Case("bytes, pad end (110 bytes)", (little, PadCodec("end", nbytes=110)))
     yield Case("bytes, offset (110 bytes)", (little, OffsetCodec(110, prefix=header)))
     yield Case("bytes, pad by a callable", (little, PadCodec("start", nbytes=110, padding_func=maker)))
-    yield Case("bytes, crc32c (for comparison)", (little, Crc32cCodec()))
+    yield Case("bytes, crc32c (peer)", (little, Crc32cCodec()))
     yield Case("packbits, bool", (PackBitsCodec(),), "bool", 1)
+    yield Case("numcodecs.packbits, bool (peer)", (PackBits(), BytesCodec()), "bool", 1)
     yield Case("packbits, uint16, all bits", (PackBitsCodec(),))
     yield Case("packbits, uint16, 8 of 16 bits", (PackBitsCodec(last_bit=7),), kept=0xFF)
     yield Case("packbits, uint16, 12 of 16 bits", (PackBitsCodec(last_bit=11),), kept=0xFFF)

@@ -1,7 +1,9 @@
 """A real S3 server for every integration test, a bucket for each, and a user who may only read."""
 
+import os
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +67,17 @@ def _host(server: Server) -> tuple[str, bool]:
     return host.rstrip("/"), scheme == "https"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_environment() -> Iterator[None]:
+    """Keeps the caller's AWS account and proxy out of the tests and of the processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name in ("NO_PROXY", "no_proxy"):
+            patch.setenv(name, "127.0.0.1,localhost")
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with supervised() as server:
@@ -90,11 +103,10 @@ def reader(server: Server) -> Iterator[Server]:
     host, secure = _host(server)
     admin = MinioAdmin(endpoint=host, credentials=StaticProvider(server.access_key, server.secret_key), secure=secure)
     name, secret = f"reader-{secrets.token_hex(4)}", secrets.token_hex(16)
-    admin.policy_add(name, policy=READ_ONLY)
-    admin.user_add(name, secret)
-    admin.attach_policy([name], user=name)
-    try:
+    with ExitStack() as stack:
+        admin.policy_add(name, policy=READ_ONLY)
+        stack.callback(admin.policy_remove, name)
+        admin.user_add(name, secret)
+        stack.callback(admin.user_remove, name)
+        admin.attach_policy([name], user=name)
         yield Server(server.endpoint, name, secret)
-    finally:
-        admin.user_remove(name)
-        admin.policy_remove(name)

@@ -3,7 +3,8 @@
 Decides where the server comes from; knows nothing of parts_store, and needs nothing but the standard library, so that
 `make` can call it. In this order:
 
-1. `PARTS_STORE_S3_ENDPOINT`, with `PARTS_STORE_S3_ACCESS_KEY` and `PARTS_STORE_S3_SECRET_KEY`;
+1. the MinIO at `PARTS_STORE_S3_ENDPOINT`, with its root user's `PARTS_STORE_S3_ACCESS_KEY` and
+   `PARTS_STORE_S3_SECRET_KEY`;
 2. MinIO built by Go, once, into the user's cache;
 3. MinIO from `docker-compose.yml`, where there is a Docker engine and no Go.
 
@@ -14,8 +15,11 @@ process that asked for it, however that one ends.
     python integration/server.py serve      # print the server's address as JSON, and serve until standard input closes
 """
 
+import ctypes
+import http
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -27,7 +31,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import assert_never
@@ -36,6 +40,7 @@ MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 MINIO_RELEASE = "RELEASE.2025-09-07T16-13-09Z"
 COMPOSE_FILE = Path(__file__).parent.parent / "docker-compose.yml"
 START_SECONDS = 60
+START_TRIES = 3
 
 
 class NoServerError(Exception):
@@ -57,6 +62,11 @@ class Binary:
 
     path: Path
 
+    @property
+    def is_built(self) -> bool:
+        """Whether it can be run as it is."""
+        return os.access(self.path, os.X_OK) and self.path.stat().st_size > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Compose:
@@ -72,10 +82,12 @@ def choose(environ: Mapping[str, str], *, cache: Path, has_go: bool, docker_runs
         names = ("PARTS_STORE_S3_ACCESS_KEY", "PARTS_STORE_S3_SECRET_KEY")
         if missing := [name for name in names if not environ.get(name)]:
             raise NoServerError(f"PARTS_STORE_S3_ENDPOINT is set, and {' and '.join(missing)} must be set too")
-        return Server(endpoint, environ[names[0]], environ[names[1]])
-    binary = cache / f"minio-{MINIO_RELEASE}"
-    if binary.exists() or has_go:
-        return Binary(binary)
+        if not re.fullmatch(r"https?://[^/]+/?", endpoint):
+            raise NoServerError(f"PARTS_STORE_S3_ENDPOINT must be http(s)://host[:port], and is {endpoint!r}")
+        return Server(endpoint.rstrip("/"), environ[names[0]], environ[names[1]])
+    binary = Binary(cache / f"minio-{MINIO_RELEASE}")
+    if binary.is_built or has_go:
+        return binary
     if docker_runs():
         return Compose()
     raise NoServerError(
@@ -102,13 +114,15 @@ def _docker_runs() -> bool:
 def prepare(source: Source) -> None:
     """Build or pull what the source needs, so that starting it takes seconds."""
     match source:
-        case Server():
-            pass
+        case Server(endpoint):
+            if not _answers(endpoint):
+                raise NoServerError(f"nothing answers at PARTS_STORE_S3_ENDPOINT, {endpoint}")
         case Binary(path):
-            if not path.exists():
+            if not source.is_built:
                 _build(path)
         case Compose():
-            subprocess.run(["docker", "compose", "--file", COMPOSE_FILE, "pull", "--quiet", "minio"], check=True)
+            command = ["docker", "compose", "--file", str(COMPOSE_FILE), "pull", "--quiet", "minio"]
+            subprocess.run(command, check=True, stdout=sys.stderr)
         case never:
             assert_never(never)
 
@@ -117,7 +131,7 @@ def _build(binary: Path) -> None:
     print(f"building MinIO {MINIO_RELEASE} (once, about five minutes) ...", file=sys.stderr, flush=True)
     binary.parent.mkdir(parents=True, exist_ok=True)
     # Built beside its place and moved there, so that an interrupted build leaves nothing that looks finished.
-    with tempfile.TemporaryDirectory(dir=binary.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="building-", dir=binary.parent) as folder:
         built = subprocess.run(["go", "install", MINIO], env={**os.environ, "GOBIN": folder}, check=False)
         if built.returncode != 0:
             raise NoServerError(f"Go could not build {MINIO}: its own words are above")
@@ -127,11 +141,12 @@ def _build(binary: Path) -> None:
 @contextmanager
 def running(source: Source) -> Iterator[Server]:
     """The server, from when it answers until the block ends."""
-    prepare(source)
     match source:
         case Server():
+            prepare(source)
             yield source
         case Binary(path):
+            prepare(source)
             with _run_binary(path) as server:
                 yield server
         case Compose():
@@ -143,37 +158,56 @@ def running(source: Source) -> Iterator[Server]:
 
 @contextmanager
 def _run_binary(binary: Path) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="parts-store-minio-") as folder:
-        server = Server(f"http://127.0.0.1:{_free_port()}", "parts-store", secrets.token_hex(16))
-        environ = {
-            **os.environ,
-            "MINIO_ROOT_USER": server.access_key,
-            "MINIO_ROOT_PASSWORD": server.secret_key,
-            "MINIO_BROWSER": "off",
-            "MINIO_UPDATE": "off",
-        }
-        command = [
-            str(binary),
-            "server",
-            "--quiet",
-            "--address",
-            server.endpoint.removeprefix("http://"),
-            f"{folder}/data",
-        ]
+    secret = secrets.token_hex(16)
+    # The developer's own settings of MinIO are for the developer's own MinIO.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MINIO_")}
+    environ |= {"MINIO_ROOT_USER": "parts-store", "MINIO_ROOT_PASSWORD": secret}
+    environ |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+    with tempfile.TemporaryDirectory(prefix="parts-store-minio-") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
-        ):
-            try:
-                _wait_until_healthy(server, process, log)
+        # Somebody else may take the port between our look and MinIO's start.
+        for _ in range(START_TRIES):
+            server = Server(f"http://127.0.0.1:{_free_port()}", "parts-store", secret)
+            address = server.endpoint.removeprefix("http://")
+            command = [str(binary), "server", "--quiet", "--address", address, f"{folder}/data"]
+            process = stack.enter_context(_ended_with_us(command, environ, log))
+            if _becomes_healthy(server, process):
                 yield server
-            finally:
-                process.terminate()
-                try:
-                    process.wait(timeout=10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                return
+            process.terminate()
+        raise NoServerError(f"MinIO did not start within {START_SECONDS} s: {log.read_text(errors='replace')[-2000:]}")
+
+
+@contextmanager
+def _ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (
+        log.open("ab") as output,
+        subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Out of reach of Ctrl-C, which is for the tests; they still need their server to clean up.
+            process_group=0,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel, where it is Linux, to end this process when its parent is killed."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 @contextmanager
@@ -189,13 +223,16 @@ def _run_compose() -> Iterator[Server]:
         "MINIO_CONSOLE_PORT": "0",
     }
     try:
-        subprocess.run([*compose, "up", "--detach", "--wait", "--quiet-pull", "minio"], env=environ, check=True)
+        command = [*compose, "up", "--detach", "--wait", "--quiet-pull", "minio"]
+        # Standard output is for our answer alone.
+        subprocess.run(command, env=environ, check=True, stdout=sys.stderr)
         port = subprocess.run(
             [*compose, "port", "minio", "9000"], env=environ, check=True, capture_output=True, text=True
         )
         yield Server(f"http://{port.stdout.strip()}", server_user, server_password)
     finally:
-        subprocess.run([*compose, "down", "--volumes", "--timeout", "5"], env=environ, check=True)
+        command = [*compose, "down", "--volumes", "--timeout", "5"]
+        subprocess.run(command, env=environ, check=True, stdout=sys.stderr)
 
 
 def _free_port() -> int:
@@ -205,15 +242,28 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{server.endpoint}/minio/health/ready", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise NoServerError(f"MinIO did not start: {log.read_text(errors='replace')[-2000:]}")
+        if _answers(f"{server.endpoint}/minio/health/ready"):
+            # If somebody else answers on our port, our process has ended or is about to.
+            time.sleep(0.1)
+            return process.poll() is None
+        time.sleep(0.05)
+    return False
+
+
+def _answers(url: str) -> bool:
+    # Never through a proxy: the server is on this machine, or the caller's own.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        # Any answer will do but "not ready yet".
+        return error.code != http.HTTPStatus.SERVICE_UNAVAILABLE
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -243,17 +293,19 @@ def main(command: str) -> int:
                 print(json.dumps(asdict(server)), flush=True)
                 # Ends when the other end of the pipe is closed, by hand or by death.
                 sys.stdin.read()
-    except NoServerError as error:
+    except (NoServerError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:] not in (["prepare"], ["serve"]):
         sys.exit("usage: server.py prepare | serve")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if sys.argv[1] == "serve":
         # Ctrl-C reaches the whole process group, and the tests are to end before their server does.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main(sys.argv[1]))

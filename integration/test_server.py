@@ -2,15 +2,17 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from integration.server import MINIO_RELEASE, Binary, Compose, NoServerError, Server, Source, choose
+from integration.server import MINIO_RELEASE, Binary, Compose, NoServerError, Server, Source, choose, prepare
 
 ROOT = Path(__file__).parent.parent
 GIVEN = {
@@ -27,8 +29,9 @@ def test_an_endpoint_wins_over_a_build_and_a_build_over_docker(
     tmp_path: Path, *, has_go: bool, has_docker: bool, is_built: bool
 ) -> None:
     binary = tmp_path / f"minio-{MINIO_RELEASE}"
-    if is_built:
-        binary.touch()
+    # A file that is empty or cannot be run is what an accident left, not a build.
+    binary.write_text("a program" if is_built else "")
+    binary.chmod(0o755)
 
     def chosen(environ: dict[str, str]) -> Source | None:
         try:
@@ -47,6 +50,20 @@ def test_an_endpoint_without_credentials_is_refused_by_name(tmp_path: Path) -> N
         choose(environ, cache=tmp_path, has_go=True, docker_runs=lambda: True)
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "http://", "ftp://127.0.0.1", "http://127.0.0.1:9000/bucket"])
+def test_an_endpoint_that_is_no_address_is_refused_by_name(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(NoServerError, match=re.escape(repr(endpoint))):
+        choose({**GIVEN, "PARTS_STORE_S3_ENDPOINT": endpoint}, cache=tmp_path, has_go=True, docker_runs=lambda: True)
+
+
+def test_an_endpoint_where_nothing_answers_fails_with_one_sentence() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(NoServerError, match=f"nothing answers at PARTS_STORE_S3_ENDPOINT, {endpoint}"):
+            prepare(Server(endpoint, "user", "secret"))
+
+
 @pytest.mark.parametrize("command", ["prepare", "serve"])
 def test_with_neither_go_nor_docker_nor_endpoint_it_fails_with_one_sentence(tmp_path: Path, command: str) -> None:
     environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
@@ -63,22 +80,63 @@ def test_with_neither_go_nor_docker_nor_endpoint_it_fails_with_one_sentence(tmp_
     assert re.fullmatch(r"the integration tests need an S3 server: .*, or set PARTS_STORE_S3_ENDPOINT\n", failed.stderr)
 
 
-@pytest.mark.skipif("PARTS_STORE_S3_ENDPOINT" in os.environ, reason="the server is not ours to stop")
-def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
-    program = (
-        "import time\nfrom integration.server import supervised\n"
-        "with supervised() as server:\n    print(server.endpoint, flush=True)\n    time.sleep(60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        host, port = parent.stdout.readline().strip().removeprefix("http://").split(":")
-        assert host == "127.0.0.1"
-        assert _listens(host, int(port))
-        parent.kill()
+WITH_SERVER = """
+import time
+from integration.server import supervised
+with supervised() as server:
+    print(server.endpoint, flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(1)
+        print("cleaned up", flush=True)
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """A process that has a server of its own, in a process group of its own, as `make test` has in a terminal."""
+    if "PARTS_STORE_S3_ENDPOINT" in os.environ:
+        pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not ours to stop")
+    command = [sys.executable, "-c", WITH_SERVER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0) as parent:
+        try:
+            yield parent
+        finally:
+            parent.kill()
+
+
+def address_from(parent: subprocess.Popen[str]) -> tuple[str, int]:
+    assert parent.stdout is not None
+    host, port = parent.stdout.readline().strip().removeprefix("http://").split(":")
+    assert host == "127.0.0.1"
+    assert _listens(host, int(port))
+    return host, int(port)
+
+
+def assert_closes(host: str, port: int) -> None:
     deadline = time.monotonic() + 20
-    while _listens(host, int(port)):
+    while _listens(host, port):
         assert time.monotonic() < deadline, "MinIO outlives the tests"
         time.sleep(0.1)
+
+
+def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed(
+    parent: subprocess.Popen[str],
+) -> None:
+    host, port = address_from(parent)
+    parent.kill()
+    assert_closes(host, port)
+
+
+def test_the_server_outlives_an_interrupt_until_the_tests_have_cleaned_up(parent: subprocess.Popen[str]) -> None:
+    host, port = address_from(parent)
+    os.killpg(parent.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert _listens(host, port)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "cleaned up\n"
+    assert_closes(host, port)
 
 
 def _listens(host: str, port: int) -> bool:
