@@ -1,10 +1,18 @@
 """The exceptions of parts_store: one tree, grouped by what a handler would do.
 
     PartsStoreError
-    ├── CodecError (a ValueError)       a chunk cannot be encoded, or what is stored cannot be decoded
-    │   ├── CodecConfigError            the codec's configuration is wrong: mend the call or the document
-    │   └── UnboundPaddingError         the padding is made by a callable, and none is bound: bind one
-    └── HeaderError (a ValueError)      the file format has no header for such a chunk
+    ├── PartsConfigError (a ValueError)         the parts are wrong: mend the call or the document
+    ├── UnknownTransformerError (a ValueError)  the array is stored in a way that we do not know
+    ├── StoreConfigError (a ValueError)         the store cannot be opened like that
+    ├── ReservedKeyError (a ValueError)         the key is a part's, or the protocol's: not to be used by itself
+    ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
+    ├── PartSizeError                           a stored part has another size than it should: it is damaged
+    ├── IncompleteChunkError                    a part is missing, or of another write: it is damaged
+    ├── ConcurrentWriteError                    the chunk kept changing: try again
+    ├── CodecError (a ValueError)               a chunk cannot be encoded, or what is stored cannot be decoded
+    │   ├── CodecConfigError                    the codec's configuration is wrong: mend the call or the document
+    │   └── UnboundPaddingError                 the padding is made by a callable, and none is bound: bind one
+    └── HeaderError (a ValueError)              the file format has no header for such a chunk
 
 None of them is a `FileNotFoundError` or a `KeyError`: zarr would take those for absence, and turn damage into fill
 values. All of them survive pickling, because their fields are their `args`.
@@ -14,11 +22,19 @@ import reprlib
 from typing import override
 
 __all__ = [
+    "ChunkSizeError",
     "CodecConfigError",
     "CodecError",
+    "ConcurrentWriteError",
     "HeaderError",
+    "IncompleteChunkError",
+    "PartSizeError",
+    "PartsConfigError",
     "PartsStoreError",
+    "ReservedKeyError",
+    "StoreConfigError",
     "UnboundPaddingError",
+    "UnknownTransformerError",
 ]
 
 _FOUND = reprlib.Repr(maxstring=80, maxother=80)
@@ -34,6 +50,109 @@ def describe(value: object) -> str:
 
 class PartsStoreError(Exception):
     """The root of everything that parts_store raises on purpose."""
+
+
+class PartsConfigError(PartsStoreError, ValueError):
+    """The parts of an array are not what the specification allows, or not what writing needs."""
+
+    def __init__(self, member: str, expected: str, found: str, array: str | None = None) -> None:
+        super().__init__(member, expected, found, array)
+        self.member, self.expected, self.found, self.array = member, expected, found, array
+
+    def of_array(self, array: str) -> "PartsConfigError":
+        """The same mistake, found in the array at this path."""
+        return PartsConfigError(self.member, self.expected, self.found, array)
+
+    @override
+    def __str__(self) -> str:
+        where = "" if self.array is None else f"array {self.array!r}, "
+        return f"{where}concat-parts, {self.member!r}: expected {self.expected}, found {self.found}"
+
+
+class UnknownTransformerError(PartsStoreError, ValueError):
+    """An array has a storage transformer that we do not know, or more than one."""
+
+    def __init__(self, array: str, found: str) -> None:
+        super().__init__(array, found)
+        self.array, self.found = array, found
+
+    @override
+    def __str__(self) -> str:
+        return f"array {self.array!r}: expected one storage transformer, 'concat-parts', found {self.found}"
+
+
+class StoreConfigError(PartsStoreError, ValueError):
+    """A store cannot be opened from this URL or with these options."""
+
+    def __init__(self, subject: str, expected: str, found: str) -> None:
+        super().__init__(subject, expected, found)
+        self.subject, self.expected, self.found = subject, expected, found
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.subject}: expected {self.expected}, found {self.found}"
+
+
+class ReservedKeyError(PartsStoreError, ValueError):
+    """A key belongs to a part of a chunk, or to the write protocol, and cannot be written by itself."""
+
+    def __init__(self, key: str, owner: str) -> None:
+        super().__init__(key, owner)
+        self.key, self.owner = key, owner
+
+    @override
+    def __str__(self) -> str:
+        return f"key {self.key!r} belongs to {self.owner}, and cannot be written by itself"
+
+
+class ChunkSizeError(PartsStoreError, ValueError):
+    """The bytes of a chunk do not fit the sizes of its parts. Nothing was written."""
+
+    def __init__(self, chunk_key: str, expected: str, found: int) -> None:
+        super().__init__(chunk_key, expected, found)
+        self.chunk_key, self.expected, self.found = chunk_key, expected, found
+
+    @override
+    def __str__(self) -> str:
+        return f"chunk {self.chunk_key!r}: expected {self.expected} bytes for its parts, found {self.found}"
+
+
+class PartSizeError(PartsStoreError):
+    """A stored part has another size than the array, or its own write, says."""
+
+    def __init__(self, part_key: str, expected: int, found: int) -> None:
+        super().__init__(part_key, expected, found)
+        self.part_key, self.expected, self.found = part_key, expected, found
+
+    @override
+    def __str__(self) -> str:
+        return f"part {self.part_key!r}: expected {self.expected} bytes, found {self.found}"
+
+
+class IncompleteChunkError(PartsStoreError):
+    """A chunk exists, and some of its parts are missing or of another write."""
+
+    def __init__(self, chunk_key: str, missing: tuple[str, ...], mixed: tuple[str, ...]) -> None:
+        super().__init__(chunk_key, missing, mixed)
+        self.chunk_key, self.missing, self.mixed = chunk_key, missing, mixed
+
+    @override
+    def __str__(self) -> str:
+        missing = [f"no object at {', '.join(map(repr, self.missing))}"] if self.missing else []
+        mixed = [f"another write's object at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
+        return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
+
+
+class ConcurrentWriteError(PartsStoreError):
+    """A chunk changed while it was read, more often than the read could be repeated."""
+
+    def __init__(self, chunk_key: str, problem: str) -> None:
+        super().__init__(chunk_key, problem)
+        self.chunk_key, self.problem = chunk_key, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"chunk {self.chunk_key!r} is being written by somebody else: {self.problem}; read it again"
 
 
 class CodecError(PartsStoreError, ValueError):

@@ -7,14 +7,45 @@ import pytest
 
 from parts_store import errors
 from parts_store.errors import (
+    ChunkSizeError,
     CodecConfigError,
     CodecError,
+    ConcurrentWriteError,
     HeaderError,
+    IncompleteChunkError,
+    PartsConfigError,
+    PartSizeError,
     PartsStoreError,
+    ReservedKeyError,
+    StoreConfigError,
     UnboundPaddingError,
+    UnknownTransformerError,
 )
 
-EXAMPLES = [
+EXAMPLES: list[tuple[PartsStoreError, str]] = [
+    (
+        PartsConfigError("size", "an integer", "'x'", "a/b"),
+        "array 'a/b', concat-parts, 'size': expected an integer, found 'x'",
+    ),
+    (
+        UnknownTransformerError("a/b", "'zip'"),
+        "array 'a/b': expected one storage transformer, 'concat-parts', found 'zip'",
+    ),
+    (StoreConfigError("url", "a path", "'x'"), "url: expected a path, found 'x'"),
+    (
+        ReservedKeyError("a/c/0.index", "chunk 'a/c/0'"),
+        "key 'a/c/0.index' belongs to chunk 'a/c/0', and cannot be written by itself",
+    ),
+    (ChunkSizeError("a/c/0", "at least 4", 3), "chunk 'a/c/0': expected at least 4 bytes for its parts, found 3"),
+    (PartSizeError("a/c/0.index", 4, 3), "part 'a/c/0.index': expected 4 bytes, found 3"),
+    (
+        IncompleteChunkError("a/c/0", ("a/c/0.x",), ("a/c/0.y", "a/c/0.z")),
+        ("chunk 'a/c/0' is incomplete: no object at 'a/c/0.x' and another write's object at 'a/c/0.y', 'a/c/0.z'"),
+    ),
+    (
+        ConcurrentWriteError("a/c/0", "it changed 4 times while it was read"),
+        ("chunk 'a/c/0' is being written by somebody else: it changed 4 times while it was read; read it again"),
+    ),
     (CodecError("pad", "4 bytes", "3 bytes"), "codec 'pad': expected 4 bytes, found 3 bytes"),
     (
         CodecConfigError("pad", "nbytes", "an integer", "'x'"),
@@ -39,6 +70,14 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
     }
     assert tree == {
         "PartsStoreError": ["Exception"],
+        "PartsConfigError": ["PartsStoreError", "ValueError"],
+        "UnknownTransformerError": ["PartsStoreError", "ValueError"],
+        "StoreConfigError": ["PartsStoreError", "ValueError"],
+        "ReservedKeyError": ["PartsStoreError", "ValueError"],
+        "ChunkSizeError": ["PartsStoreError", "ValueError"],
+        "PartSizeError": ["PartsStoreError"],
+        "IncompleteChunkError": ["PartsStoreError"],
+        "ConcurrentWriteError": ["PartsStoreError"],
         "CodecError": ["PartsStoreError", "ValueError"],
         "CodecConfigError": ["CodecError"],
         "UnboundPaddingError": ["CodecError"],

@@ -1,0 +1,249 @@
+"""`zarr.json`: the storage transformer lifted out for zarr, the document completed, and both put back on writing.
+
+zarr refuses documents with a storage transformer, and some that the specification shows. So it is served the document
+without the transformer and with the members it asks for; what is stored stays as its writer wrote it, and where zarr
+changes a member, that member changes and no other.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.codecs import ShardingCodec
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
+from zarr.dtype import UInt64
+from zarr.errors import UnknownCodecError
+from zarr.registry import get_codec_class
+
+from parts_store.errors import PartsConfigError, UnknownTransformerError, describe
+from parts_store.plan.keys import ChunkKeyEncoding
+from parts_store.plan.ranges import Wanted
+from parts_store.plan.spec import NAME, ConcatParts
+
+type Document = dict[str, Any]
+
+# What zarr asks for where the specification's documents leave it out.
+_DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "zstd": {"level": 0, "checksum": False},
+    "gzip": {"level": 5},
+}
+_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+_EMPTY = np.iinfo(np.uint64).max
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """Where a shard's index is, and how it is encoded."""
+
+    nbytes: int
+    location: Literal["start", "end"]
+    slots: int
+    # The type of its numbers, None where other codecs than `bytes` and `crc32c` encode it.
+    dtype: str | None
+
+    def is_read_by(self, wanted: Wanted) -> bool:
+        """Whether this is the request by which zarr reads the index."""
+        if self.location == "end":
+            return wanted == SuffixByteRequest(self.nbytes)
+        return wanted == RangeByteRequest(0, self.nbytes)
+
+    def may_have_holes(self, index: memoryview) -> bool:
+        """Whether the index says of some inner chunk, or might say, that there is none."""
+        if self.dtype is None or len(index) < self.slots * 16:
+            return True
+        slots = np.frombuffer(index[: self.slots * 16], self.dtype).reshape(self.slots, 2)
+        return bool((slots == _EMPTY).all(axis=1).any())
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRecord:
+    """What the store knows of an array with parts: its stored document, and what follows from it."""
+
+    stored: Document
+    parts: ConcatParts
+    encoding: ChunkKeyEncoding
+    shard_index: ShardIndex | None
+
+
+def parse(data: bytes) -> Document | None:
+    """The document, or None if it is no JSON object: zarr then says what it thinks of it."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """The document as zarr writes it."""
+    return json.dumps(document, indent=2).encode()
+
+
+def is_array(document: Mapping[str, Any]) -> bool:
+    """Whether this is the document of an array of Zarr v3."""
+    return document.get("zarr_format") == 3 and document.get("node_type") == "array"
+
+
+def read_array(document: Document, path: str) -> ArrayRecord | None:
+    """What the document says of the array's parts; None if it has none."""
+    transformers = document.get("storage_transformers")
+    if transformers is None or transformers == []:
+        return None
+    if not isinstance(transformers, list):
+        raise UnknownTransformerError(path, describe(transformers))
+    names = [each.get("name") if isinstance(each, dict) else each for each in transformers]
+    if names != [NAME]:
+        raise UnknownTransformerError(path, ", ".join(describe(name) for name in names))
+    try:
+        parts = ConcatParts.from_json(transformers[0])
+        encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), _ndim(document.get("shape")))
+    except PartsConfigError as error:
+        raise error.of_array(path) from error
+    return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)))
+
+
+def _ndim(shape: object) -> int:
+    if not isinstance(shape, list):
+        raise PartsConfigError("shape", "a list of integers", describe(shape))
+    return len(shape)
+
+
+def complete(document: Document) -> Document:
+    """The document that zarr is served: without the transformer, and with what zarr asks for."""
+    served = {key: value for key, value in document.items() if key != "storage_transformers"}
+    served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
+    if isinstance(codecs := document.get("codecs"), list):
+        served["codecs"] = _complete_codecs(codecs)
+    return served
+
+
+def _default_fill_value(data_type: object) -> object:
+    name = data_type.get("name") if isinstance(data_type, dict) else data_type
+    match name:
+        case "bool":
+            return False
+        case "string" | "str":
+            return ""
+        case str() if name.startswith("complex"):
+            return [0, 0]
+        case _:
+            return 0
+
+
+def _complete_codecs(codecs: list[Any]) -> list[Any]:
+    completed = [_complete_codec(codec) for codec in codecs]
+    kinds = [_codec_class(codec) for codec in completed]
+    if any(kind is None or issubclass(kind, ArrayBytesCodec) for kind in kinds):
+        return completed
+    # concat-parts' first example has compressors alone; bytes are what arrays of it are made of.
+    at = sum(1 for kind in kinds if kind is not None and issubclass(kind, ArrayArrayCodec))
+    return [*completed[:at], _LITTLE_ENDIAN, *completed[at:]]
+
+
+def _complete_codec(codec: object) -> object:
+    if isinstance(codec, dict) and isinstance(name := codec.get("name"), str):
+        if name == "sharding_indexed" and isinstance(inner := codec.get("configuration"), dict):
+            chains = {key: _complete_codecs(inner[key]) for key in ("codecs",) if isinstance(inner.get(key), list)}
+            return {**codec, "configuration": {**inner, **chains}}
+        if "configuration" not in codec and name in _DEFAULT_CONFIGURATIONS:
+            return {**codec, "configuration": _DEFAULT_CONFIGURATIONS[name]}
+    return codec
+
+
+def _codec_class(codec: object) -> type | None:
+    if not isinstance(codec, dict) or not isinstance(name := codec.get("name"), str):
+        return None
+    try:
+        return get_codec_class(name)
+    except UnknownCodecError:
+        return None
+
+
+def normalise(served: Document) -> Document | None:
+    """The document as zarr writes it after reading it; None if zarr cannot read it."""
+    try:
+        metadata = ArrayV3Metadata.from_dict(served)
+        buffer = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
+        return parse(buffer.to_bytes())
+    # Whatever is wrong with the document, it is zarr's to say when it is asked to open it.
+    except Exception:
+        return None
+
+
+def put_back(new: Document, stored: Document) -> Document:
+    """The document to store where zarr writes `new` for an array whose document is `stored`.
+
+    A member that zarr did not change stays as it is stored, or absent; one that it changed, added or removed is so.
+    """
+    served = complete(stored)
+    before = normalise(served) or served
+    result = {}
+    for key, value in stored.items():
+        if key == "storage_transformers" or key not in before:
+            result[key] = value
+        elif key in new:
+            result[key] = value if _is_same(new[key], before[key]) else new[key]
+    added = {
+        key: value
+        for key, value in new.items()
+        if key not in stored and not (key in before and _is_same(value, before[key]))
+    }
+    return result | added
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two values are the same in JSON: true is not 1 there, nor 1 the same as 1.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def with_parts(document: Document, parts: ConcatParts, path: str) -> Document:
+    """The document of a new array with these parts, `SHARD_INDEX` resolved."""
+    try:
+        index = shard_index_of(document)
+        resolved = parts.with_shard_index(None if index is None else index.nbytes)
+    except PartsConfigError as error:
+        raise error.of_array(path) from error
+    return {**document, "storage_transformers": [resolved.to_json()]}
+
+
+def shard_index_of(served: Document) -> ShardIndex | None:
+    """The index of the array's shards, None if it has none that zarr reads by itself."""
+    try:
+        metadata = ArrayV3Metadata.from_dict(served)
+    # A document that zarr cannot read is refused when zarr opens it; until then it has no shards.
+    except Exception:
+        return None
+    codec = metadata.sharding_codec
+    if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
+        return None
+    slots = math.prod(
+        shard // chunk for shard, chunk in zip(metadata.chunk_grid.chunk_shape, codec.chunk_shape, strict=True)
+    )
+    nbytes = slots * 16
+    spec = ArraySpec(
+        shape=(slots, 2),
+        dtype=UInt64(endianness="little"),
+        fill_value=_EMPTY,
+        config=ArrayConfig.from_dict({}),
+        prototype=default_buffer_prototype(),
+    )
+    for each in codec.index_codecs:
+        nbytes = each.compute_encoded_size(nbytes, spec)
+    return ShardIndex(nbytes, codec.index_location, slots, _index_dtype(codec))
+
+
+def _index_dtype(codec: ShardingCodec) -> str | None:
+    described = [each.to_dict() for each in codec.index_codecs]
+    orders = {"little": "<u8", "big": ">u8"}
+    for endian, dtype in orders.items():
+        plain: dict[str, Any] = {"name": "bytes", "configuration": {"endian": endian}}
+        if described in ([plain], [plain, {"name": "crc32c"}]):
+            return dtype
+    return None

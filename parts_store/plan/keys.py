@@ -1,0 +1,114 @@
+"""What a key is: a document, a chunk, a part of one, the protocol's own, or something else.
+
+Decides which array a key may belong to, and what listings show. Does not know whether anything exists.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, assert_never
+
+from parts_store.errors import PartsConfigError, describe
+from parts_store.plan.spec import ConcatParts
+
+DOCUMENT: Final = "zarr.json"
+PROTOCOL_FOLDER: Final = ".parts-txn"
+
+# A number, as zarr writes it.
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+# The rest of a key below its array, if it may be a chunk's or a part's under any encoding and of any dimension.
+_DEFAULT_LIKE = re.compile(rf"c(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
+_V2_LIKE = re.compile(rf"{_NUMBER}(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKeyEncoding:
+    """How an array names its chunks."""
+
+    name: Literal["default", "v2"]
+    separator: Literal["/", "."]
+    ndim: int
+
+    @classmethod
+    def from_json(cls, data: object, ndim: int) -> "ChunkKeyEncoding":
+        """The encoding that a document describes, by its name alone or with a configuration."""
+        encoding = {"name": data} if isinstance(data, str) else data
+        if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
+            raise PartsConfigError("chunk_key_encoding", "'default' or 'v2'", describe(data))
+        name: Literal["default", "v2"] = "default" if encoding["name"] == "default" else "v2"
+        configuration = encoding.get("configuration", {})
+        if not isinstance(configuration, dict):
+            raise PartsConfigError("chunk_key_encoding", "an object as configuration", describe(configuration))
+        separator = configuration.get("separator", "/" if name == "default" else ".")
+        match separator:
+            case "/":
+                return cls(name, "/", ndim)
+            case ".":
+                return cls(name, ".", ndim)
+            case _:
+                raise PartsConfigError("chunk_key_encoding", "'/' or '.' as separator", describe(separator))
+
+    def is_chunk_key(self, relative: str) -> bool:
+        """Whether this is the key of a chunk, relative to its array."""
+        match self.name:
+            case "default":
+                first, numbers = "c", self.ndim
+            case "v2":
+                # The only chunk of an array without dimensions is "0".
+                first, numbers = (_NUMBER, self.ndim - 1) if self.ndim else ("0", 0)
+            case never:
+                assert_never(never)
+        return re.fullmatch(rf"{first}(?:{re.escape(self.separator)}{_NUMBER}){{{numbers}}}", relative) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk whose array has parts: its key, its parts, and the key of each."""
+
+    chunk_key: str
+    parts: ConcatParts
+
+    @property
+    def part_keys(self) -> tuple[str, ...]:
+        """The keys of the parts, in their order."""
+        return tuple(self.chunk_key + part.key_suffix for part in self.parts.parts)
+
+    @property
+    def anchor_key(self) -> str:
+        """The key of the part whose existence is the chunk's."""
+        return self.part_keys[self.parts.anchor]
+
+
+def split(key: str) -> tuple[str, str]:
+    """A key as the path of its folder and the name in it."""
+    folder, _, name = key.rpartition("/")
+    return folder, name
+
+
+def join(path: str, relative: str) -> str:
+    """The key of something below a path."""
+    return f"{path}/{relative}" if path else relative
+
+
+def is_protocol_key(key: str) -> bool:
+    """Whether the key belongs to the write protocol."""
+    return PROTOCOL_FOLDER in key.split("/")
+
+
+def may_be_part(key: str) -> bool:
+    """Whether the key could be a chunk's with a suffix: if not, listings may show it without asking whose it is."""
+    return any(suffix for _, _, suffix in _guesses(key))
+
+
+def candidates(key: str) -> tuple[tuple[str, str], ...]:
+    """The arrays that a key may belong to, each with the rest of the key below it; the likeliest first."""
+    return tuple((path, relative) for path, relative, _ in _guesses(key))
+
+
+def _guesses(key: str) -> Iterator[tuple[str, str, str]]:
+    segments = key.split("/")
+    for pattern in (_DEFAULT_LIKE, _V2_LIKE):
+        for count in range(len(segments) - 1, -1, -1):
+            relative = "/".join(segments[count:])
+            if found := pattern.fullmatch(relative):
+                yield "/".join(segments[:count]), relative, found["suffix"]

@@ -1,0 +1,162 @@
+"""The parts of a chunk: Part and ConcatParts, from the specification's JSON and back.
+
+Decides what a valid list of parts is. Does not know arrays, keys or stores.
+"""
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, Self, SupportsIndex
+
+from parts_store.errors import PartsConfigError, describe
+
+NAME: Final = "concat-parts"
+MAX_PARTS: Final = 64
+MAX_SIZE: Final = 2**63 - 1
+
+# What would make a part's key another chunk's key (a digit goes on counting), or lead out of the array.
+_FORBIDDEN = re.compile(r"^[0-9]|^(?:\.[0-9]+)+$|/|\\|\.\.|[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class ShardIndexSize(Enum):
+    """The size of an array's shard index, which is known when the array is created."""
+
+    SHARD_INDEX = "shard index"
+
+    def __repr__(self) -> str:
+        return "SHARD_INDEX"
+
+
+SHARD_INDEX: Final = ShardIndexSize.SHARD_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of a chunk: at the chunk's key with this suffix, of this many bytes, or of any number if None."""
+
+    key_suffix: str
+    size: int | ShardIndexSize | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key_suffix, str):
+            raise PartsConfigError("key_suffix", "text", describe(self.key_suffix))
+        if found := _FORBIDDEN.search(self.key_suffix):
+            expected = "a suffix that does not go on counting, and has no '/', '\\\\', '..' or control characters"
+            raise PartsConfigError("key_suffix", expected, f"{describe(self.key_suffix)} (at {found.group()!r})")
+        if self.size is None or isinstance(self.size, ShardIndexSize):
+            return
+        expected = f"an integer from 0 to {MAX_SIZE}"
+        if isinstance(self.size, bool) or not isinstance(self.size, SupportsIndex):
+            raise PartsConfigError("size", expected, describe(self.size))
+        size = operator.index(self.size)
+        if not 0 <= size <= MAX_SIZE:
+            raise PartsConfigError("size", expected, describe(self.size))
+        object.__setattr__(self, "size", size)
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """The part that one of the specification's objects describes."""
+        if not isinstance(data, Mapping):
+            raise PartsConfigError("parts", "objects with a 'key_suffix'", describe(data))
+        for member in data:
+            if member not in ("key_suffix", "size"):
+                raise PartsConfigError("parts", "only 'key_suffix' and 'size' in a part", f"the member {member!r}")
+        if "key_suffix" not in data:
+            raise PartsConfigError("parts", "a 'key_suffix' in every part", describe(dict(data)))
+        if "size" in data and data["size"] is None:
+            raise PartsConfigError("size", f"an integer from 0 to {MAX_SIZE}", "null")
+        return cls(data["key_suffix"], data.get("size"))
+
+
+type PartsLike = "ConcatParts | Iterable[Part | Mapping[str, Any] | str]"
+"""What is taken wherever parts are: ConcatParts, or a list of parts, of the specification's objects, or of suffixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatParts:
+    """The parts of every chunk of an array, in the order in which they make it up."""
+
+    parts: tuple[Part, ...]
+
+    def __init__(self, parts: Iterable[Part | Mapping[str, Any] | str]) -> None:
+        if isinstance(parts, str | bytes | Mapping) or not isinstance(parts, Iterable):
+            raise PartsConfigError("parts", "a list of parts", describe(parts))
+        object.__setattr__(self, "parts", tuple(_parse_part(part) for part in parts))
+        if not 1 <= len(self.parts) <= MAX_PARTS:
+            raise PartsConfigError("parts", f"1 to {MAX_PARTS} parts", str(len(self.parts)))
+        for index, part in enumerate(self.parts):
+            if part.key_suffix in [other.key_suffix for other in self.parts[:index]]:
+                raise PartsConfigError("parts", "a different 'key_suffix' for every part", f"{part.key_suffix!r} twice")
+
+    @classmethod
+    def parse(cls, parts: PartsLike) -> "ConcatParts":
+        """The parts, in whichever form they are given."""
+        return parts if isinstance(parts, ConcatParts) else cls(parts)
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """The parts of the storage transformer `data`."""
+        if not isinstance(data, Mapping) or data.get("name") != NAME:
+            raise PartsConfigError("name", repr(NAME), describe(data))
+        for member in data:
+            if member not in ("name", "configuration", "must_understand"):
+                raise PartsConfigError(NAME, "only 'name' and 'configuration'", f"the member {member!r}")
+        if not isinstance(data.get("must_understand", False), bool):
+            raise PartsConfigError("must_understand", "true or false", describe(data["must_understand"]))
+        configuration = data.get("configuration")
+        if not isinstance(configuration, Mapping):
+            raise PartsConfigError("configuration", "an object with 'parts'", describe(configuration))
+        for member in configuration:
+            if member != "parts":
+                raise PartsConfigError("configuration", "only 'parts'", f"the member {member!r}")
+        parts = configuration.get("parts")
+        if not isinstance(parts, list | tuple):
+            raise PartsConfigError("parts", "a list of objects", describe(parts))
+        return cls([Part.from_json(part) for part in parts])
+
+    def to_json(self) -> dict[str, Any]:
+        """The storage transformer, as `zarr.json` holds it."""
+        objects: list[dict[str, Any]] = []
+        for part in self.parts:
+            if isinstance(part.size, ShardIndexSize):
+                raise PartsConfigError("size", "a number in place of SHARD_INDEX", repr(part))
+            objects.append({"key_suffix": part.key_suffix} | ({} if part.size is None else {"size": part.size}))
+        return {"name": NAME, "configuration": {"parts": objects}}
+
+    @property
+    def anchor(self) -> int:
+        """The number of the part whose existence is the chunk's: that without suffix, or size, or the first."""
+        by_suffix = [index for index, part in enumerate(self.parts) if part.key_suffix == ""]
+        return (by_suffix or self.unsized or (0,))[0]
+
+    @property
+    def unsized(self) -> tuple[int, ...]:
+        """The numbers of the parts of any size."""
+        return tuple(index for index, part in enumerate(self.parts) if part.size is None)
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The size of every part, None where it is any."""
+        return tuple(part.size if isinstance(part.size, int) else None for part in self.parts)
+
+    def with_shard_index(self, nbytes: int | None) -> "ConcatParts":
+        """The same parts, with `nbytes` in place of `SHARD_INDEX`; None if the array has no shard index."""
+        if not any(part.size is SHARD_INDEX for part in self.parts):
+            return self
+        if nbytes is None:
+            raise PartsConfigError(
+                "size", "an array with `sharding_indexed` as its only codec, for SHARD_INDEX", "none"
+            )
+        return ConcatParts(replace(part, size=nbytes) if part.size is SHARD_INDEX else part for part in self.parts)
+
+
+def _parse_part(part: object) -> Part:
+    match part:
+        case Part():
+            return part
+        case str():
+            return Part(part)
+        case _:
+            return Part.from_json(part)

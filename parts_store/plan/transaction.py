@@ -1,0 +1,101 @@
+"""The write of all parts of a chunk as steps, in an order in which a crash never shows as a whole chunk.
+
+Decides the order. Where the process ends after each step:
+
+| create, after                | what is there            | what a reader says               |
+|------------------------------|--------------------------|----------------------------------|
+| some parts but not the anchor| orphans                  | no chunk                         |
+| the anchor                   | the whole chunk          | the chunk                        |
+
+| overwrite, after             | what is there            | what a reader says               |
+|------------------------------|--------------------------|----------------------------------|
+| (no tags: the old parts)     | old anchor alone         | `IncompleteChunkError`           |
+| the anchor                   | new anchor, old or no parts | `IncompleteChunkError`        |
+| all parts                    | the whole chunk          | the chunk                        |
+
+| delete, after                | what is there            | what a reader says               |
+|------------------------------|--------------------------|----------------------------------|
+| the anchor                   | orphans                  | no chunk                         |
+| all parts                    | nothing                  | no chunk                         |
+"""
+
+from collections.abc import Callable, Sequence
+
+from parts_store.plan.keys import Chunk
+from parts_store.plan.steps import AlreadyExists, Delete, Found, Head, Put, Steps
+from parts_store.plan.tags import Mode, Tag
+
+
+def write(chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool) -> Steps[None]:
+    """All parts of a chunk, over whatever is there."""
+    # Without tags a create that finds some parts missing would fill them in, and nobody could tell.
+    is_new = has_tags or not (yield from _exists(chunk))
+    if is_new and (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
+        return
+    puts = _puts(chunk, data, generation(), "s", has_tags=has_tags, create=False)
+    others = tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
+    if others and not has_tags:
+        # Without tags nobody could tell the old parts from the new: better none than a mixture.
+        yield (Delete(tuple(put.key for put in others), "the old parts"),)
+    # The anchor first: until it is there, the chunk is the old one.
+    yield (puts[chunk.parts.anchor],)
+    if others:
+        yield others
+
+
+def write_if_absent(
+    chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool
+) -> Steps[None]:
+    """All parts of a chunk, unless there is one."""
+    if not has_tags and (yield from _exists(chunk)):
+        return
+    if (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
+        return
+    if (yield from _exists(chunk)):
+        return
+    # Orphans of a chunk that was not finished, or is gone, are in the way.
+    others = tuple(key for key in chunk.part_keys if key != chunk.anchor_key)
+    if not has_tags:
+        yield (Delete(others, "orphans"),)
+        yield from create(chunk, data, generation=generation(), has_tags=has_tags)
+        return
+    tagged = generation()
+    # The anchor decides who is first; only who was may touch the parts.
+    (won,) = yield (_puts(chunk, data, tagged, "s", has_tags=True, create=True)[chunk.parts.anchor],)
+    if not isinstance(won, AlreadyExists):
+        puts = _puts(chunk, data, tagged, "s", has_tags=True, create=False)
+        yield tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
+
+
+def create(chunk: Chunk, data: Sequence[memoryview], *, generation: str, has_tags: bool) -> Steps[bool]:
+    """All parts of a chunk, if none of them is there; returns whether they were written."""
+    puts = _puts(chunk, data, generation, "c", has_tags=has_tags, create=True)
+    others = tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
+    for batch in (others, (puts[chunk.parts.anchor],)):
+        if batch:
+            outcomes = yield batch
+            if any(isinstance(outcome, AlreadyExists) for outcome in outcomes):
+                return False
+    return True
+
+
+def delete(chunk: Chunk) -> Steps[None]:
+    """All parts of a chunk, gone: the anchor first, for then there is no chunk."""
+    yield (Delete((chunk.anchor_key,), "the chunk"),)
+    others = tuple(key for key in chunk.part_keys if key != chunk.anchor_key)
+    if others:
+        yield (Delete(others, "the rest of the chunk"),)
+
+
+def _exists(chunk: Chunk) -> Steps[bool]:
+    (anchor,) = yield (Head(chunk.anchor_key, "whether the chunk exists"),)
+    return isinstance(anchor, Found)
+
+
+def _puts(
+    chunk: Chunk, data: Sequence[memoryview], generation: str, mode: Mode, *, has_tags: bool, create: bool
+) -> tuple[Put, ...]:
+    tag = Tag(generation, mode, tuple(each.nbytes for each in data)) if has_tags else None
+    return tuple(
+        Put(key, each, tag, create, "part of a chunk") for key, each in zip(chunk.part_keys, data, strict=True)
+    )
