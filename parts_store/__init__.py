@@ -1,10 +1,26 @@
-"""Zarr v3 chunks that other programs read too."""
+"""Zarr v3 chunks that other programs read too: in parts, with headers, on any object store."""
 
 from importlib.metadata import version
 
 from parts_store import codecs, errors, headers
+from parts_store.create import create_array
 from parts_store.errors import PartsStoreError
+from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
+from parts_store.stats import Request
+from parts_store.store import PartsStore
 
 __version__ = version("parts_store")
 
-__all__ = ["PartsStoreError", "__version__", "codecs", "errors", "headers"]
+__all__ = [
+    "SHARD_INDEX",
+    "ConcatParts",
+    "Part",
+    "PartsStore",
+    "PartsStoreError",
+    "Request",
+    "__version__",
+    "codecs",
+    "create_array",
+    "errors",
+    "headers",
+]

@@ -1,0 +1,225 @@
+"""Objects on anything that obstore reaches: S3, GCS, Azure, HTTP, a local disk, memory.
+
+The only module that imports obstore. Knows nothing of zarr, chunks or parts.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never, cast
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotSupportedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store, from_url
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+from parts_store.backends import Capabilities
+from parts_store.errors import StoreConfigError, describe
+from parts_store.plan.ranges import Span, Wanted
+from parts_store.plan.steps import AlreadyExists, Delete, Done, Found, Get, Head, Missing, Outcome, OutOfRange, Put
+from parts_store.plan.tags import ATTRIBUTE, Tag
+
+_STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
+# What obstore raises for an object that is not there, also below something that is no folder.
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_MAX_BULK_DELETE = 1000
+_OUT_OF_RANGE = (
+    "Requested range was invalid",
+    "Invalid range: Wanted range starting at",
+    "<Code>InvalidRange</Code>",
+    "416 Range Not Satisfiable",
+    "416 Requested Range Not Satisfiable",
+    # What MinIO says of the last bytes of an object without any.
+    'CONTENT_RANGE header: "bytes 0--1/0"',
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ObjectBackend:
+    """An obstore store."""
+
+    store: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.store, _STORES):
+            # Its type alone: what was given instead may be an address with a password.
+            raise StoreConfigError("store", "a store of obstore", f"an object of type {type(self.store).__name__}")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do: a local disk has no user metadata, and neither it nor memory makes one wait."""
+        is_local = isinstance(self.store, LocalStore)
+        return Capabilities(has_tags=not is_local, is_remote=not isinstance(self.store, LocalStore | MemoryStore))
+
+    async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
+        """Carry out a request."""
+        try:
+            match request:
+                case Get(key, wanted):
+                    try:
+                        response = await obstore.get_async(self.store, key, options=_options(wanted))
+                    except NotSupportedError:
+                        meta = await obstore.head_async(self.store, key)
+                        options = _options(_suffix_as_offset(wanted, meta["size"]))
+                        response = await obstore.get_async(self.store, key, options=options)
+                    return _found(response, await response.bytes_async())
+                case Head(key):
+                    return _found(await obstore.get_async(self.store, key, options={"head": True}), b"")
+                case Put(key, data):
+                    await obstore.put_async(self.store, key, cast("bytes", data), **_put_options(request))
+                    return Done()
+                case Delete(keys):
+                    for batch in _batches(keys):
+                        try:
+                            await obstore.delete_async(self.store, batch)
+                        except _ABSENT:
+                            # Some stores stop at the first that is not there.
+                            for each in batch:
+                                with suppress(*_ABSENT):
+                                    await obstore.delete_async(self.store, each)
+                    return Done()
+                case never:
+                    assert_never(never)
+        except Exception as error:
+            return _outcome(request, error)
+
+    def perform_sync(self, request: Get | Head | Put | Delete) -> Outcome:
+        """Carry out a request without an event loop."""
+        try:
+            match request:
+                case Get(key, wanted):
+                    try:
+                        response = obstore.get(self.store, key, options=_options(wanted))
+                    except NotSupportedError:
+                        meta = obstore.head(self.store, key)
+                        options = _options(_suffix_as_offset(wanted, meta["size"]))
+                        response = obstore.get(self.store, key, options=options)
+                    return _found(response, response.bytes())
+                case Head(key):
+                    return _found(obstore.get(self.store, key, options={"head": True}), b"")
+                case Put(key, data):
+                    obstore.put(self.store, key, cast("bytes", data), **_put_options(request))
+                    return Done()
+                case Delete(keys):
+                    for batch in _batches(keys):
+                        try:
+                            obstore.delete(self.store, batch)
+                        except _ABSENT:
+                            for each in batch:
+                                with suppress(*_ABSENT):
+                                    obstore.delete(self.store, each)
+                    return Done()
+                case never:
+                    assert_never(never)
+        except Exception as error:
+            return _outcome(request, error)
+
+    async def list(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        """The key and size of every object below a folder."""
+        async for batch in obstore.list(self.store, prefix=prefix or None):
+            for each in batch:
+                yield each["path"], each["size"]
+
+    async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
+        """The folders and the keys directly in a folder."""
+        listed = await obstore.list_with_delimiter_async(self.store, prefix=prefix or None)
+        return listed["common_prefixes"], [each["path"] for each in listed["objects"]]
+
+    def __repr__(self) -> str:
+        return f"ObjectBackend({self})"
+
+    def __str__(self) -> str:
+        if isinstance(self.store, MemoryStore):
+            return "memory"
+        return _without_password(repr(self.store))
+
+
+def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> ObjectBackend:
+    """The store at a URL, or in a folder of this machine, with obstore's options; `create` makes the folder."""
+    text = str(url)
+    scheme = text.partition("://")[0] if "://" in text else ""
+    try:
+        if not scheme or scheme == "file":
+            folder = Path(text.removeprefix("file://")).expanduser().absolute()
+            # Without clean-up, a folder whose last object is gone stays, and is listed.
+            return ObjectBackend(LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options}))
+        if scheme == "memory":
+            return ObjectBackend(MemoryStore(**options))
+        return ObjectBackend(from_url(text, **options))
+    # Without the cause: obstore may repeat what it was given, and that may be a secret.
+    except (UnknownConfigurationKeyError, TypeError):
+        names = ", ".join(sorted(options)) or "none"
+        raise StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names) from None
+    except (GenericError, ValueError):
+        expected = "s3://, gs://, az://, https://, file:// or memory://, or a path"
+        raise StoreConfigError("url", expected, describe(_without_password(text))) from None
+
+
+def _without_password(address: str) -> str:
+    """An address without what stands between `//` and `@`, or behind `?`: passwords and signatures."""
+    return re.sub(r"\?[^\s\"')]+", "?***", re.sub(r"//[^\s\"]*@", "//***@", address))
+
+
+def _options(wanted: Wanted) -> Any:
+    match wanted:
+        case None:
+            return {}
+        case RangeByteRequest(start=start, end=end):
+            return {"range": (start, end)}
+        case OffsetByteRequest(offset=offset):
+            return {"range": {"offset": offset}}
+        case SuffixByteRequest(suffix=suffix):
+            return {"range": {"suffix": suffix}}
+
+
+def _suffix_as_offset(wanted: Wanted, nbytes: int) -> Wanted:
+    """The same range, for stores that cannot count from the end: Azure."""
+    return OffsetByteRequest(max(0, nbytes - wanted.suffix)) if isinstance(wanted, SuffixByteRequest) else wanted
+
+
+def _put_options(put: Put) -> dict[str, Any]:
+    options: dict[str, Any] = {"mode": "create"} if put.create else {}
+    if put.tag is not None:
+        options["attributes"] = {ATTRIBUTE: str(put.tag)}
+    if put.create or put.tag is not None:
+        # A part is one request, so that it is there whole or not at all, with one kind of ETag.
+        options["use_multipart"] = False
+    return options
+
+
+def _found(response: Any, data: Any) -> Found:
+    meta = response.meta
+    start, stop = response.range
+    span = Span(start, stop) if len(data) == stop - start else Span(0, 0)
+    return Found(data, span, meta["size"], meta["e_tag"], Tag.parse(response.attributes.get(ATTRIBUTE)))
+
+
+def _outcome(request: Get | Head | Put | Delete, error: Exception) -> Outcome:
+    """What an error of obstore means, or the error itself where it means nothing that is expected."""
+    match request:
+        case Get() | Head() if isinstance(error, _ABSENT):
+            return Missing()
+        case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
+            return OutOfRange()
+        case Put(create=True) if isinstance(error, AlreadyExistsError):
+            return AlreadyExists()
+    if isinstance(error, BaseError) and (safe := _without_password(str(error))) != str(error):
+        raise type(error)(safe) from None
+    raise error
+
+
+def _is_out_of_range(error: BaseError) -> bool:
+    # By what obstore says of a local disk and of memory, and S3; never by a number, which may be in a key.
+    return any(words in str(error) for words in _OUT_OF_RANGE)
+
+
+def _batches(keys: tuple[str, ...]) -> list[list[str]]:
+    return [list(keys[at : at + _MAX_BULK_DELETE]) for at in range(0, len(keys), _MAX_BULK_DELETE)]

@@ -1,0 +1,263 @@
+"""What a store has learnt of its arrays, from the documents that passed through it.
+
+Decides whose a key is, what zarr is served of a document, and what is stored of one that zarr writes. Reads a document
+only for a key of which it knows nothing, and looks at one again whenever it passes through.
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from parts_store.errors import PartsStoreError
+from parts_store.plan import document as documents
+from parts_store.plan.document import ArrayRecord, Document
+from parts_store.plan.keys import DOCUMENT, Chunk, candidates, is_protocol_key, join
+from parts_store.plan.spec import ConcatParts
+from parts_store.plan.steps import Found, Get, Steps
+
+
+class Plain(Enum):
+    """What is known of a path where no array with parts is."""
+
+    # An array whose chunks are single objects.
+    ARRAY = "array"
+    # A group, or nothing.
+    NO_ARRAY = "no array"
+
+
+type Entry = ArrayRecord | Plain
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedChunk:
+    """A chunk of an array with parts."""
+
+    chunk: Chunk
+    record: ArrayRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A part of a chunk, or an object of the write protocol: not to be seen or used by itself."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Anything else: passed through as it is."""
+
+
+type Owner = OwnedChunk | Hidden | Other
+
+
+class Catalog:
+    """The arrays that a store knows.
+
+    Threads share it: an entry is replaced in one step, and whoever goes through all of them goes through a copy.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
+        self._entries: dict[str, Entry] = dict(entries or {})
+        # Paths known from consolidated metadata alone, which nobody keeps up to date.
+        self._hearsay: set[str] = set()
+        self.epoch = 0
+        """Changes whenever a document does: what was read before may not be true any more."""
+
+    def arrays(self) -> dict[str, ArrayRecord]:
+        """The arrays with parts, by their paths."""
+        known = self._entries.copy()
+        return {path: entry for path, entry in known.items() if isinstance(entry, ArrayRecord)}
+
+    def lasting(self) -> dict[str, Entry]:
+        """What is worth taking along into another process: arrays, with and without parts."""
+        return {path: entry for path, entry in self._entries.copy().items() if entry is not Plain.NO_ARRAY}
+
+    def forget(self, path: str) -> None:
+        """Know nothing more of what is at a path."""
+        self.epoch += 1
+        self._entries.pop(path, None)
+
+    def forget_below(self, prefix: str) -> None:
+        """Know nothing more of what is at or below a path."""
+        self.epoch += 1
+        for path in self._entries.copy():
+            if not prefix or path == prefix or path.startswith(f"{prefix}/"):
+                self._entries.pop(path, None)
+
+    def learn_plain(self, path: str) -> None:
+        """There is an array of Zarr v2, unless one of Zarr v3 is known there."""
+        if not isinstance(self._entries.get(path), ArrayRecord):
+            self._entries[path] = Plain.ARRAY
+
+    def _learn(self, path: str, entry: Entry, since: int) -> None:
+        if since == self.epoch:
+            self._entries[path] = entry
+            self._hearsay.discard(path)
+
+    # --- whose a key is -------------------------------------------------------------------------------------------
+
+    def owner(self, key: str) -> Steps[Owner]:
+        """Whose this key is, which is no document's."""
+        if is_protocol_key(key):
+            return Hidden("the write protocol")
+        if (known := self.known_owner(key)) is not None:
+            return _owned(*known) or Other()
+        for path, relative in candidates(key):
+            entry = yield from self.read(path)
+            if (owner := _owned(entry, path, relative)) is not None:
+                return owner
+        return Other()
+
+    def known_owner(self, key: str) -> tuple[Entry, str, str] | None:
+        """The array that the key is known to belong to, its path, and the rest of the key."""
+        for path, relative in candidates(key):
+            entry = self._entries.get(path)
+            if entry is not None and _owned(entry, path, relative) is not None:
+                return entry, path, relative
+        return None
+
+    def read(self, path: str, *, trust_hearsay: bool = True) -> Steps[Entry]:
+        """What is known of a path, after reading its document if nothing is."""
+        entry = self._entries.get(path)
+        if entry is not None and (trust_hearsay or path not in self._hearsay):
+            return entry
+        since = self.epoch
+        (outcome,) = yield (Get(join(path, DOCUMENT), None, "which parts the array has"),)
+        stored = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
+        entry, _ = self._understand(path, stored, since)
+        return entry
+
+    # --- documents that zarr reads --------------------------------------------------------------------------------
+
+    def serve(self, path: str, stored: bytes | None, *, since: int) -> bytes | None:
+        """What zarr is served of a stored document, read at the epoch `since`: itself, unless an array has parts."""
+        _, served = self._understand(path, stored, since)
+        return served
+
+    def _understand(self, path: str, stored: bytes | None, since: int) -> tuple[Entry, bytes | None]:
+        if stored is None:
+            self._learn(path, Plain.NO_ARRAY, since)
+            return Plain.NO_ARRAY, None
+        document = documents.parse(stored)
+        if document is None:
+            # A document that is damaged says nothing; what is known stays known.
+            if path not in self._entries:
+                self._learn(path, Plain.NO_ARRAY, since)
+            return self._entries.get(path, Plain.NO_ARRAY), stored
+        if not documents.is_array(document):
+            self._learn(path, Plain.NO_ARRAY, since)
+            return Plain.NO_ARRAY, self._serve_group(path, stored, document)
+        try:
+            record = documents.read_array(document, path)
+        except PartsStoreError:
+            # What was known of it is not true any more, and what is true we do not understand.
+            self.forget(path)
+            raise
+        self._learn(path, record or Plain.ARRAY, since)
+        return record or Plain.ARRAY, stored if record is None else documents.dump(documents.complete(document))
+
+    def _serve_group(self, path: str, stored: bytes | None, document: Document) -> bytes | None:
+        changed = False
+        for member_path, member, replace in _consolidated(path, document):
+            if not documents.is_array(member):
+                continue
+            record = documents.read_array(member, member_path)
+            if member_path not in self._entries or member_path in self._hearsay:
+                self._hearsay.add(member_path)
+                self._entries[member_path] = record or Plain.ARRAY
+            if record is not None:
+                replace(documents.complete(member))
+                changed = True
+        return documents.dump(document) if changed else stored
+
+    # --- documents that zarr writes -------------------------------------------------------------------------------
+
+    def accept(self, path: str, written: bytes, patterns: Mapping[str, ConcatParts]) -> Steps[bytes]:
+        """What is stored of a document that zarr writes: with the array's transformer, new or put back."""
+        document = documents.parse(written)
+        if document is None:
+            self.forget(path)
+            return written
+        if documents.is_array(document):
+            return (yield from self._accept_array(path, written, document, patterns))
+        changed = False
+        for member_path, member, replace in _consolidated(path, document):
+            if documents.is_array(member) and not member.get("storage_transformers"):
+                entry = yield from self.read(member_path)
+                if isinstance(entry, ArrayRecord):
+                    replace(documents.put_back(member, entry.stored))
+                    changed = True
+        self._set(path, Plain.NO_ARRAY)
+        return documents.dump(document) if changed else written
+
+    def _accept_array(
+        self, path: str, written: bytes, document: Document, patterns: Mapping[str, ConcatParts]
+    ) -> Steps[bytes]:
+        if document.get("storage_transformers"):
+            # Somebody writes the stored form himself.
+            self._set(path, documents.read_array(document, path) or Plain.ARRAY)
+            return written
+        entry = yield from self.read(path, trust_hearsay=False)
+        if isinstance(entry, ArrayRecord):
+            stored = documents.put_back(document, entry.stored)
+        elif entry is Plain.NO_ARRAY and (parts := _matching(path, patterns)) is not None:
+            stored = documents.with_parts(document, parts, path)
+        else:
+            self._set(path, Plain.ARRAY)
+            return written
+        self._set(path, documents.read_array(stored, path) or Plain.ARRAY)
+        return documents.dump(stored)
+
+    def _set(self, path: str, entry: Entry) -> None:
+        """What is about to be true of a path, by our own doing."""
+        self.epoch += 1
+        self._entries[path] = entry
+        self._hearsay.discard(path)
+
+
+def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
+    """Whose the key is, if it is this array's."""
+    if entry is Plain.ARRAY:
+        return Other()
+    if not isinstance(entry, ArrayRecord):
+        return None
+    if entry.encoding.is_chunk_key(relative):
+        return OwnedChunk(Chunk(join(path, relative), entry.parts), entry)
+    for part in entry.parts.parts:
+        suffix = part.key_suffix
+        if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):
+            return Hidden(f"chunk {join(path, relative.removesuffix(suffix))!r}")
+    return None
+
+
+def shown_key(entry: Entry, path: str, relative: str) -> str | None:
+    """The key that a listing shows for an object of an array: the chunk's for its anchor, none for its other parts."""
+    if not isinstance(entry, ArrayRecord):
+        return join(path, relative)
+    anchor = entry.parts.parts[entry.parts.anchor].key_suffix
+    if anchor and entry.encoding.is_chunk_key(relative):
+        # No part is there; what is, is somebody else's.
+        return None
+    if relative.endswith(anchor) and entry.encoding.is_chunk_key(chunk := relative.removesuffix(anchor)):
+        return join(path, chunk)
+    return None if isinstance(_owned(entry, path, relative), Hidden) else join(path, relative)
+
+
+def _matching(path: str, patterns: Mapping[str, ConcatParts]) -> ConcatParts | None:
+    for pattern, parts in patterns.items():
+        if fnmatch.fnmatchcase(path, pattern):
+            return parts
+    return None
+
+
+def _consolidated(path: str, document: Document) -> Iterator[tuple[str, Document, Callable[[Document], None]]]:
+    """The documents in a group's consolidated metadata, each with its path and the way to replace it."""
+    consolidated = document.get("consolidated_metadata")
+    members: Any = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    if isinstance(members, dict):
+        for name, member in list(members.items()):
+            if isinstance(member, dict):
+                yield join(path, name), member, lambda new, name=name: members.__setitem__(name, new)  # type: ignore[misc]

@@ -1,0 +1,40 @@
+"""Arrays created with parts."""
+
+import dataclasses
+from typing import Any
+
+import zarr
+from zarr.storage import StorePath
+from zarr.storage._utils import normalize_path
+
+from parts_store.errors import PartsConfigError
+from parts_store.plan.spec import PartsLike
+from parts_store.store import PartsStore
+
+
+def create_array(
+    store: PartsStore, name: str | None = None, *, parts: PartsLike, overwrite: bool = False, **arguments: Any
+) -> zarr.Array[Any]:
+    """Create an array whose chunks are stored in parts.
+
+    Parameters
+    ----------
+    store
+        Where.
+    name
+        The path of the array in the store; the root if None.
+    parts
+        The parts of every chunk, in order: `Part`s, the specification's objects, or suffixes. The size `SHARD_INDEX`
+        becomes the size of this array's shard index.
+    overwrite
+        Whether what is at that path is deleted first.
+    arguments
+        Those of `zarr.create_array`.
+    """
+    path = normalize_path(name)
+    if arguments.get("zarr_format", 3) not in (3, None):
+        raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
+    escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
+    array = zarr.create_array(store.with_parts({escaped: parts}), name=path or None, overwrite=overwrite, **arguments)
+    inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
+    return type(array)(inner)

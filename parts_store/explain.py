@@ -1,0 +1,56 @@
+"""What a read would do: a backend that makes the requests for metadata, and only notes those for data."""
+
+from dataclasses import dataclass, field
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+from parts_store.backends import Backend, Capabilities
+from parts_store.plan.ranges import Wanted
+from parts_store.plan.steps import Delete, Get, Head, Missing, Outcome, Put
+from parts_store.plan.why import DATA
+from parts_store.stats import Request
+
+
+@dataclass(slots=True)
+class DryBackend:
+    """Notes every request, carries out those for documents and indexes, and says of data that it is missing."""
+
+    backend: Backend
+    requests: list[Request] = field(default_factory=list)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the real backend can do."""
+        return self.backend.capabilities
+
+    async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
+        """Note a request, and carry it out unless it is for data."""
+        return Missing() if self._is_data(request) else await self.backend.perform(request)
+
+    def perform_sync(self, request: Get | Head | Put | Delete) -> Outcome:
+        """The same, without an event loop."""
+        return Missing() if self._is_data(request) else self.backend.perform_sync(request)
+
+    def _is_data(self, request: Get | Head | Put | Delete) -> bool:
+        match request:
+            case Get(key, wanted, why):
+                start, stop = _bounds(wanted)
+                self.requests.append(Request("get", key, start, stop, why))
+                return why == DATA
+            case Head(key, why):
+                self.requests.append(Request("head", key, None, None, why))
+                return False
+            case Put() | Delete():
+                raise TypeError(f"a read that writes: {request}")
+
+
+def _bounds(wanted: Wanted) -> tuple[int | None, int | None]:
+    match wanted:
+        case None:
+            return None, None
+        case RangeByteRequest(start=start, end=end):
+            return start, end
+        case OffsetByteRequest(offset=offset):
+            return offset, None
+        case SuffixByteRequest(suffix=suffix):
+            return -suffix, None

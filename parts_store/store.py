@@ -1,0 +1,394 @@
+"""PartsStore: zarr's store methods, each of them steps that are carried out."""
+
+import asyncio
+import html
+import pickle
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, override
+
+import numpy as np
+import zarr
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from parts_store.backends.objects import ObjectBackend, open_url
+from parts_store.catalog import Catalog, shown_key
+from parts_store.errors import PartsStoreError
+from parts_store.executor import run, run_sync
+from parts_store.explain import DryBackend
+from parts_store.operations import Operations, Pieces, delete_all
+from parts_store.plan.document import ArrayRecord
+from parts_store.plan.keys import DOCUMENT, candidates, is_protocol_key, may_be_part, split
+from parts_store.plan.spec import ConcatParts, PartsLike
+from parts_store.plan.steps import Steps
+from parts_store.stats import Request, Stats
+
+# zarr's own defaults for merging ranges.
+DEFAULT_GAP = 1 << 20
+DEFAULT_COALESCED = 16 << 20
+DEFAULT_RETRIES = 3
+
+
+class PartsStore(Store):
+    """A zarr store on any obstore store, in which a chunk may be several objects.
+
+    Parameters
+    ----------
+    store
+        A store of obstore: S3, GCS, Azure, HTTP, a local disk, memory.
+    read_only
+        Whether writing is refused.
+    parts
+        The parts of arrays that zarr creates through this store, by patterns of their paths (`{"images/*": [...]}`);
+        the first that matches counts.
+    coalesce_gap
+        Two ranges of one object are read with one request if at most this many bytes lie between them; if None, that is
+        zarr's to say, which says a megabyte.
+    retries
+        How often a read is repeated when a chunk changes under it.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        read_only: bool = False,
+        parts: Mapping[str, PartsLike] | None = None,
+        coalesce_gap: int | None = None,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        super().__init__(read_only=read_only)
+        self._backend = store if isinstance(store, ObjectBackend) else ObjectBackend(store)
+        self._patterns = _parse_patterns(parts or {})
+        self.stats = Stats()
+        has_tags = self._backend.capabilities.has_tags
+        self._operations = Operations(Catalog(), self.stats, has_tags, coalesce_gap, retries)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | Path,
+        *,
+        read_only: bool = False,
+        parts: Mapping[str, PartsLike] | None = None,
+        coalesce_gap: int | None = None,
+        retries: int = DEFAULT_RETRIES,
+        **options: Any,
+    ) -> Self:
+        """The store at a URL (`s3://`, `gs://`, `az://`, `https://`, `file://`, `memory://`) or a path.
+
+        Further options are obstore's, by their names there: `endpoint`, `region`, `access_key_id`, `client_options` ...
+        """
+        backend = open_url(url, options, create=not read_only)
+        return cls(backend, read_only=read_only, parts=parts, coalesce_gap=coalesce_gap, retries=retries)
+
+    @property
+    def store(self) -> Any:
+        """The underlying obstore store."""
+        return self._backend.store
+
+    def with_parts(self, parts: Mapping[str, PartsLike]) -> Self:
+        """A store over the same objects, with these parts for the arrays that zarr creates through it.
+
+        It knows what this one knows, and counts where this one counts.
+        """
+        return self._twin(read_only=self.read_only, patterns=_parse_patterns(parts))
+
+    @override
+    def with_read_only(self, read_only: bool = False) -> Self:
+        return self._twin(read_only=read_only, patterns=self._patterns)
+
+    def _twin(self, *, read_only: bool, patterns: dict[str, ConcatParts]) -> Self:
+        twin = object.__new__(type(self))
+        state = {"_read_only": read_only, "_patterns": patterns, "_is_open": False}
+        twin.__dict__.update(self.__dict__ | state)
+        return twin
+
+    def __copy__(self) -> Self:
+        return self._twin(read_only=self.read_only, patterns=self._patterns)
+
+    def parts_of(self, path: str) -> ConcatParts | None:
+        """The parts of the array at a path; None if it has none, or there is none."""
+        entry = self._run_sync(self._catalog.read(path.strip("/")))
+        return entry.parts if isinstance(entry, ArrayRecord) else None
+
+    def explain(self, path: str, selection: Any) -> list[Request]:
+        """The requests that reading this selection of the array at a path makes, before any of them is made for data.
+
+        Documents and the indexes of shards are read, for what follows depends on them.
+        """
+        dry = DryBackend(self._backend)
+        twin = self._twin(read_only=True, patterns={})
+        operations = replace(self._operations, stats=Stats(), _token=object(), _suspects=set())
+        twin.__dict__.update({"_backend": dry, "stats": operations.stats, "_operations": operations})
+        array = zarr.open_array(twin, path=path.strip("/"), mode="r")
+        dry.requests.clear()
+        array[selection]
+        return dry.requests
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PartsStore)
+            and bool(self.store == other.store)
+            and self.read_only == other.read_only
+            and self._patterns == other._patterns
+        )
+
+    # Like zarr's own: two that are equal may hold different things tomorrow.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"parts_store://{self._backend}"
+
+    def __repr__(self) -> str:
+        return f"PartsStore({self._backend}{', read_only=True' if self.read_only else ''})"
+
+    def _repr_html_(self) -> str:
+        rows = {"store": str(self._backend), "read only": "yes" if self.read_only else "no"}
+        for path, record in self._catalog.arrays().items():
+            rows[f"parts of {path or '/'}"] = ", ".join(repr(part.key_suffix) for part in record.parts.parts)
+        rows["calls"] = ", ".join(f"{count} {kind}" for kind, count in self.stats.calls.items() if count) or "none"
+        cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(rows[name])}</td></tr>" for name in rows)
+        return f"<table><caption>PartsStore</caption>{cells}</table>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            store = pickle.dumps(self.store)
+        except Exception as error:
+            problem = f"a PartsStore on {self._backend} cannot be pickled: its objects are in this process alone"
+            raise pickle.PicklingError(problem) from error
+        operations = self._operations
+        arguments = {
+            "read_only": self.read_only,
+            "parts": self._patterns,
+            "coalesce_gap": operations.coalesce_gap,
+            "retries": operations.retries,
+        }
+        return {"store": store, "arguments": arguments, "arrays": self._catalog.lasting(), "is_open": self._is_open}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # The bytes are our own, from `__getstate__`.
+        PartsStore.__init__(self, pickle.loads(state["store"]), **state["arguments"])  # noqa: S301
+        self._operations.catalog = Catalog(state["arrays"])
+        self._is_open = state["is_open"]
+
+    # --- carrying out ---------------------------------------------------------------------------------------------
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._operations.catalog
+
+    async def _run[T](self, steps: Steps[T]) -> T:
+        return await run(steps, self._backend, self.stats)
+
+    def _run_sync[T](self, steps: Steps[T]) -> T:
+        return run_sync(steps, self._backend, self.stats)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @override
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        return _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
+
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """The same as `get`, without an event loop."""
+        pieces = self._run_sync(self._operations.get(key, byte_range))
+        return _buffer(pieces, prototype or default_buffer_prototype())
+
+    @override
+    async def get_ranges(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_concurrency: int = 10,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        knobs = self._operations.knobs(max_gap_bytes, max_coalesced_bytes)
+        steps = self._operations.get_ranges(key, byte_ranges, knobs)
+        values = await run(steps, self._backend, self.stats, at_once=max_concurrency)
+        if values:
+            # One batch: no value is handed out before all of them are known to be of one write.
+            yield [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
+
+    @override
+    def get_ranges_sync(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> Sequence[tuple[int, Buffer | None]]:
+        knobs = self._operations.knobs(max_gap_bytes, max_coalesced_bytes)
+        values = self._run_sync(self._operations.get_ranges(key, byte_ranges, knobs))
+        return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
+
+    @override
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        places: dict[str, list[tuple[int, ByteRequest | None]]] = {}
+        wanted = list(key_ranges)
+        for place, (key, byte_range) in enumerate(wanted):
+            places.setdefault(key, []).append((place, byte_range))
+        knobs = self._operations.knobs(DEFAULT_GAP, DEFAULT_COALESCED)
+        values = await asyncio.gather(
+            *(
+                self._run(self._operations.get_many(key, [byte_range for _, byte_range in of_key], knobs))
+                for key, of_key in places.items()
+            )
+        )
+        buffers: list[Buffer | None] = [None] * len(wanted)
+        for of_key, of_values in zip(places.values(), values, strict=True):
+            for (place, _), value in zip(of_key, of_values or (), strict=of_values is not None):
+                buffers[place] = _buffer(value, prototype)
+        return buffers
+
+    @override
+    async def exists(self, key: str) -> bool:
+        return await self._run(self._operations.exists(key))
+
+    @override
+    async def getsize(self, key: str) -> int:
+        nbytes = await self._run(self._operations.getsize(key))
+        if nbytes is None:
+            raise FileNotFoundError(key)
+        return nbytes
+
+    @override
+    async def getsize_prefix(self, prefix: str) -> int:
+        objects = self._list_objects(prefix.rstrip("/"))
+        return sum([nbytes async for key, nbytes in objects if not is_protocol_key(key)])
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_writes(self) -> bool:
+        return True
+
+    @property
+    @override
+    def supports_deletes(self) -> bool:
+        return True
+
+    @override
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await self._run(self._operations.put(key, _view(value), self._patterns))
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """The same as `set`, without an event loop."""
+        self._check_writable()
+        self._run_sync(self._operations.put(key, _view(value), self._patterns))
+
+    @override
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await self._run(self._operations.put(key, _view(value), self._patterns, only_if_absent=True))
+
+    @override
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await self._run(self._operations.delete(key))
+
+    def delete_sync(self, key: str) -> None:
+        """The same as `delete`, without an event loop."""
+        self._check_writable()
+        self._run_sync(self._operations.delete(key))
+
+    @override
+    async def delete_dir(self, prefix: str) -> None:
+        self._check_writable()
+        folder = prefix.rstrip("/")
+        keys = [key async for key, _ in self._list_objects(folder)]
+        self._catalog.forget_below(folder)
+        await self._run(delete_all(keys))
+        # Somebody may have read a document while it was still there.
+        self._catalog.forget_below(folder)
+
+    # --- listing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_listing(self) -> bool:
+        return True
+
+    async def _list_objects(self, folder: str) -> AsyncIterator[tuple[str, int]]:
+        self.stats.count("list")
+        async for item in self._backend.list(folder):
+            yield item
+
+    @override
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    @override
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        async for key, _ in self._list_objects(prefix.rstrip("/")):
+            if (shown := await self._shown(key)) is not None:
+                yield shown
+
+    @override
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        folder = prefix.rstrip("/")
+        self.stats.count("list")
+        folders, keys = await self._backend.list_folder(folder)
+        start = len(folder) + 1 if folder else 0
+        for path in folders:
+            if not is_protocol_key(path):
+                yield path[start:]
+        for key in keys:
+            if key != folder and (shown := await self._shown(key)) is not None:
+                yield shown[start:]
+
+    async def _shown(self, key: str) -> str | None:
+        """The key that a listing shows for a stored object, None if it shows none."""
+        if is_protocol_key(key):
+            return None
+        if split(key)[1] == DOCUMENT:
+            return key
+        if (known := self._catalog.known_owner(key)) is not None:
+            return shown_key(*known)
+        # A chunk's key without a suffix is a chunk without parts, or the anchor of one with: shown either way.
+        if not may_be_part(key):
+            return key
+        for path, relative in candidates(key):
+            try:
+                entry = await self._run(self._catalog.read(path))
+            except PartsStoreError:
+                # An array that we do not understand must not keep the others from being listed.
+                continue
+            shown = shown_key(entry, path, relative)
+            if shown != key:
+                return shown
+        return key
+
+
+def _parse_patterns(parts: Mapping[str, PartsLike]) -> dict[str, ConcatParts]:
+    return {pattern: ConcatParts.parse(each) for pattern, each in parts.items()}
+
+
+def _view(value: Buffer) -> memoryview:
+    return memoryview(value.as_buffer_like()).cast("B")
+
+
+def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
+    """The bytes as zarr takes them: without a copy where they are in one piece, with one where they are not."""
+    if pieces is None:
+        return None
+    whole = [each for each in pieces if each.nbytes]
+    if not whole:
+        return prototype.buffer.create_zero_length()
+    if len(whole) == 1:
+        return prototype.buffer.from_bytes(whole[0])
+    return prototype.buffer.from_bytes(memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])))

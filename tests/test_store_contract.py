@@ -1,0 +1,135 @@
+"""zarr's own conformance suite and state machines, on memory and on a local disk, with and without parts."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hypothesis.stateful
+import obstore
+import pytest
+from hypothesis import HealthCheck, settings
+from obstore.store import LocalStore, MemoryStore
+from zarr.core.buffer import Buffer, cpu
+from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
+from zarr.testing.store import StoreTests
+
+from parts_store import ConcatParts, Part, PartsStore
+from parts_store.catalog import Catalog
+from parts_store.plan.document import ArrayRecord
+from parts_store.plan.keys import ChunkKeyEncoding
+
+# Parts that any value fits: zarr's suite writes some of four bytes, and empty ones.
+PARTS = ConcatParts([Part(".head", size=0), "", Part(".tail", size=0)])
+
+
+class Plainly(PartsStore):
+    """A store whose keys are those of no array with parts."""
+
+    suffixes: ClassVar[dict[str, bytes]] = {"": b""}
+
+
+class InParts(PartsStore):
+    """A store in which the keys that zarr's suite uses are chunks of arrays with parts, at the root and at `foo`."""
+
+    suffixes: ClassVar[dict[str, bytes]] = {".head": b"", "": b"", ".tail": b""}
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        encodings = {"": ChunkKeyEncoding("default", "/", 1), "foo": ChunkKeyEncoding("v2", "/", 2)}
+        records = {path: ArrayRecord({}, PARTS, encoding, None) for path, encoding in encodings.items()}
+        self._operations.catalog = Catalog(records)
+
+
+class Contract(StoreTests[PartsStore, cpu.Buffer]):
+    buffer_cls = cpu.Buffer
+
+    def is_chunk(self, store: PartsStore, key: str) -> bool:
+        return isinstance(store, InParts) and key in {f"c/{number}" for number in range(1001)} | {"foo/0/0"}
+
+    async def set(self, store: PartsStore, key: str, value: Buffer) -> None:
+        if self.is_chunk(store, key):
+            for suffix in (".head", ".tail"):
+                obstore.put(store.store, key + suffix, b"")
+        obstore.put(store.store, key, value.to_bytes())
+
+    async def get(self, store: PartsStore, key: str) -> Buffer:
+        return cpu.Buffer.from_bytes(bytes(obstore.get(store.store, key).bytes()))
+
+    def test_store_repr(self, store: PartsStore) -> None:
+        assert repr(store).startswith("PartsStore(")
+
+    def test_store_supports_writes(self, store: PartsStore) -> None:
+        assert store.supports_writes
+
+    def test_store_supports_listing(self, store: PartsStore) -> None:
+        assert store.supports_listing
+
+
+class OnMemory(Contract):
+    @pytest.fixture
+    def store_kwargs(self) -> dict[str, Any]:
+        return {"store": MemoryStore()}
+
+    async def test_serializable_store(self, store: PartsStore) -> None:
+        with pytest.raises(pickle.PicklingError, match="on memory cannot be pickled"):
+            pickle.dumps(store)
+
+
+class OnDisk(Contract):
+    @pytest.fixture
+    def store_kwargs(self, tmp_path: Path) -> dict[str, Any]:
+        return {"store": LocalStore(tmp_path)}
+
+
+class TestPlainlyOnMemory(OnMemory):
+    store_cls = Plainly
+
+
+class TestInPartsOnMemory(OnMemory):
+    store_cls = InParts
+
+
+class TestPlainlyOnDisk(OnDisk):
+    store_cls = Plainly
+
+
+class TestInPartsOnDisk(OnDisk):
+    store_cls = InParts
+
+
+MACHINE = settings(
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=0)]}
+
+
+@pytest.fixture(params=["memory", "disk"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A way to make an empty obstore store."""
+    if request.param == "memory":
+        yield MemoryStore
+    else:
+        numbers = iter(range(10**9))
+        # Without clean-up, obstore leaves empty folders behind, and lists them.
+        yield lambda: LocalStore(tmp_path / str(next(numbers)), mkdir=True, automatic_cleanup=True)
+
+
+@pytest.mark.parametrize("parts", [None, EVERY_ARRAY_IN_PARTS], ids=["plain", "parts"])
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+def test_zarrs_hierarchy_machine_finds_no_difference(place: Any, parts: Any) -> None:
+    class Machine(ZarrHierarchyStateMachine):
+        def __init__(self) -> None:
+            super().__init__(PartsStore(place(), parts=parts))
+
+    hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+def test_zarrs_store_machine_finds_no_difference(place: Any) -> None:
+    class Machine(ZarrStoreStateMachine):
+        def __init__(self) -> None:
+            super().__init__(PartsStore(place()))
+
+    hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
