@@ -39,7 +39,7 @@ class DryBackend:
                 return why == DATA
             case Head(key, why):
                 self.requests.append(Request("head", key, None, None, why))
-                return False
+                return why == DATA
             case Put() | Delete():
                 raise TypeError(f"a read that writes: {request}")
 

@@ -131,15 +131,15 @@ class Operations:
         self, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
     ) -> Steps[Sequence[Pieces] | None]:
         index = owned.record.shard_index
-        if index is not None and len(wanted) == 1 and index.is_read_by(wanted[0]):
+        if index is not None and list(wanted) == [index.request]:
             read = yield from self._read_index(owned, wanted, knobs)
             _pin.set(None if read is None else _Pin(self._token, owned.chunk.chunk_key, read.version))
         else:
             # A read that needs no index before it, and every write, ends what an earlier index was good for.
             pin = self._take_pin(owned.chunk)
             read = yield from reading.read(owned.chunk, wanted, knobs=knobs, with_anchor=True)
-            if follows_index and pin is not None and read is not None:
-                self._require_pinned(pin, read)
+            if follows_index and pin is not None and read is not None and not _is_pinned(pin, read):
+                yield from self._refuse_unpinned(owned, knobs)
         if read is None:
             return None
         self.stats.count_saved(by_coalescing=read.saved)
@@ -170,14 +170,15 @@ class Operations:
         self._suspects.discard(chunk.chunk_key)
         return read
 
-    def _require_pinned(self, pin: _Pin, read: Read) -> None:
-        """Refuses data that is not of the write that the index is of."""
-        same_generation = pin.version.generation == read.version.generation
-        etags = (pin.version.anchor_etag, read.version.anchor_etag)
-        same_anchor = None in etags or etags[0] == etags[1]
-        if not (same_generation and same_anchor):
-            self._suspects.add(pin.chunk_key)
-            raise ConcurrentWriteError(pin.chunk_key, "its data is not of the write that its index is of")
+    def _refuse_unpinned(self, owned: OwnedChunk, knobs: Knobs) -> Steps[None]:
+        """Data that is not of the write that the index is of: the chunk is damaged, or being written."""
+        self._suspects.add(owned.chunk.chunk_key)
+        if owned.record.shard_index is not None:
+            # Raises if the index and the anchor do not fit together, and stay so.
+            yield from reading.read(
+                owned.chunk, [owned.record.shard_index.request], knobs=knobs, with_anchor=True, why=INDEX
+            )
+        raise ConcurrentWriteError(owned.chunk.chunk_key, "its data is not of the write that its index is of")
 
     def exists(self, key: str) -> Steps[bool]:
         """Whether there is such a value."""
@@ -271,6 +272,12 @@ def delete_all(keys: Sequence[str]) -> Steps[None]:
     for batch in (others, documents):
         if batch:
             yield (Delete(batch, "everything below"),)
+
+
+def _is_pinned(pin: _Pin, read: Read) -> bool:
+    """Whether data is of the write that the index is of."""
+    etags = (pin.version.anchor_etag, read.version.anchor_etag)
+    return pin.version.generation == read.version.generation and (None in etags or etags[0] == etags[1])
 
 
 def _single(key: str) -> Chunk:

@@ -24,7 +24,19 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from parts_store.backends import Capabilities
 from parts_store.errors import StoreConfigError, describe
 from parts_store.plan.ranges import Span, Wanted
-from parts_store.plan.steps import AlreadyExists, Delete, Done, Found, Get, Head, Missing, Outcome, OutOfRange, Put
+from parts_store.plan.steps import (
+    AlreadyExists,
+    Delete,
+    Done,
+    Found,
+    Get,
+    Head,
+    Lost,
+    Missing,
+    Outcome,
+    OutOfRange,
+    Put,
+)
 from parts_store.plan.tags import ATTRIBUTE, Tag
 
 _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
@@ -211,6 +223,9 @@ def _outcome(request: Get | Head | Put | Delete, error: Exception) -> Outcome:
             return OutOfRange()
         case Put(create=True) if isinstance(error, AlreadyExistsError):
             return AlreadyExists()
+        # MinIO may refuse a conditional PUT and close the connection before it has read the body.
+        case Put(create=True, tag=Tag()) if isinstance(error, GenericError):
+            return Lost(error)
     if isinstance(error, BaseError) and (safe := _without_password(str(error))) != str(error):
         raise type(error)(safe) from None
     raise error

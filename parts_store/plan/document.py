@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
-from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.codecs import ShardingCodec
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
@@ -24,7 +24,6 @@ from zarr.registry import get_codec_class
 
 from parts_store.errors import PartsConfigError, UnknownTransformerError, describe
 from parts_store.plan.keys import ChunkKeyEncoding
-from parts_store.plan.ranges import Wanted
 from parts_store.plan.spec import NAME, ConcatParts
 
 type Document = dict[str, Any]
@@ -48,11 +47,10 @@ class ShardIndex:
     # The type of its numbers, None where other codecs than `bytes` and `crc32c` encode it.
     dtype: str | None
 
-    def is_read_by(self, wanted: Wanted) -> bool:
-        """Whether this is the request by which zarr reads the index."""
-        if self.location == "end":
-            return wanted == SuffixByteRequest(self.nbytes)
-        return wanted == RangeByteRequest(0, self.nbytes)
+    @property
+    def request(self) -> ByteRequest:
+        """The request by which zarr reads the index."""
+        return SuffixByteRequest(self.nbytes) if self.location == "end" else RangeByteRequest(0, self.nbytes)
 
     def may_have_holes(self, index: memoryview) -> bool:
         """Whether the index says of some inner chunk, or might say, that there is none."""

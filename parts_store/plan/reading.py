@@ -27,6 +27,7 @@ from parts_store.plan.steps import (
     Found,
     Get,
     Head,
+    Lost,
     Missing,
     Outcome,
     OutOfRange,
@@ -208,7 +209,7 @@ def _take_all(
                 attempt.missing.add(part)
             case OutOfRange():
                 beyond.append(part)
-            case Done() | AlreadyExists():
+            case Done() | AlreadyExists() | Lost():
                 raise TypeError(f"a read was answered with {outcome}")
             case never:
                 assert_never(never)

@@ -94,5 +94,12 @@ class AlreadyExists:
     """Nothing was written, for there is such an object."""
 
 
-type Outcome = Found | Missing | OutOfRange | Done | AlreadyExists
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """No answer came: the object may have been written or not."""
+
+    error: Exception
+
+
+type Outcome = Found | Missing | OutOfRange | Done | AlreadyExists | Lost
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]

@@ -22,8 +22,11 @@ Decides the order. Where the process ends after each step:
 from collections.abc import Callable, Sequence
 
 from parts_store.plan.keys import Chunk
-from parts_store.plan.steps import AlreadyExists, Delete, Found, Head, Put, Steps
+from parts_store.plan.steps import AlreadyExists, Delete, Found, Head, Lost, Put, Steps
 from parts_store.plan.tags import Mode, Tag
+
+# How often in a row an answer may be lost before the error is the caller's.
+MAX_LOST = 4
 
 
 def write(chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool) -> Steps[None]:
@@ -61,8 +64,8 @@ def write_if_absent(
         return
     tagged = generation()
     # The anchor decides who is first; only who was may touch the parts.
-    (won,) = yield (_puts(chunk, data, tagged, "s", has_tags=True, create=True)[chunk.parts.anchor],)
-    if not isinstance(won, AlreadyExists):
+    anchor = _puts(chunk, data, tagged, "s", has_tags=True, create=True)[chunk.parts.anchor]
+    if (yield from _create_all((anchor,))):
         puts = _puts(chunk, data, tagged, "s", has_tags=True, create=False)
         yield tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
 
@@ -72,11 +75,32 @@ def create(chunk: Chunk, data: Sequence[memoryview], *, generation: str, has_tag
     puts = _puts(chunk, data, generation, "c", has_tags=has_tags, create=True)
     others = tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
     for batch in (others, (puts[chunk.parts.anchor],)):
-        if batch:
-            outcomes = yield batch
-            if any(isinstance(outcome, AlreadyExists) for outcome in outcomes):
-                return False
+        if batch and not (yield from _create_all(batch)):
+            return False
     return True
+
+
+def _create_all(puts: tuple[Put, ...]) -> Steps[bool]:
+    """Whether all of these objects are ours: an answer that was lost is asked for."""
+    outcomes = yield puts
+    for _ in range(MAX_LOST):
+        lost = [put for put, outcome in zip(puts, outcomes, strict=True) if isinstance(outcome, Lost)]
+        if any(isinstance(outcome, AlreadyExists) for outcome in outcomes):
+            return False
+        if not lost:
+            return True
+        found = yield tuple(Head(put.key, "whether it was written") for put in lost)
+        again = []
+        for put, now in zip(lost, found, strict=True):
+            if not isinstance(now, Found):
+                again.append(put)
+            elif put.tag is None or now.generation != put.tag.generation:
+                return False
+        if not again:
+            return True
+        puts = tuple(again)
+        outcomes = yield puts
+    raise next(outcome.error for outcome in outcomes if isinstance(outcome, Lost))
 
 
 def delete(chunk: Chunk) -> Steps[None]:

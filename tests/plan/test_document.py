@@ -17,7 +17,7 @@ from parts_store.catalog import Catalog
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError
 from parts_store.plan.document import ShardIndex, complete, parse, put_back, read_array, shard_index_of, with_parts
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
-from tests.plan.objects import Objects, every_request
+from tests.plan.objects import Objects
 
 type Document = dict[str, Any]
 
@@ -535,11 +535,9 @@ def test_an_index_without_a_size_of_its_own_is_no_index_that_we_know(codec: str)
     assert shard_index_of(complete(document)) is None
 
 
-def test_only_zarrs_own_request_for_the_index_is_taken_for_it() -> None:
-    end, start = ShardIndex(20, "end", 1, "<u8"), ShardIndex(20, "start", 1, "<u8")
-    requests = every_request(22)
-    assert [each for each in requests if end.is_read_by(each)] == [SuffixByteRequest(20)]
-    assert [each for each in requests if start.is_read_by(each)] == [RangeByteRequest(0, 20)]
+def test_the_index_is_asked_for_as_zarr_does() -> None:
+    assert ShardIndex(20, "end", 1, "<u8").request == SuffixByteRequest(20)
+    assert ShardIndex(20, "start", 1, "<u8").request == RangeByteRequest(0, 20)
 
 
 @pytest.mark.parametrize("dtype", ["<u8", ">u8"])
