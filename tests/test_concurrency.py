@@ -1,20 +1,24 @@
 """No read returns a mixture of two writes, whatever a writer does between any two of its requests."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import zarr
 from numpy.typing import NDArray
 from obstore.store import LocalStore, MemoryStore
+from zarr.abc.store import RangeByteRequest
 from zarr.core.buffer import cpu
 
 import parts_store as ps
 from parts_store.backends.objects import ObjectBackend
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
+from parts_store.plan.steps import Lost, Put
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHAPE = (16, 16)
@@ -229,3 +233,111 @@ def test_a_chunk_that_never_comes_to_rest_is_a_concurrent_write_error() -> None:
     array.store._backend = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
     with pytest.raises(ConcurrentWriteError, match="it changed 4 times while it was read"):
         array[...]
+
+
+def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline: str) -> None:
+    # Holes, so that indexes are read and no data after them; threads of a pool, which keep what they have seen.
+    store = ps.PartsStore(MemoryStore())
+    array: Any = ps.create_array(
+        store, "a", parts=PARTS, shape=(64, 16), chunks=(8, 8), shards=SHAPE, dtype="uint16", compressors=None
+    )
+    array[:, :8] = 1
+    with zarr.config.set({"codec_pipeline.max_workers": 2}):
+        for value in range(2, 12):
+            assert not np.asarray(array[[3, 19, 35, 51], 8:]).any()
+            array[:, :8] = value
+            np.testing.assert_array_equal(array[:, :8], value)
+            np.testing.assert_array_equal(array[[3, 19, 35, 51], 2], value)
+
+
+@pytest.mark.parametrize("dead_after", range(8))
+def test_on_disk_a_writer_that_dies_leaves_a_whole_chunk_or_an_error(tmp_path: Any, dead_after: int) -> None:
+    first, second = values(1, holes=False), values(2, holes=False)
+    objects = scene(LocalStore(tmp_path, mkdir=True), first, compressed=True)
+
+    class KilledError(Exception):
+        pass
+
+    def die() -> None:
+        raise KilledError
+
+    array = zarr.open_array(ps.PartsStore(objects), path="a")
+    array.store._backend = Interrupted(ObjectBackend(objects), dead_after, die)  # type: ignore[attr-defined]
+    with contextlib.suppress(KilledError):
+        array[...] = second
+    fresh = zarr.open_array(ps.PartsStore(objects), path="a")
+    for selection in SELECTIONS.values():
+        try:
+            found = np.asarray(fresh[selection])
+        except IncompleteChunkError:
+            continue
+        assert any(np.array_equal(found, each[selection]) for each in (first, second))
+    # And the next write mends it.
+    fresh[...] = second
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], second)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "of another size"])
+def test_orphans_of_a_chunk_that_is_gone_are_not_read(pipeline: str, *, damaged: bool) -> None:
+    objects = scene(MemoryStore(), values(1, holes=False), compressed=False)
+    obstore.delete(objects, "a/c/0/0")
+    if damaged:
+        obstore.put(objects, "a/c/0/0.header", b"x")
+        obstore.put(objects, "a/c/0/0.index", b"x")
+    array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
+    for selection in SELECTIONS.values():
+        assert not np.asarray(array[selection]).any()
+    # An inner chunk whose bytes are all in the header.
+    assert ps.PartsStore(objects).get_sync("a/c/0/0", byte_range=RangeByteRequest(0, 10)) is None
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("at", range(3))
+def test_an_answer_that_is_lost_is_asked_for(lost: str, at: int) -> None:
+    objects = MemoryStore()
+    first = values(1, holes=False)
+
+    class Lossy(Interrupted):
+        """Loses the answer to one PUT, or the PUT itself."""
+
+        __slots__ = ()
+
+        def perform_sync(self, request: Any) -> Any:
+            if isinstance(request, Put) and request.create:
+                self.made += 1
+                if self.made == self.at + 1:
+                    if lost == "after":
+                        self.backend.perform_sync(request)
+                    return Lost(OSError("connection reset"))
+            return self.backend.perform_sync(request)
+
+        async def perform(self, request: Any) -> Any:
+            return self.perform_sync(request)
+
+    store = ps.PartsStore(objects)
+    array = create(store, compressed=True)
+    store._backend = Lossy(ObjectBackend(objects), at, lambda: None)  # type: ignore[assignment]
+    array[...] = first
+    tags = {
+        str(obstore.get(objects, f"a/c/0/0{suffix}").attributes["partsgen"]) for suffix in ("", ".header", ".index")
+    }
+    assert len(tags) == 1
+    assert ";c;" in tags.pop()
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], first)
+
+
+def test_answers_that_are_always_lost_are_the_callers_error() -> None:
+    class Deaf(Interrupted):
+        __slots__ = ()
+
+        async def perform(self, request: Any) -> Any:
+            if isinstance(request, Put):
+                return Lost(OSError("connection reset"))
+            return self.backend.perform_sync(request)
+
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = create(store, compressed=True)
+    store._backend = Deaf(ObjectBackend(objects), 0, lambda: None)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="connection reset"):
+        array[...] = 1
