@@ -28,7 +28,7 @@ help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
 		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
-demo: $(VENV)/ready ## write a picture as TIFF chunks into demo-output/, without any server
+demo: $(VENV)/ready ## write a picture as TIFF chunks and in parts into demo-output/, without any server
 	@$(BIN)/python -m parts_store.demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO

@@ -1,4 +1,4 @@
-"""`make demo`: a picture as a Zarr array whose every chunk is a TIFF file, without any server."""
+"""`make demo`: a picture in chunks that other programs read, and in chunks of several objects, without any server."""
 
 import sys
 from pathlib import Path
@@ -9,52 +9,102 @@ import zarr
 from numpy.typing import NDArray
 from PIL import Image
 from zarr.codecs import ZstdCodec
-from zarr.storage import LocalStore
 
 from parts_store.codecs import pad_codec
+from parts_store.create import create_array
 from parts_store.headers import TiffHeader, tiff
+from parts_store.plan.spec import SHARD_INDEX, Part
+from parts_store.store import PartsStore
 
 SIDE = 1024
 CHUNKS = (256, 256, 3)
 
 
 def main(folder: Path) -> None:
-    """Write the arrays below `folder`, read them back in two ways, and say what is where."""
+    """Write the arrays below `folder`, read them back in several ways, and say what is where."""
     picture = julia_set(SIDE)
-    arguments: dict[str, Any] = {"shape": picture.shape, "chunks": CHUNKS, "dtype": "uint8", "overwrite": True}
+    store = PartsStore.from_url(folder / "pictures.zarr")
+    checks = [
+        write_tiff_chunks(store, picture),
+        write_compressed_tiff_chunks(store, picture),
+        open_a_chunk_with_pillow(folder, picture),
+        write_parts(store, picture),
+        read_from_parts(store, picture),
+        assemble(store, folder, picture),
+    ]
+    print(f"\nlook at {folder}/picture.png; any file below {folder}/pictures.zarr/tiles/c/ opens in an image viewer")
+    if not all(checks):
+        sys.exit("something is different from what was written")
 
+
+def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a TIFF file: all have the same header."""
     header = tiff(CHUNKS, dtype="uint8")
-    plain = zarr.create_array(
-        LocalStore(folder / "picture.zarr"), compressors=[pad_codec(len(header), padding=header)], **arguments
-    )
-    plain[...] = picture
-    print(f"wrote {plain.nchunks} chunks, each a TIFF file:      {folder}/picture.zarr/c/")
+    array = zarr.create_array(store, name="tiles", compressors=[pad_codec(len(header), padding=header)], **of(picture))
+    array[...] = picture
+    return say(f"{array.nchunks} chunks, each a TIFF file, in pictures.zarr/tiles", equal(array, picture))
 
-    maker = TiffHeader(CHUNKS, dtype="uint8", compression="zstd")
-    compressed = zarr.create_array(
-        LocalStore(folder / "compressed.zarr"),
-        compressors=[ZstdCodec(level=9), pad_codec(maker.nbytes, padding_func=maker)],
-        **arguments,
-    )
-    compressed[...] = picture
-    saved = 1 - compressed.nbytes_stored() / plain.nbytes_stored()
-    print(f"wrote them again, each a zstd TIFF, {saved:.0%} smaller: {folder}/compressed.zarr/c/")
 
-    # A program that knows nothing of Zarr opens a chunk.
-    chunk = folder / "picture.zarr" / "c" / "1" / "2" / "0"
-    with Image.open(chunk) as image:
-        same = np.array_equal(np.asarray(image), picture[256:512, 512:768])
-        print(f"Pillow opened one chunk as {image.format} {image.size}: {'equal' if same else 'DIFFERENT'}")
+def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a TIFF file compressed with zstd: each has a header of its own, with its size."""
+    header = TiffHeader(CHUNKS, dtype="uint8", compression="zstd")
+    codecs = [ZstdCodec(level=9), pad_codec(header.nbytes, padding_func=header)]
+    array = zarr.create_array(store, name="compressed", compressors=codecs, **of(picture))
+    array[...] = picture
+    saved = 1 - array.nbytes_stored() / picture.nbytes
+    return say(f"the same as zstd TIFF, {saved:.0%} smaller, in pictures.zarr/compressed", equal(array, picture))
+
+
+def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """A program that knows nothing of Zarr opens a chunk."""
+    with Image.open(folder / "pictures.zarr" / "tiles" / "c" / "1" / "2" / "0") as image:
         image.save(folder / "one-chunk.png")
+        same = np.array_equal(np.asarray(image), picture[256:512, 512:768])
+        return say(f"Pillow opens one of them: {image.format}, {image.size[0]} x {image.size[1]}", same)
 
-    # And Zarr reads them all.
-    assembled = np.asarray(zarr.open_array(folder / "compressed.zarr", mode="r")[...])
+
+def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a shard in three objects: a header, the data, and the index."""
+    parts = [Part(".header", size=64), Part(""), Part(".index", size=SHARD_INDEX)]
+    arguments = of(picture) | {"chunks": (64, 64, 3), "shards": CHUNKS}
+    array = create_array(store, "parts", parts=parts, **arguments)
+    array[...] = picture
+    return say("16 shards, each in three objects, in pictures.zarr/parts", equal(array, picture))
+
+
+def read_from_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """A small read touches what it needs."""
+    selection = np.s_[300:340, 700:740]
+    array: Any = zarr.open_array(store, path="parts", mode="r")
+    same = np.array_equal(array[selection], picture[selection])
+    say("reading 40 x 40 pixels of it asks for", same)
+    for request in store.explain("parts", selection):
+        if request.kind == "get":
+            print(f"    {request.key:<22} bytes {request.start} to {request.stop:<7} ({request.why})")
+    return same
+
+
+def assemble(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """The whole picture, as a file to look at."""
+    assembled = np.asarray(zarr.open_array(store, path="parts", mode="r")[...])
     Image.fromarray(assembled).save(folder / "picture.png")
-    same = same and np.array_equal(assembled, picture)
-    print(f"zarr read the whole picture: {'equal' if same else 'DIFFERENT'}")
-    print(f"look at {folder}/picture.png, and open any file below {folder}/picture.zarr/c/ in an image viewer")
-    if not same:
-        sys.exit(1)
+    return say("zarr reads the whole picture from its parts", np.array_equal(assembled, picture))
+
+
+def of(picture: NDArray[np.uint8]) -> dict[str, Any]:
+    """The arguments that all the arrays have in common."""
+    return {"shape": picture.shape, "chunks": CHUNKS, "dtype": "uint8", "overwrite": True}
+
+
+def equal(array: zarr.Array[Any], picture: NDArray[np.uint8]) -> bool:
+    """Whether an array holds the picture."""
+    return np.array_equal(np.asarray(array[...]), picture)
+
+
+def say(what: str, same: bool) -> bool:
+    """Print what was done and whether it came out equal."""
+    print(f"{what:<75} {'equal' if same else 'DIFFERENT'}")
+    return same
 
 
 def julia_set(side: int) -> NDArray[np.uint8]:
