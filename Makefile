@@ -48,8 +48,9 @@ check-code: $(VENV)/ready
 minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint, a build with Go, or Docker
 	@$(BIN)/python integration/server.py prepare
 
-bench: $(VENV)/ready ## measure speed, in one run with the peers, as ratios
+bench: minio ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/store.py
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict
