@@ -13,7 +13,7 @@ from typing import Any
 from parts_store.errors import PartsStoreError
 from parts_store.plan import document as documents
 from parts_store.plan.document import ArrayRecord, Document
-from parts_store.plan.keys import DOCUMENT, Chunk, candidates, is_protocol_key, join
+from parts_store.plan.keys import DOCUMENT, Chunk, candidates, is_protocol_key, join, may_be_part, split
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import Found, Get, Steps
 
@@ -130,6 +130,33 @@ class Catalog:
         entry, _ = self._understand(path, stored, since)
         return entry
 
+    def shown(self, key: str, not_understood: set[str]) -> Steps[str | None]:
+        """The key that a listing shows for a stored object, None if it shows none.
+
+        `not_understood` keeps the paths whose documents cannot be understood, so that a listing asks once.
+        """
+        if is_protocol_key(key):
+            return None
+        if split(key)[1] == DOCUMENT:
+            return key
+        if (known := self.known_owner(key)) is not None:
+            return _shown_key(*known)
+        # A chunk's key without a suffix is a chunk without parts, or the anchor of one with: shown either way.
+        if not may_be_part(key):
+            return key
+        for path, relative in candidates(key):
+            if path in not_understood:
+                continue
+            try:
+                entry = yield from self.read(path)
+            except PartsStoreError:
+                # An array that we do not understand must not keep the others from being listed.
+                not_understood.add(path)
+                continue
+            if (shown := _shown_key(entry, path, relative)) != key:
+                return shown
+        return key
+
     # --- documents that zarr reads --------------------------------------------------------------------------------
 
     def serve(self, path: str, stored: bytes | None, *, since: int) -> bytes | None:
@@ -233,7 +260,7 @@ def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
     return None
 
 
-def shown_key(entry: Entry, path: str, relative: str) -> str | None:
+def _shown_key(entry: Entry, path: str, relative: str) -> str | None:
     """The key that a listing shows for an object of an array: the chunk's for its anchor, none for its other parts."""
     if not isinstance(entry, ArrayRecord):
         return join(path, relative)

@@ -7,7 +7,7 @@ import zarr
 from zarr.storage import StorePath
 from zarr.storage._utils import normalize_path
 
-from parts_store.errors import PartsConfigError
+from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.plan.spec import PartsLike
 from parts_store.store import PartsStore
 
@@ -31,6 +31,8 @@ def create_array(
     arguments
         Those of `zarr.create_array`.
     """
+    if not isinstance(store, PartsStore):
+        raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)

@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from typing import assert_never
 
 from parts_store.backends import Backend
@@ -20,25 +21,28 @@ _MAX_THREADS = 32
 async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
     """Carry out steps to their end, up to `at_once` requests of a batch at the same time."""
     outcomes: tuple[Outcome, ...] | None = None
-    while True:
-        try:
-            batch = next(steps) if outcomes is None else steps.send(outcomes)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-        outcomes = await _perform_all(batch, backend, stats, at_once)
+    # Closed at once when a request fails, so that the steps can undo what they were about to make true.
+    with closing(steps):
+        while True:
+            try:
+                batch = next(steps) if outcomes is None else steps.send(outcomes)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            outcomes = await _perform_all(batch, backend, stats, at_once)
 
 
 def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
     """Carry out steps to their end without an event loop."""
     outcomes: tuple[Outcome, ...] | None = None
-    while True:
-        try:
-            batch = next(steps) if outcomes is None else steps.send(outcomes)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-        outcomes = _perform_all_sync(batch, backend, stats)
+    with closing(steps):
+        while True:
+            try:
+                batch = next(steps) if outcomes is None else steps.send(outcomes)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            outcomes = _perform_all_sync(batch, backend, stats)
 
 
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
@@ -59,6 +63,14 @@ def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats
     if len(batch) == 1 or not backend.capabilities.is_remote:
         return tuple(_perform_sync(each, backend, stats) for each in batch)
     futures = [_threads().submit(_perform_sync, each, backend, stats) for each in batch]
+    try:
+        wait(futures)
+    except BaseException:
+        # Ctrl-C: a PUT that went on by itself could come after what is written next.
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        raise
     errors = [future.exception() for future in futures]
     return _without_errors([error or future.result() for error, future in zip(errors, futures, strict=True)])
 

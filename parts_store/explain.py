@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.backends import Backend, Capabilities
+from parts_store.plan.document import ShardIndex
 from parts_store.plan.ranges import Wanted
 from parts_store.plan.steps import Delete, Get, Head, Missing, Outcome, Put
-from parts_store.plan.why import DATA
+from parts_store.plan.why import DATA, INDEX
 from parts_store.stats import Request
 
 
@@ -17,11 +18,18 @@ class DryBackend:
 
     backend: Backend
     requests: list[Request] = field(default_factory=list)
+    # How zarr asks for the index of a shard, which tells it what to ask for next.
+    index_request: Wanted = None
 
     @property
     def capabilities(self) -> Capabilities:
         """What the real backend can do."""
         return self.backend.capabilities
+
+    def expect_index(self, index: ShardIndex | None) -> None:
+        """Begin anew, with an array whose shards have this index."""
+        self.requests.clear()
+        self.index_request = None if index is None else index.request
 
     async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
         """Note a request, and carry it out unless it is for data."""
@@ -35,6 +43,8 @@ class DryBackend:
         match request:
             case Get(key, wanted, why):
                 start, stop = _bounds(wanted)
+                if wanted is not None and wanted == self.index_request:
+                    why = INDEX
                 self.requests.append(Request("get", key, start, stop, why))
                 return why == DATA
             case Head(key, why):

@@ -14,13 +14,13 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from parts_store.backends.objects import ObjectBackend, open_url
-from parts_store.catalog import Catalog, shown_key
-from parts_store.errors import PartsStoreError
+from parts_store.catalog import Catalog
+from parts_store.errors import PartsConfigError, StoreConfigError, describe
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
 from parts_store.operations import Operations, Pieces, delete_all
-from parts_store.plan.document import ArrayRecord
-from parts_store.plan.keys import DOCUMENT, candidates, is_protocol_key, may_be_part, split
+from parts_store.plan.document import ArrayRecord, shard_index_of
+from parts_store.plan.keys import is_protocol_key
 from parts_store.plan.spec import ConcatParts, PartsLike
 from parts_store.plan.steps import Steps
 from parts_store.stats import Request, Stats
@@ -59,9 +59,13 @@ class PartsStore(Store):
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
     ) -> None:
-        super().__init__(read_only=read_only)
         self._backend = store if isinstance(store, ObjectBackend) else ObjectBackend(store)
-        self._patterns = _parse_patterns(parts or {})
+        # What can only be read is read only, whatever is asked for.
+        super().__init__(read_only=read_only or not self._backend.capabilities.is_writable)
+        self._patterns = _parse_patterns(parts)
+        _require_count("retries", retries)
+        if coalesce_gap is not None:
+            _require_count("coalesce_gap", coalesce_gap)
         self.stats = Stats()
         has_tags = self._backend.capabilities.has_tags
         self._operations = Operations(Catalog(), self.stats, has_tags, coalesce_gap, retries)
@@ -98,6 +102,8 @@ class PartsStore(Store):
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
+        if not read_only and not self.supports_writes:
+            raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
         return self._twin(read_only=read_only, patterns=self._patterns)
 
     def _twin(self, *, read_only: bool, patterns: dict[str, ConcatParts]) -> Self:
@@ -124,7 +130,7 @@ class PartsStore(Store):
         operations = replace(self._operations, stats=Stats(), _token=object(), _suspects=set())
         twin.__dict__.update({"_backend": dry, "stats": operations.stats, "_operations": operations})
         array = zarr.open_array(twin, path=path.strip("/"), mode="r")
-        dry.requests.clear()
+        dry.expect_index(shard_index_of(array.metadata.to_dict()))
         array[selection]
         return dry.requests
 
@@ -273,12 +279,12 @@ class PartsStore(Store):
     @property
     @override
     def supports_writes(self) -> bool:
-        return True
+        return self._backend.capabilities.is_writable
 
     @property
     @override
     def supports_deletes(self) -> bool:
-        return True
+        return self._backend.capabilities.is_writable
 
     @override
     async def set(self, key: str, value: Buffer) -> None:
@@ -320,9 +326,14 @@ class PartsStore(Store):
     @property
     @override
     def supports_listing(self) -> bool:
-        return True
+        return self._backend.capabilities.is_writable
+
+    def _check_listable(self) -> None:
+        if not self.supports_listing:
+            raise StoreConfigError(str(self), "a store that can be listed", "one that can only be read, by key")
 
     async def _list_objects(self, folder: str) -> AsyncIterator[tuple[str, int]]:
+        self._check_listable()
         self.stats.count("list")
         async for item in self._backend.list(folder):
             yield item
@@ -334,47 +345,38 @@ class PartsStore(Store):
 
     @override
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        not_understood: set[str] = set()
         async for key, _ in self._list_objects(prefix.rstrip("/")):
-            if (shown := await self._shown(key)) is not None:
+            if (shown := await self._run(self._catalog.shown(key, not_understood))) is not None:
                 yield shown
 
     @override
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         folder = prefix.rstrip("/")
+        self._check_listable()
         self.stats.count("list")
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0
         for path in folders:
             if not is_protocol_key(path):
                 yield path[start:]
+        not_understood: set[str] = set()
         for key in keys:
-            if key != folder and (shown := await self._shown(key)) is not None:
+            shown = await self._run(self._catalog.shown(key, not_understood)) if key != folder else None
+            if shown is not None:
                 yield shown[start:]
 
-    async def _shown(self, key: str) -> str | None:
-        """The key that a listing shows for a stored object, None if it shows none."""
-        if is_protocol_key(key):
-            return None
-        if split(key)[1] == DOCUMENT:
-            return key
-        if (known := self._catalog.known_owner(key)) is not None:
-            return shown_key(*known)
-        # A chunk's key without a suffix is a chunk without parts, or the anchor of one with: shown either way.
-        if not may_be_part(key):
-            return key
-        for path, relative in candidates(key):
-            try:
-                entry = await self._run(self._catalog.read(path))
-            except PartsStoreError:
-                # An array that we do not understand must not keep the others from being listed.
-                continue
-            shown = shown_key(entry, path, relative)
-            if shown != key:
-                return shown
-        return key
+
+def _require_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise StoreConfigError(name, "an integer from 0", describe(value))
 
 
-def _parse_patterns(parts: Mapping[str, PartsLike]) -> dict[str, ConcatParts]:
+def _parse_patterns(parts: Mapping[str, PartsLike] | None) -> dict[str, ConcatParts]:
+    if parts is None:
+        return {}
+    if not isinstance(parts, Mapping):
+        raise PartsConfigError("parts", "patterns of paths, each with its parts", describe(parts))
     return {pattern: ConcatParts.parse(each) for pattern, each in parts.items()}
 
 

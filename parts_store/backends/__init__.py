@@ -14,6 +14,8 @@ class Capabilities:
     has_tags: bool
     # A request takes its time, so that several are better made at once.
     is_remote: bool
+    # Objects can be written, removed and listed.
+    is_writable: bool
 
 
 class Backend(Protocol):

@@ -4,9 +4,11 @@ The only module that imports obstore. Knows nothing of zarr, chunks or parts.
 """
 
 import re
+import urllib.parse
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -23,7 +25,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 
 from parts_store.backends import Capabilities
 from parts_store.errors import StoreConfigError, describe
-from parts_store.plan.ranges import Span, Wanted
+from parts_store.plan.ranges import Span, Wanted, resolve
 from parts_store.plan.steps import (
     AlreadyExists,
     Delete,
@@ -43,6 +45,7 @@ _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _MAX_BULK_DELETE = 1000
+_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https", "file", "memory")
 _OUT_OF_RANGE = (
     "Requested range was invalid",
     "Invalid range: Wanted range starting at",
@@ -67,36 +70,26 @@ class ObjectBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store can do: a local disk has no user metadata, and neither it nor memory makes one wait."""
-        is_local = isinstance(self.store, LocalStore)
-        return Capabilities(has_tags=not is_local, is_remote=not isinstance(self.store, LocalStore | MemoryStore))
+        """What this store can do: a local disk and plain HTTP give no user metadata, and HTTP is for reading alone."""
+        return Capabilities(
+            has_tags=not isinstance(self.store, LocalStore | HTTPStore),
+            is_remote=not isinstance(self.store, LocalStore | MemoryStore),
+            is_writable=not isinstance(self.store, HTTPStore),
+        )
 
     async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
         """Carry out a request."""
         try:
             match request:
                 case Get(key, wanted):
-                    try:
-                        response = await obstore.get_async(self.store, key, options=_options(wanted))
-                    except NotSupportedError:
-                        meta = await obstore.head_async(self.store, key)
-                        options = _options(_suffix_as_offset(wanted, meta["size"]))
-                        response = await obstore.get_async(self.store, key, options=options)
-                    return _found(response, await response.bytes_async())
+                    return await self._get(key, wanted)
                 case Head(key):
                     return _found(await obstore.get_async(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
                     await obstore.put_async(self.store, key, cast("bytes", data), **_put_options(request))
                     return Done()
                 case Delete(keys):
-                    for batch in _batches(keys):
-                        try:
-                            await obstore.delete_async(self.store, batch)
-                        except _ABSENT:
-                            # Some stores stop at the first that is not there.
-                            for each in batch:
-                                with suppress(*_ABSENT):
-                                    await obstore.delete_async(self.store, each)
+                    await self._delete(keys)
                     return Done()
                 case never:
                     assert_never(never)
@@ -108,31 +101,65 @@ class ObjectBackend:
         try:
             match request:
                 case Get(key, wanted):
-                    try:
-                        response = obstore.get(self.store, key, options=_options(wanted))
-                    except NotSupportedError:
-                        meta = obstore.head(self.store, key)
-                        options = _options(_suffix_as_offset(wanted, meta["size"]))
-                        response = obstore.get(self.store, key, options=options)
-                    return _found(response, response.bytes())
+                    return self._get_sync(key, wanted)
                 case Head(key):
                     return _found(obstore.get(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
                     obstore.put(self.store, key, cast("bytes", data), **_put_options(request))
                     return Done()
                 case Delete(keys):
-                    for batch in _batches(keys):
-                        try:
-                            obstore.delete(self.store, batch)
-                        except _ABSENT:
-                            for each in batch:
-                                with suppress(*_ABSENT):
-                                    obstore.delete(self.store, each)
+                    self._delete_sync(keys)
                     return Done()
                 case never:
                     assert_never(never)
         except Exception as error:
             return _outcome(request, error)
+
+    async def _get(self, key: str, wanted: Wanted) -> Outcome:
+        try:
+            response = await obstore.get_async(self.store, key, options=_options(wanted))
+        except NotSupportedError:
+            if not self._counts_from_end_only(wanted):
+                response = await obstore.get_async(self.store, key)
+                return _cut(_found(response, await response.bytes_async()), wanted)
+            nbytes = (await obstore.head_async(self.store, key))["size"]
+            options = _options(_suffix_as_offset(wanted, nbytes))
+            response = await obstore.get_async(self.store, key, options=options)
+        return _found(response, await response.bytes_async())
+
+    def _get_sync(self, key: str, wanted: Wanted) -> Outcome:
+        try:
+            response = obstore.get(self.store, key, options=_options(wanted))
+        except NotSupportedError:
+            if not self._counts_from_end_only(wanted):
+                response = obstore.get(self.store, key)
+                return _cut(_found(response, response.bytes()), wanted)
+            nbytes = obstore.head(self.store, key)["size"]
+            response = obstore.get(self.store, key, options=_options(_suffix_as_offset(wanted, nbytes)))
+        return _found(response, response.bytes())
+
+    def _counts_from_end_only(self, wanted: Wanted) -> bool:
+        """Whether the store only cannot count from the end, as Azure cannot; some web servers know no ranges at all."""
+        return isinstance(wanted, SuffixByteRequest) and not isinstance(self.store, HTTPStore)
+
+    async def _delete(self, keys: tuple[str, ...]) -> None:
+        for batch in _batches(keys):
+            try:
+                await obstore.delete_async(self.store, batch)
+            except _ABSENT:
+                # Some stores stop at the first that is not there.
+                for each in batch:
+                    with suppress(*_ABSENT):
+                        await obstore.delete_async(self.store, each)
+
+    def _delete_sync(self, keys: tuple[str, ...]) -> None:
+        for batch in _batches(keys):
+            try:
+                obstore.delete(self.store, batch)
+            except _ABSENT:
+                for each in batch:
+                    with suppress(*_ABSENT):
+                        obstore.delete(self.store, each)
 
     async def list(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
         """The key and size of every object below a folder."""
@@ -160,19 +187,38 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Objec
     scheme = text.partition("://")[0] if "://" in text else ""
     try:
         if not scheme or scheme == "file":
-            folder = Path(text.removeprefix("file://")).expanduser().absolute()
+            folder = _local_path(text) if scheme else Path(text).expanduser().absolute()
             # Without clean-up, a folder whose last object is gone stays, and is listed.
             return ObjectBackend(LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options}))
         if scheme == "memory":
             return ObjectBackend(MemoryStore(**options))
-        return ObjectBackend(from_url(text, **options))
+        return ObjectBackend(from_url(text, **_allowing_http(options)))
+    except StoreConfigError:
+        raise
     # Without the cause: obstore may repeat what it was given, and that may be a secret.
     except (UnknownConfigurationKeyError, TypeError):
         names = ", ".join(sorted(options)) or "none"
         raise StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names) from None
     except (GenericError, ValueError):
-        expected = "s3://, gs://, az://, https://, file:// or memory://, or a path"
-        raise StoreConfigError("url", expected, describe(_without_password(text))) from None
+        shown = describe(_without_password(text))
+        if scheme in _SCHEMES:
+            raise StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown) from None
+        raise StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown) from None
+
+
+def _local_path(url: str) -> Path:
+    parsed = urllib.parse.urlsplit(url)
+    if parsed.netloc not in ("", "localhost"):
+        raise StoreConfigError("url", "file:///path, on this machine", describe(url))
+    return Path(urllib.request.url2pathname(parsed.path))
+
+
+def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with plain HTTP allowed where the caller's own endpoint is of that kind."""
+    endpoint = options.get("endpoint") or options.get("aws_endpoint") or ""
+    if not str(endpoint).startswith("http://"):
+        return options
+    return {**options, "client_options": {"allow_http": True, **(options.get("client_options") or {})}}
 
 
 def _without_password(address: str) -> str:
@@ -197,6 +243,14 @@ def _suffix_as_offset(wanted: Wanted, nbytes: int) -> Wanted:
     return OffsetByteRequest(max(0, nbytes - wanted.suffix)) if isinstance(wanted, SuffixByteRequest) else wanted
 
 
+def _cut(found: Found, wanted: Wanted) -> Outcome:
+    """The range asked for of a whole object, for web servers that know no ranges."""
+    span = resolve(wanted, found.nbytes)
+    if wanted is not None and span.nbytes == 0:
+        return OutOfRange()
+    return replace(found, data=memoryview(found.data)[span.start : span.stop], span=span)
+
+
 def _put_options(put: Put) -> dict[str, Any]:
     options: dict[str, Any] = {"mode": "create"} if put.create else {}
     if put.tag is not None:
@@ -211,7 +265,9 @@ def _found(response: Any, data: Any) -> Found:
     meta = response.meta
     start, stop = response.range
     span = Span(start, stop) if len(data) == stop - start else Span(0, 0)
-    return Found(data, span, meta["size"], meta["e_tag"], Tag.parse(response.attributes.get(ATTRIBUTE)))
+    # A web server may know no ETags; when it was changed, and to what size, has to do then.
+    etag = meta["e_tag"] or f"{meta['last_modified']}, {meta['size']}"
+    return Found(data, span, meta["size"], etag, Tag.parse(response.attributes.get(ATTRIBUTE)))
 
 
 def _outcome(request: Get | Head | Put | Delete, error: Exception) -> Outcome:

@@ -6,6 +6,7 @@ Decides which array a key may belong to, and what listings show. Does not know w
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Final, Literal, assert_never
 
 from parts_store.errors import PartsConfigError, describe
@@ -50,25 +51,30 @@ class ChunkKeyEncoding:
 
     def is_chunk_key(self, relative: str) -> bool:
         """Whether this is the key of a chunk, relative to its array."""
-        match self.name:
-            case "default":
-                first, numbers = "c", self.ndim
-            case "v2":
-                # The only chunk of an array without dimensions is "0".
-                first, numbers = (_NUMBER, self.ndim - 1) if self.ndim else ("0", 0)
-            case never:
-                assert_never(never)
-        return re.fullmatch(rf"{first}(?:{re.escape(self.separator)}{_NUMBER}){{{numbers}}}", relative) is not None
+        return _chunk_pattern(self).fullmatch(relative) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@lru_cache
+def _chunk_pattern(encoding: ChunkKeyEncoding) -> re.Pattern[str]:
+    match encoding.name:
+        case "default":
+            first, numbers = "c", encoding.ndim
+        case "v2":
+            # The only chunk of an array without dimensions is "0".
+            first, numbers = (_NUMBER, encoding.ndim - 1) if encoding.ndim else ("0", 0)
+        case never:
+            assert_never(never)
+    return re.compile(rf"{first}(?:{re.escape(encoding.separator)}{_NUMBER}){{{numbers}}}")
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A chunk whose array has parts: its key, its parts, and the key of each."""
 
     chunk_key: str
     parts: ConcatParts
 
-    @property
+    @cached_property
     def part_keys(self) -> tuple[str, ...]:
         """The keys of the parts, in their order."""
         return tuple(self.chunk_key + part.key_suffix for part in self.parts.parts)

@@ -10,6 +10,7 @@ Decides when what came back is one write, when to look again, and when to give u
 On a backend without tags, ETags serve: what was touched is looked at a second time, and must not have changed.
 """
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -19,7 +20,7 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, PartsStoreError
 from parts_store.plan.coalesce import coalesce
 from parts_store.plan.keys import Chunk
-from parts_store.plan.layout import Located, Probe, Slice, plan_read
+from parts_store.plan.layout import Located, NeedSizes, Probe, Slice, plan_read
 from parts_store.plan.ranges import Span, Wanted
 from parts_store.plan.steps import (
     AlreadyExists,
@@ -73,6 +74,7 @@ class _Attempt:
     sizes: list[int | None]
     found: dict[int, list[Found]] = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
+    plans: dict[Wanted, Located] = field(default_factory=dict)
     damage: PartSizeError | None = None
     saved: int = 0
 
@@ -87,14 +89,24 @@ class _Attempt:
                 self.damage = PartSizeError(key, tagged[part], outcome.nbytes)
             self.sizes = [size if size is not None else tagged[index] for index, size in enumerate(self.sizes)]
         self.sizes[part] = outcome.nbytes
-        self.found.setdefault(part, []).append(outcome)
+        insort(self.found.setdefault(part, []), outcome, key=_start)
 
     def piece(self, wanted: Slice) -> memoryview | None:
-        for each in self.found.get(wanted.part, ()):
-            if each.span.covers(wanted.span):
-                start = wanted.span.start - each.span.start
-                return memoryview(each.data)[start : start + wanted.span.nbytes]
+        pieces = self.found.get(wanted.part, [])
+        # The last one that begins early enough, or the first, which may be the whole part.
+        for at in (bisect_right(pieces, wanted.span.start, key=_start) - 1, 0):
+            if 0 <= at < len(pieces) and pieces[at].span.covers(wanted.span):
+                start = wanted.span.start - pieces[at].span.start
+                return memoryview(pieces[at].data)[start : start + wanted.span.nbytes]
         return None
+
+    def plan(self, wanted: Wanted) -> Located | NeedSizes:
+        if (known := self.plans.get(wanted)) is not None:
+            return known
+        plan = plan_read(self.sizes, wanted)
+        if isinstance(plan, Located):
+            self.plans[wanted] = plan
+        return plan
 
     @property
     def is_one_write(self) -> bool:
@@ -109,6 +121,10 @@ class _Attempt:
         anchor = self.found.get(self.chunk.parts.anchor)
         generations = [each.generation for pieces in self.found.values() for each in pieces]
         return Version(generations[0] if generations else None, anchor[0].etag if anchor else None)
+
+
+def _start(found: Found) -> int:
+    return found.span.start
 
 
 def read(
@@ -221,7 +237,7 @@ def _requests(attempt: _Attempt, wanted: Sequence[Wanted], knobs: Knobs, why: st
     spans: dict[int, set[Span]] = {}
     probes: dict[Probe, None] = {}
     for each in wanted:
-        plan = plan_read(attempt.sizes, each)
+        plan = attempt.plan(each)
         if isinstance(plan, Located):
             for one in plan.slices:
                 if attempt.piece(one) is None:
@@ -246,7 +262,7 @@ def _requests(attempt: _Attempt, wanted: Sequence[Wanted], knobs: Knobs, why: st
 
 
 def _assemble(attempt: _Attempt, wanted: Wanted) -> tuple[memoryview, ...]:
-    plan = plan_read(attempt.sizes, wanted)
+    plan = attempt.plan(wanted)
     if not isinstance(plan, Located):
         raise TypeError("sizes are still unknown after reading")
     pieces = [attempt.piece(each) for each in plan.slices]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final, Self, SupportsIndex
 
 from parts_store.errors import PartsConfigError, describe
@@ -74,7 +75,7 @@ type PartsLike = "ConcatParts | Iterable[Part | Mapping[str, Any] | str]"
 """What is taken wherever parts are: ConcatParts, or a list of parts, of the specification's objects, or of suffixes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConcatParts:
     """The parts of every chunk of an array, in the order in which they make it up."""
 
@@ -125,18 +126,18 @@ class ConcatParts:
             objects.append({"key_suffix": part.key_suffix} | ({} if part.size is None else {"size": part.size}))
         return {"name": NAME, "configuration": {"parts": objects}}
 
-    @property
+    @cached_property
     def anchor(self) -> int:
         """The number of the part whose existence is the chunk's: that without suffix, or size, or the first."""
         by_suffix = [index for index, part in enumerate(self.parts) if part.key_suffix == ""]
         return (by_suffix or self.unsized or (0,))[0]
 
-    @property
+    @cached_property
     def unsized(self) -> tuple[int, ...]:
         """The numbers of the parts of any size."""
         return tuple(index for index, part in enumerate(self.parts) if part.size is None)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int | None, ...]:
         """The size of every part, None where it is any."""
         return tuple(part.size if isinstance(part.size, int) else None for part in self.parts)

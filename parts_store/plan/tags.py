@@ -5,7 +5,8 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from functools import lru_cache
+from typing import Final, Literal
 
 ATTRIBUTE: Final = "partsgen"
 _VERSION = "1"
@@ -23,14 +24,15 @@ class Tag:
     mode: Mode
     sizes: tuple[int, ...]
 
-    @classmethod
-    def parse(cls, text: str | None) -> Self | None:
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str | None) -> "Tag | None":
         """The tag, or None if there is none, or one of a version that we do not know: the part is then untagged."""
         found = _FORM.fullmatch(text or "")
         if found is None:
             return None
         generation, mode, sizes = found.groups()
-        return cls(generation, "c" if mode == "c" else "s", tuple(int(size) for size in sizes.split(",")))
+        return Tag(generation, "c" if mode == "c" else "s", tuple(int(size) for size in sizes.split(",")))
 
     def __str__(self) -> str:
         return f"{_VERSION};{self.generation};{self.mode};{','.join(map(str, self.sizes))}"
