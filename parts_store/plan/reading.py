@@ -265,8 +265,14 @@ def _assemble(attempt: _Attempt, wanted: Wanted) -> tuple[memoryview, ...]:
     plan = attempt.plan(wanted)
     if not isinstance(plan, Located):
         raise TypeError("sizes are still unknown after reading")
-    pieces = [attempt.piece(each) for each in plan.slices]
-    return tuple(piece for piece in pieces if piece is not None)
+    pieces = []
+    for each in plan.slices:
+        piece = attempt.piece(each)
+        # Never a value with a hole in it.
+        if piece is None:
+            raise TypeError(f"{each} was not read")
+        pieces.append(piece)
+    return tuple(pieces)
 
 
 def _is_unchanged(attempt: _Attempt, knobs: Knobs, why: str) -> Steps[bool]:
