@@ -35,7 +35,7 @@ test: check-code minio ## everything: code checks, unit tests, and integration t
 	$(BIN)/python -m pytest tests integration
 
 check: check-code ## the fast checks: ruff, mypy, unit tests
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --numprocesses auto tests
 
 integration: minio ## the integration tests alone
 	$(BIN)/python -m pytest integration

@@ -27,8 +27,9 @@ type PaddingFunction = abc.Callable[[bytes], abc.Buffer]
 
 # Part of the format: arrays hold it. It begins with control characters, so that no header that anybody would want
 # begins like it, and then says what it is to whoever decodes the base64 in `zarr.json`.
-DYNAMIC_MARK = b"\x1a\x1a{made by a callable: parts_store.codecs.bind_padding(array, callable) before writing} "
-MAX_DYNAMIC_NBYTES = 2**26
+DYNAMIC_MARK = b"\x10\x16{made by a callable: parts_store.codecs.bind_padding(array, callable) before writing} "
+# One byte of it could be anybody's padding; two can be taken for it only by those who mean it.
+MIN_DYNAMIC_NBYTES, MAX_DYNAMIC_NBYTES = 2, 2**26
 
 
 def dynamic_mark(nbytes: int) -> bytes:
@@ -91,12 +92,12 @@ class Padding:
         if function is not None:
             if not callable(function):
                 raise CodecConfigError(names.codec, names.function, "a callable or None", describe(function))
-            require_integer(names.codec, names.nbytes, nbytes, minimum=1, maximum=MAX_DYNAMIC_NBYTES)
+            require_integer(names.codec, names.nbytes, nbytes, minimum=MIN_DYNAMIC_NBYTES, maximum=MAX_DYNAMIC_NBYTES)
             return cls(names, size, Dynamic(function))
         if literal is None:
             return cls(names, size, None)
         content = require_bytes(names.codec, names.literal, literal, nbytes=size, counted_by=names.nbytes)
-        is_mark = size > 0 and content == dynamic_mark(size)
+        is_mark = size >= MIN_DYNAMIC_NBYTES and content == dynamic_mark(size)
         return cls(names, size, Dynamic(None) if is_mark else content)
 
     @property

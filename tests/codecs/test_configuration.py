@@ -96,6 +96,7 @@ def test_each_mistake_is_named_with_what_was_expected_and_found(data: Any, membe
         (lambda: PadCodec("start", nbytes=1, padding=b"a", padding_func=bytes), "padding"),
         (lambda: PadCodec("start", nbytes=1, padding_func=1), "padding_func"),  # type: ignore[arg-type]
         (lambda: PadCodec("start", nbytes=0, padding_func=bytes), "nbytes"),
+        (lambda: PadCodec("start", nbytes=1, padding_func=bytes), "nbytes"),
         (lambda: PadCodec("start", nbytes=2**62, padding_func=bytes), "nbytes"),
         (lambda: PadCodec("start", nbytes=3, padding=np.uint8(3)), "padding"),
         (lambda: PadCodec("start", nbytes=3, padding=np.uint64(2**63)), "padding"),

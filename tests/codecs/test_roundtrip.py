@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from parts_store.codecs.padding import dynamic_mark
 from tests.codecs.arrays import Stored
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "complex128"]
@@ -17,7 +18,8 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
 @st.composite
 def padding_codecs(draw: st.DrawFn) -> dict[str, Any]:
-    content = draw(st.binary(max_size=20))
+    # Two bytes of the mark are a callable's padding, which is not to be written here.
+    content = draw(st.binary(max_size=20).filter(lambda drawn: len(drawn) < 2 or drawn != dynamic_mark(len(drawn))))
     text = {} if draw(st.booleans()) else {"padding": base64.b64encode(content).decode()}
     if draw(st.booleans()):
         location = draw(st.sampled_from(["start", "end"]))
