@@ -81,8 +81,10 @@ def test_with_neither_go_nor_docker_nor_endpoint_it_fails_with_one_sentence(tmp_
 
 
 WITH_SERVER = """
-import time
+import signal, time
 from integration.server import supervised
+# Whoever runs the tests in the background has them ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with supervised() as server:
     print(server.endpoint, flush=True)
     try:
