@@ -41,6 +41,7 @@ from parts_store.errors import (
     PartSizeError,
     StoreConfigError,
 )
+from tests.machines import UnreservedKeys
 
 PIPELINES = [
     "zarr.core.codec_pipeline.BatchedCodecPipeline",
@@ -104,11 +105,11 @@ def test_zarrs_state_machines_find_no_difference(bucket: Bucket, parts: Any) -> 
 
     class Hierarchy(ZarrHierarchyStateMachine):
         def __init__(self) -> None:
-            super().__init__(PartsStore(bucket.store(f"hierarchy-{next(numbers)}"), parts=parts))
+            super().__init__(UnreservedKeys(bucket.store(f"hierarchy-{next(numbers)}"), parts=parts))
 
     class Store(ZarrStoreStateMachine):
         def __init__(self) -> None:
-            super().__init__(PartsStore(bucket.store(f"store-{next(numbers)}"), parts=parts))
+            super().__init__(UnreservedKeys(bucket.store(f"store-{next(numbers)}"), parts=parts))
 
     for machine in (Hierarchy, Store):
         hypothesis.stateful.run_state_machine_as_test(machine, settings=MACHINE)

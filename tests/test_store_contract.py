@@ -18,6 +18,7 @@ from parts_store import ConcatParts, Part, PartsStore
 from parts_store.catalog import Catalog
 from parts_store.plan.document import ArrayRecord
 from parts_store.plan.keys import ChunkKeyEncoding
+from tests.machines import UnreservedKeys
 
 # Parts that any value fits: zarr's suite writes some of four bytes, and empty ones.
 PARTS = ConcatParts([Part(".head", size=0), "", Part(".tail", size=0)])
@@ -121,7 +122,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 def test_zarrs_hierarchy_machine_finds_no_difference(place: Any, parts: Any) -> None:
     class Machine(ZarrHierarchyStateMachine):
         def __init__(self) -> None:
-            super().__init__(PartsStore(place(), parts=parts))
+            super().__init__(UnreservedKeys(place(), parts=parts))
 
     hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
 
@@ -130,6 +131,6 @@ def test_zarrs_hierarchy_machine_finds_no_difference(place: Any, parts: Any) -> 
 def test_zarrs_store_machine_finds_no_difference(place: Any) -> None:
     class Machine(ZarrStoreStateMachine):
         def __init__(self) -> None:
-            super().__init__(PartsStore(place()))
+            super().__init__(UnreservedKeys(place()))
 
     hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)

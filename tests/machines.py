@@ -1,0 +1,28 @@
+"""A store for zarr's state machines, which draw any key there is, those that are reserved here among them."""
+
+from typing import override
+
+import hypothesis
+from zarr.core.buffer import Buffer
+
+from parts_store import PartsStore
+from parts_store.plan.keys import is_protocol_key
+
+
+class UnreservedKeys(PartsStore):
+    """Gives up an example that writes to the folder of the write protocol, which other stores have no name for.
+
+    Hypothesis does come upon it: it looks for constants in the code under test.
+    """
+
+    @override
+    async def set(self, key: str, value: Buffer) -> None:
+        if is_protocol_key(key):
+            hypothesis.reject()
+        await super().set(key, value)
+
+    @override
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        if is_protocol_key(key):
+            hypothesis.reject()
+        await super().set_if_not_exists(key, value)
