@@ -15,7 +15,7 @@ from parts_store.plan import document as documents
 from parts_store.plan.document import ArrayRecord, Document
 from parts_store.plan.keys import DOCUMENT, Chunk, candidates, is_protocol_key, join, may_be_part, split
 from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Found, Get, Steps
+from parts_store.plan.steps import Get, Steps, content
 
 
 class Plain(Enum):
@@ -103,20 +103,20 @@ class Catalog:
         """Whose this key is, which is no document's."""
         if is_protocol_key(key):
             return Hidden("the write protocol")
-        if (known := self.known_owner(key)) is not None:
-            return _owned(*known) or Other()
+        if (known := self._known(key)) is not None:
+            return known[0]
         for path, relative in candidates(key):
             entry = yield from self.read(path)
             if (owner := _owned(entry, path, relative)) is not None:
                 return owner
         return Other()
 
-    def known_owner(self, key: str) -> tuple[Entry, str, str] | None:
-        """The array that the key is known to belong to, its path, and the rest of the key."""
+    def _known(self, key: str) -> tuple[Owner, Entry, str, str] | None:
+        """Whose the key is known to be, by which array, at which path, and the rest of the key."""
         for path, relative in candidates(key):
             entry = self._entries.get(path)
-            if entry is not None and _owned(entry, path, relative) is not None:
-                return entry, path, relative
+            if entry is not None and (owner := _owned(entry, path, relative)) is not None:
+                return owner, entry, path, relative
         return None
 
     def read(self, path: str, *, trust_hearsay: bool = True) -> Steps[Entry]:
@@ -126,8 +126,7 @@ class Catalog:
             return entry
         since = self.epoch
         (outcome,) = yield (Get(join(path, DOCUMENT), None, "which parts the array has"),)
-        stored = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
-        entry, _ = self._understand(path, stored, since)
+        entry, _ = self._understand(path, content(outcome), since)
         return entry
 
     def shown(self, key: str, not_understood: set[str]) -> Steps[str | None]:
@@ -139,8 +138,9 @@ class Catalog:
             return None
         if split(key)[1] == DOCUMENT:
             return key
-        if (known := self.known_owner(key)) is not None:
-            return _shown_key(*known)
+        if (known := self._known(key)) is not None:
+            _, entry, path, relative = known
+            return _shown_key(entry, path, relative)
         # A chunk's key without a suffix is a chunk without parts, or the anchor of one with: shown either way.
         if not may_be_part(key):
             return key

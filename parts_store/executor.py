@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import assert_never
 
-from parts_store.backends import Backend
+from parts_store.backends import MAX_BULK_DELETE, Backend
 from parts_store.plan.steps import AlreadyExists, Delete, Done, Found, Get, Head, Outcome, Put, Request, Steps, Wait
 from parts_store.stats import Stats
 
@@ -115,8 +115,7 @@ def _count(request: Get | Head | Put | Delete, outcome: Outcome, stats: Stats) -
             written = 0 if isinstance(outcome, AlreadyExists) else memoryview(data).nbytes
             stats.count("put", nbytes_written=written)
         case Delete(keys):
-            # One request takes a thousand keys.
-            stats.count("delete", calls=-(-len(keys) // 1000))
+            stats.count("delete", calls=-(-len(keys) // MAX_BULK_DELETE))
         case never:
             assert_never(never)
 

@@ -15,12 +15,13 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
 from parts_store.errors import ConcurrentWriteError, ReservedKeyError
 from parts_store.plan import reading, transaction
+from parts_store.plan.document import ShardIndex
 from parts_store.plan.keys import DOCUMENT, Chunk, split
 from parts_store.plan.layout import plan_split
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
 from parts_store.plan.reading import Knobs, Read, Version
 from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Delete, Found, Get, Head, Missing, Put, Steps
+from parts_store.plan.steps import Delete, Found, Get, Head, Missing, Put, Steps, content
 from parts_store.plan.why import DATA, INDEX
 from parts_store.stats import Stats
 
@@ -98,8 +99,7 @@ class Operations:
     def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
         since = self.catalog.epoch
         (outcome,) = yield (Get(key, None, "document"),)
-        stored = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
-        served = self.catalog.serve(path, stored, since=since)
+        served = self.catalog.serve(path, content(outcome), since=since)
         if served is None:
             return None
         view = memoryview(served)
@@ -132,14 +132,14 @@ class Operations:
     ) -> Steps[Sequence[Pieces] | None]:
         index = owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
-            read = yield from self._read_index(owned, wanted, knobs)
+            read = yield from self._read_index(owned.chunk, index, knobs)
             _pin.set(None if read is None else _Pin(self._token, owned.chunk.chunk_key, read.version))
         else:
             # A read that needs no index before it, and every write, ends what an earlier index was good for.
             pin = self._take_pin(owned.chunk)
             read = yield from reading.read(owned.chunk, wanted, knobs=knobs, with_anchor=True)
-            if follows_index and pin is not None and read is not None and not _is_pinned(pin, read):
-                yield from self._refuse_unpinned(owned, knobs)
+            if index is not None and follows_index and pin is not None and read is not None and not _fits(pin, read):
+                yield from self._refuse_unpinned(owned.chunk, index, knobs)
         if read is None:
             return None
         self.stats.count_saved(by_coalescing=read.saved)
@@ -153,14 +153,14 @@ class Operations:
         _pin.set(None)
         return pin
 
-    def _read_index(self, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Read | None]:
+    def _read_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Read | None]:
         """A shard's index, which zarr will trust: of the chunk's own write where no data read will show it."""
-        chunk, index = owned.chunk, owned.record.shard_index
+        wanted = [index.request]
         suspect = chunk.chunk_key in self._suspects
         read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=suspect or not knobs.has_tags, why=INDEX)
         if read is None:
             return None
-        if read.version.anchor_etag is None and index is not None and index.may_have_holes(_joined(read.values[0])):
+        if read.version.anchor_etag is None and index.may_have_holes(_joined(read.values[0])):
             # zarr makes no data request for a hole, so nothing would tell that the index is an old one.
             anchor = yield from reading.head(chunk)
             if anchor is None:
@@ -170,15 +170,12 @@ class Operations:
         self._suspects.discard(chunk.chunk_key)
         return read
 
-    def _refuse_unpinned(self, owned: OwnedChunk, knobs: Knobs) -> Steps[None]:
+    def _refuse_unpinned(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[None]:
         """Data that is not of the write that the index is of: the chunk is damaged, or being written."""
-        self._suspects.add(owned.chunk.chunk_key)
-        if owned.record.shard_index is not None:
-            # Raises if the index and the anchor do not fit together, and stay so.
-            yield from reading.read(
-                owned.chunk, [owned.record.shard_index.request], knobs=knobs, with_anchor=True, why=INDEX
-            )
-        raise ConcurrentWriteError(owned.chunk.chunk_key, "its data is not of the write that its index is of")
+        self._suspects.add(chunk.chunk_key)
+        # Raises if the index and the anchor do not fit together, and stay so.
+        yield from reading.read(chunk, [index.request], knobs=knobs, with_anchor=True, why=INDEX)
+        raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
 
     def exists(self, key: str) -> Steps[bool]:
         """Whether there is such a value."""
@@ -273,7 +270,7 @@ def delete_all(keys: Sequence[str]) -> Steps[None]:
             yield (Delete(batch, "everything below"),)
 
 
-def _is_pinned(pin: _Pin, read: Read) -> bool:
+def _fits(pin: _Pin, read: Read) -> bool:
     """Whether data is of the write that the index is of."""
     etags = (pin.version.anchor_etag, read.version.anchor_etag)
     return pin.version.generation == read.version.generation and (None in etags or etags[0] == etags[1])

@@ -5,6 +5,9 @@ from typing import Protocol
 
 from parts_store.plan.steps import Delete, Get, Head, Outcome, Put
 
+# How many keys one request can delete: what S3 takes, and obstore sends.
+MAX_BULK_DELETE = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -1,6 +1,6 @@
 """Objects on anything that obstore reaches: S3, GCS, Azure, HTTP, a local disk, memory.
 
-The only module that imports obstore. Knows nothing of zarr, chunks or parts.
+The only module that imports obstore. Knows nothing of chunks or parts, and of zarr only its byte requests.
 """
 
 import re
@@ -23,7 +23,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store, from_url
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.backends import Capabilities
+from parts_store.backends import MAX_BULK_DELETE, Capabilities
 from parts_store.errors import StoreConfigError, describe
 from parts_store.plan.ranges import Span, Wanted, resolve
 from parts_store.plan.steps import (
@@ -44,7 +44,6 @@ from parts_store.plan.tags import ATTRIBUTE, Tag
 _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_MAX_BULK_DELETE = 1000
 _SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https", "file", "memory")
 _OUT_OF_RANGE = (
     "Requested range was invalid",
@@ -293,4 +292,4 @@ def _is_out_of_range(error: BaseError) -> bool:
 
 
 def _batches(keys: tuple[str, ...]) -> list[list[str]]:
-    return [list(keys[at : at + _MAX_BULK_DELETE]) for at in range(0, len(keys), _MAX_BULK_DELETE)]
+    return [list(keys[at : at + MAX_BULK_DELETE]) for at in range(0, len(keys), MAX_BULK_DELETE)]

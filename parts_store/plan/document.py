@@ -147,9 +147,9 @@ def _complete_codecs(codecs: list[Any]) -> list[Any]:
 
 def _complete_codec(codec: object) -> object:
     if isinstance(codec, dict) and isinstance(name := codec.get("name"), str):
-        if name == "sharding_indexed" and isinstance(inner := codec.get("configuration"), dict):
-            chains = {key: _complete_codecs(inner[key]) for key in ("codecs",) if isinstance(inner.get(key), list)}
-            return {**codec, "configuration": {**inner, **chains}}
+        inner = codec.get("configuration")
+        if name == "sharding_indexed" and isinstance(inner, dict) and isinstance(chain := inner.get("codecs"), list):
+            return {**codec, "configuration": {**inner, "codecs": _complete_codecs(chain)}}
         if "configuration" not in codec and name in _DEFAULT_CONFIGURATIONS:
             return {**codec, "configuration": _DEFAULT_CONFIGURATIONS[name]}
     return codec

@@ -80,6 +80,11 @@ class Chunk:
         return tuple(self.chunk_key + part.key_suffix for part in self.parts.parts)
 
     @property
+    def other_keys(self) -> tuple[str, ...]:
+        """The keys of the parts that are not the anchor, in their order."""
+        return tuple(key for key in self.part_keys if key != self.anchor_key)
+
+    @property
     def anchor_key(self) -> str:
         """The key of the part whose existence is the chunk's."""
         return self.part_keys[self.parts.anchor]

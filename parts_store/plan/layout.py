@@ -61,11 +61,11 @@ def plan_read(sizes: Sequence[int | None], wanted: Wanted) -> Located | NeedSize
             if end <= before:
                 return _locate(known[:first], resolve(wanted, before))
             probe = Probe(first, RangeByteRequest(max(0, start - before), end - before))
-            return NeedSizes((*_probes(known[:first], resolve(wanted, before)), probe))
+            return NeedSizes((*_as_probes(_locate(known[:first], resolve(wanted, before)).slices), probe))
         case OffsetByteRequest(offset=offset):
             probe = Probe(first, OffsetByteRequest(offset - before) if offset > before else None)
             after = tuple(Probe(part, None) for part in range(first + 1, len(sizes)))
-            return NeedSizes((*_probes(known[:first], resolve(wanted, before)), probe, *after))
+            return NeedSizes((*_as_probes(_locate(known[:first], resolve(wanted, before)).slices), probe, *after))
         case SuffixByteRequest(suffix=suffix):
             return _plan_suffix(sizes, suffix)
 
@@ -77,8 +77,7 @@ def _plan_suffix(sizes: Sequence[int | None], suffix: int) -> Located | NeedSize
     slices = tuple(Slice(last + 1 + each.part, each.span) for each in tail)
     if suffix <= sum(after):
         return Located(slices)
-    probes = tuple(Probe(each.part, RangeByteRequest(each.span.start, each.span.stop)) for each in slices)
-    return NeedSizes((Probe(last, SuffixByteRequest(suffix - sum(after))), *probes))
+    return NeedSizes((Probe(last, SuffixByteRequest(suffix - sum(after))), *_as_probes(slices)))
 
 
 def _locate(sizes: Sequence[int], span: Span) -> Located:
@@ -91,8 +90,7 @@ def _locate(sizes: Sequence[int], span: Span) -> Located:
     return Located(tuple(slices))
 
 
-def _probes(sizes: Sequence[int], span: Span) -> tuple[Probe, ...]:
-    slices = _locate(sizes, span).slices
+def _as_probes(slices: tuple[Slice, ...]) -> tuple[Probe, ...]:
     return tuple(Probe(each.part, RangeByteRequest(each.span.start, each.span.stop)) for each in slices)
 
 

@@ -178,9 +178,8 @@ def size(chunk: Chunk) -> Steps[int | None]:
         raise PartSizeError(chunk.anchor_key, declared, anchor.nbytes)
     sizes[chunk.parts.anchor] = anchor.nbytes
     unknown = [part for part, each in enumerate(sizes) if each is None]
-    if not unknown:
-        return sum(each for each in sizes if each is not None)
-    outcomes = yield tuple(Head(chunk.part_keys[part], "size of a part") for part in unknown)
+    heads = tuple(Head(chunk.part_keys[part], "size of a part") for part in unknown)
+    outcomes = (yield heads) if heads else ()
     for part, outcome in zip(unknown, outcomes, strict=True):
         if not isinstance(outcome, Found):
             raise IncompleteChunkError(chunk.chunk_key, (chunk.part_keys[part],), ())

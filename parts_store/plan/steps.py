@@ -101,5 +101,10 @@ class Lost:
     error: Exception
 
 
+def content(outcome: "Outcome") -> bytes | None:
+    """The bytes of an object that was read whole, None if there is none."""
+    return bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
+
+
 type Outcome = Found | Missing | OutOfRange | Done | AlreadyExists | Lost
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]

@@ -22,6 +22,7 @@ Decides the order. Where the process ends after each step:
 from collections.abc import Callable, Sequence
 
 from parts_store.plan.keys import Chunk
+from parts_store.plan.reading import head
 from parts_store.plan.steps import AlreadyExists, Delete, Found, Head, Lost, Put, Steps
 from parts_store.plan.tags import Mode, Tag
 
@@ -32,16 +33,15 @@ MAX_LOST = 4
 def write(chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool) -> Steps[None]:
     """All parts of a chunk, over whatever is there."""
     # Without tags a create that finds some parts missing would fill them in, and nobody could tell.
-    is_new = has_tags or not (yield from _exists(chunk))
+    is_new = has_tags or (yield from head(chunk)) is None
     if is_new and (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
         return
-    puts = _puts(chunk, data, generation(), "s", has_tags=has_tags, create=False)
-    others = tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
+    anchor, others = _puts(chunk, data, generation(), "s", has_tags=has_tags, create=False)
     if others and not has_tags:
         # Without tags nobody could tell the old parts from the new: better none than a mixture.
-        yield (Delete(tuple(put.key for put in others), "the old parts"),)
+        yield (Delete(chunk.other_keys, "the old parts"),)
     # The anchor first: until it is there, the chunk is the old one.
-    yield (puts[chunk.parts.anchor],)
+    yield (anchor,)
     if others:
         yield others
 
@@ -50,31 +50,29 @@ def write_if_absent(
     chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool
 ) -> Steps[None]:
     """All parts of a chunk, unless there is one."""
-    if not has_tags and (yield from _exists(chunk)):
+    if not has_tags and (yield from head(chunk)) is not None:
         return
     if (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
         return
-    if (yield from _exists(chunk)):
+    if (yield from head(chunk)) is not None:
         return
     # Orphans of a chunk that was not finished, or is gone, are in the way.
-    others = tuple(key for key in chunk.part_keys if key != chunk.anchor_key)
     if not has_tags:
-        yield (Delete(others, "orphans"),)
+        yield (Delete(chunk.other_keys, "orphans"),)
         yield from create(chunk, data, generation=generation(), has_tags=has_tags)
         return
     tagged = generation()
     # The anchor decides who is first; only who was may touch the parts.
-    anchor = _puts(chunk, data, tagged, "s", has_tags=True, create=True)[chunk.parts.anchor]
+    anchor, _ = _puts(chunk, data, tagged, "s", has_tags=True, create=True)
     if (yield from _create_all((anchor,))):
-        puts = _puts(chunk, data, tagged, "s", has_tags=True, create=False)
-        yield tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
+        _, others = _puts(chunk, data, tagged, "s", has_tags=True, create=False)
+        yield others
 
 
 def create(chunk: Chunk, data: Sequence[memoryview], *, generation: str, has_tags: bool) -> Steps[bool]:
     """All parts of a chunk, if none of them is there; returns whether they were written."""
-    puts = _puts(chunk, data, generation, "c", has_tags=has_tags, create=True)
-    others = tuple(put for part, put in enumerate(puts) if part != chunk.parts.anchor)
-    for batch in (others, (puts[chunk.parts.anchor],)):
+    anchor, others = _puts(chunk, data, generation, "c", has_tags=has_tags, create=True)
+    for batch in (others, (anchor,)):
         if batch and not (yield from _create_all(batch)):
             return False
     return True
@@ -106,20 +104,14 @@ def _create_all(puts: tuple[Put, ...]) -> Steps[bool]:
 def delete(chunk: Chunk) -> Steps[None]:
     """All parts of a chunk, gone: the anchor first, for then there is no chunk."""
     yield (Delete((chunk.anchor_key,), "the chunk"),)
-    others = tuple(key for key in chunk.part_keys if key != chunk.anchor_key)
-    if others:
-        yield (Delete(others, "the rest of the chunk"),)
-
-
-def _exists(chunk: Chunk) -> Steps[bool]:
-    (anchor,) = yield (Head(chunk.anchor_key, "whether the chunk exists"),)
-    return isinstance(anchor, Found)
+    if chunk.other_keys:
+        yield (Delete(chunk.other_keys, "the rest of the chunk"),)
 
 
 def _puts(
     chunk: Chunk, data: Sequence[memoryview], generation: str, mode: Mode, *, has_tags: bool, create: bool
-) -> tuple[Put, ...]:
+) -> tuple[Put, tuple[Put, ...]]:
+    """The write of the anchor, and those of the other parts."""
     tag = Tag(generation, mode, tuple(each.nbytes for each in data)) if has_tags else None
-    return tuple(
-        Put(key, each, tag, create, "part of a chunk") for key, each in zip(chunk.part_keys, data, strict=True)
-    )
+    puts = [Put(key, each, tag, create, "part of a chunk") for key, each in zip(chunk.part_keys, data, strict=True)]
+    return puts.pop(chunk.parts.anchor), tuple(puts)
