@@ -6,7 +6,7 @@ from parts_store import codecs, errors, headers
 from parts_store.create import create_array
 from parts_store.errors import PartsStoreError
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
-from parts_store.stats import Request
+from parts_store.stats import Report, Request
 from parts_store.store import PartsStore
 
 __version__ = version("parts_store")
@@ -17,6 +17,7 @@ __all__ = [
     "Part",
     "PartsStore",
     "PartsStoreError",
+    "Report",
     "Request",
     "__version__",
     "codecs",

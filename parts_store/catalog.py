@@ -252,7 +252,7 @@ def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
     if not isinstance(entry, ArrayRecord):
         return None
     if entry.encoding.is_chunk_key(relative):
-        return OwnedChunk(Chunk(join(path, relative), entry.parts), entry)
+        return OwnedChunk(Chunk(join(path, relative), entry.parts, path), entry)
     for part in entry.parts.parts:
         suffix = part.key_suffix
         if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):

@@ -8,7 +8,8 @@
     ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
     ├── PartSizeError                           a stored part has another size than it should: it is damaged
     ├── IncompleteChunkError                    a part is missing, or of another write: it is damaged
-    ├── ConcurrentWriteError                    the chunk kept changing: try again
+    ├── ConcurrentWriteError                    the chunk changed, or kept changing: read again, then write again
+    ├── AmbiguousWriteError                     nobody can know whether the chunk was written: look, then decide
     ├── CodecError (a ValueError)               a chunk cannot be encoded, or what is stored cannot be decoded
     │   ├── CodecConfigError                    the codec's configuration is wrong: mend the call or the document
     │   └── UnboundPaddingError                 the padding is made by a callable, and none is bound: bind one
@@ -22,6 +23,7 @@ import reprlib
 from typing import override
 
 __all__ = [
+    "AmbiguousWriteError",
     "ChunkSizeError",
     "CodecConfigError",
     "CodecError",
@@ -144,7 +146,7 @@ class IncompleteChunkError(PartsStoreError):
 
 
 class ConcurrentWriteError(PartsStoreError):
-    """A chunk changed while it was read, more often than the read could be repeated."""
+    """Somebody else wrote a chunk while it was read or changed. If it was to be written, it was not."""
 
     def __init__(self, chunk_key: str, problem: str) -> None:
         super().__init__(chunk_key, problem)
@@ -153,6 +155,18 @@ class ConcurrentWriteError(PartsStoreError):
     @override
     def __str__(self) -> str:
         return f"chunk {self.chunk_key!r} is being written by somebody else: {self.problem}; read it again"
+
+
+class AmbiguousWriteError(PartsStoreError):
+    """Nobody can know whether a chunk was written: no answer came."""
+
+    def __init__(self, chunk_key: str, problem: str) -> None:
+        super().__init__(chunk_key, problem)
+        self.chunk_key, self.problem = chunk_key, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"chunk {self.chunk_key!r} may have been written or not: {self.problem}"
 
 
 class CodecError(PartsStoreError, ValueError):

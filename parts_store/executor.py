@@ -5,11 +5,26 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import assert_never
 
-from parts_store.backends import MAX_BULK_DELETE, Backend
-from parts_store.plan.steps import AlreadyExists, Delete, Done, Found, Get, Head, Outcome, Put, Request, Steps, Wait
+from parts_store.backends import MAX_BULK_DELETE, Backend, BackendRequest
+from parts_store.plan.steps import (
+    Delete,
+    Done,
+    Found,
+    Get,
+    Head,
+    List,
+    Lock,
+    Move,
+    Outcome,
+    Put,
+    Refused,
+    Request,
+    Steps,
+    Wait,
+)
 from parts_store.stats import Stats
 
 # The first wait before a read is repeated; each further one is twice as long.
@@ -22,27 +37,42 @@ async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: in
     """Carry out steps to their end, up to `at_once` requests of a batch at the same time."""
     outcomes: tuple[Outcome, ...] | None = None
     # Closed at once when a request fails, so that the steps can undo what they were about to make true.
-    with closing(steps):
+    with ExitStack() as held, closing(steps):
         while True:
             try:
                 batch = next(steps) if outcomes is None else steps.send(outcomes)
             except StopIteration as done:
                 value: T = done.value
                 return value
-            outcomes = await _perform_all(batch, backend, stats, at_once)
+            if isinstance(batch[0], Lock):
+                outcomes = (_take(batch[0], backend, held),)
+            else:
+                outcomes = await _perform_all(batch, backend, stats, at_once)
 
 
 def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
     """Carry out steps to their end without an event loop."""
     outcomes: tuple[Outcome, ...] | None = None
-    with closing(steps):
+    with ExitStack() as held, closing(steps):
         while True:
             try:
                 batch = next(steps) if outcomes is None else steps.send(outcomes)
             except StopIteration as done:
                 value: T = done.value
                 return value
-            outcomes = _perform_all_sync(batch, backend, stats)
+            if isinstance(batch[0], Lock):
+                outcomes = (_take(batch[0], backend, held),)
+            else:
+                outcomes = _perform_all_sync(batch, backend, stats)
+
+
+def _take(lock: Lock, backend: Backend, held: ExitStack) -> Outcome:
+    """Take a lock without waiting for it, to be given back when the steps have ended."""
+    taken = backend.lock(lock)
+    if taken is None:
+        return Refused()
+    held.callback(taken)
+    return Done()
 
 
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
@@ -87,15 +117,38 @@ async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
     if isinstance(request, Wait):
         await asyncio.sleep(_seconds(request))
         return Done()
-    outcome = await backend.perform(request)
+    if isinstance(request, Lock):
+        raise TypeError(f"a lock is taken alone: {request}")
+    if isinstance(request, Put | Delete | Move):
+        outcome = await _to_its_end(request, backend)
+    else:
+        outcome = await backend.perform(request)
     _count(request, outcome, stats)
     return outcome
+
+
+async def _to_its_end(request: BackendRequest, backend: Backend) -> Outcome:
+    """Carry out a request, also if it is cancelled: if it went on by itself, it could come after what is written next.
+
+    Who cannot wait for that cancels again.
+    """
+    performing = asyncio.ensure_future(backend.perform(request))
+    try:
+        return await asyncio.shield(performing)
+    except asyncio.CancelledError:
+        await asyncio.wait({performing})
+        # It is nobody's business any more, not even what went wrong.
+        if not performing.cancelled():
+            performing.exception()
+        raise
 
 
 def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
     if isinstance(request, Wait):
         time.sleep(_seconds(request))
         return Done()
+    if isinstance(request, Lock):
+        raise TypeError(f"a lock is taken alone: {request}")
     outcome = backend.perform_sync(request)
     _count(request, outcome, stats)
     return outcome
@@ -105,17 +158,21 @@ def _seconds(wait: Wait) -> float:
     return _FIRST_WAIT_SECONDS * 2.0 ** (wait.repeat - 1)
 
 
-def _count(request: Get | Head | Put | Delete, outcome: Outcome, stats: Stats) -> None:
+def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
     match request:
         case Get():
             stats.count("get", nbytes_read=memoryview(outcome.data).nbytes if isinstance(outcome, Found) else 0)
         case Head():
             stats.count("head")
         case Put(data=data):
-            written = 0 if isinstance(outcome, AlreadyExists) else memoryview(data).nbytes
+            written = 0 if isinstance(outcome, Refused) else memoryview(data).nbytes
             stats.count("put", nbytes_written=written)
         case Delete(keys):
             stats.count("delete", calls=-(-len(keys) // MAX_BULK_DELETE))
+        case List():
+            stats.count("list")
+        case Move():
+            stats.count("copy")
         case never:
             assert_never(never)
 

@@ -1,13 +1,14 @@
 """What a read would do: a backend that makes the requests for metadata, and only notes those for data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.backends import Backend, Capabilities
+from parts_store.backends import Backend, BackendRequest, Capabilities
 from parts_store.plan.document import ShardIndex
 from parts_store.plan.ranges import Wanted
-from parts_store.plan.steps import Delete, Get, Head, Missing, Outcome, Put
+from parts_store.plan.steps import Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put
 from parts_store.plan.why import DATA, INDEX
 from parts_store.stats import Request
 
@@ -21,6 +22,9 @@ class DryBackend:
     # How zarr asks for the index of a shard, which tells it what to ask for next.
     index_request: Wanted = None
 
+    def __str__(self) -> str:
+        return str(self.backend)
+
     @property
     def capabilities(self) -> Capabilities:
         """What the real backend can do."""
@@ -31,15 +35,19 @@ class DryBackend:
         self.requests.clear()
         self.index_request = None if index is None else index.request
 
-    async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
+    async def perform(self, request: BackendRequest) -> Outcome:
         """Note a request, and carry it out unless it is for data."""
         return Missing() if self._is_data(request) else await self.backend.perform(request)
 
-    def perform_sync(self, request: Get | Head | Put | Delete) -> Outcome:
+    def perform_sync(self, request: BackendRequest) -> Outcome:
         """The same, without an event loop."""
         return Missing() if self._is_data(request) else self.backend.perform_sync(request)
 
-    def _is_data(self, request: Get | Head | Put | Delete) -> bool:
+    def lock(self, lock: Lock) -> Callable[[], None] | None:
+        """A read takes no lock."""
+        raise TypeError(f"a read that writes: {lock}")
+
+    def _is_data(self, request: BackendRequest) -> bool:
         match request:
             case Get(key, wanted, why):
                 start, stop = _bounds(wanted)
@@ -50,7 +58,7 @@ class DryBackend:
             case Head(key, why):
                 self.requests.append(Request("head", key, None, None, why))
                 return why == DATA
-            case Put() | Delete():
+            case Put() | Delete() | List() | Move():
                 raise TypeError(f"a read that writes: {request}")
 
 

@@ -1,45 +1,57 @@
 """What zarr asks of a store, as steps: whose a key is decides what is done.
 
-Decides between documents, chunks in parts, and everything else, which is passed through; and holds what a shard's index
-was read from to the data that is read after it. Carries out nothing.
+Decides between documents, chunks in parts, and everything else, which is passed through. Remembers from one operation
+to the next, in the context that zarr runs both in, what a shard's index was read from, for the data that is read after
+it; and what a chunk was when it was read whole, for the write that may follow from it. Carries out nothing.
 """
 
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Buffer, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
+from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
-from parts_store.errors import ConcurrentWriteError, ReservedKeyError
-from parts_store.plan import reading, transaction
+from parts_store.errors import PartsStoreError, ReservedKeyError
+from parts_store.plan import reading, shards, transaction
+from parts_store.plan.attempt import Knobs, Pieces
 from parts_store.plan.document import ShardIndex
 from parts_store.plan.keys import DOCUMENT, Chunk, split
 from parts_store.plan.layout import plan_split
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
-from parts_store.plan.reading import Knobs, Read, Version
+from parts_store.plan.reading import Read
+from parts_store.plan.rules import Means, Rules
+from parts_store.plan.shards import Pin, Remapped
 from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Delete, Found, Get, Head, Missing, Put, Steps, content
-from parts_store.plan.why import DATA, INDEX
+from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, put_if_absent, remove
+from parts_store.plan.versions import Absent, Seen
+from parts_store.plan.why import DATA
 from parts_store.stats import Stats
 
-type Pieces = tuple[memoryview, ...]
-"""Bytes in the order in which they make up a value."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Pin:
-    """The write that a shard's index was read from: the data that follows must be of the same."""
+@dataclass(slots=True)
+class _Noted[T]:
+    """Something to remember of a chunk of one store, for one operation."""
 
     token: object
-    chunk_key: str
-    version: Version
+    key: str
+    value: T
+    # For all contexts that have it: what a task takes is still there in the context that it was started from.
+    is_taken: bool = False
+
+    def take(self, token: object, key: str) -> T | None:
+        """The value, if it is of this chunk, and nobody took it before."""
+        if self.is_taken or self.token is not token or self.key != key:
+            return None
+        self.is_taken = True
+        return self.value
 
 
-# One place for the context of a read: zarr reads a shard's index and its data one after the other in the same context.
-_pin: ContextVar[_Pin | None] = ContextVar("parts_store_pin", default=None)
+# One place each in a context: zarr reads a shard's index and its data, or a chunk and writes it, one after the other.
+_pinned: ContextVar[_Noted[Pin] | None] = ContextVar("parts_store_pin", default=None)
+_seen: ContextVar[_Noted[Seen] | None] = ContextVar("parts_store_seen", default=None)
 
 
 @dataclass(slots=True)
@@ -48,7 +60,8 @@ class Operations:
 
     catalog: Catalog
     stats: Stats
-    has_tags: bool
+    rules: Rules
+    indexes: IndexCache
     # In place of what zarr says, if not None.
     coalesce_gap: int | None
     retries: int
@@ -57,17 +70,22 @@ class Operations:
     # By this a pin is known to be ours: the address of an object may come back.
     _token: object = field(default_factory=object)
 
+    def rehearsal(self) -> "Operations":
+        """The same operations, of which these learn nothing but documents: neither counts nor indexes."""
+        suspects, indexes = self._suspects.copy(), self.indexes.copy()
+        return replace(self, stats=Stats(), indexes=indexes, _suspects=suspects, _token=object())
+
     def knobs(self, max_gap: int = 0, max_nbytes: int = 0) -> Knobs:
         """How reads are merged and repeated."""
         gap = max_gap if self.coalesce_gap is None else self.coalesce_gap
-        return Knobs(gap, max_nbytes, self.retries, self.has_tags)
+        return Knobs(gap, max_nbytes, self.retries, self.rules.means)
 
     def get(self, key: str, wanted: Wanted) -> Steps[Pieces | None]:
         """A value, or a range of it; None if there is no such value."""
         values = yield from self.get_many(key, [wanted], self.knobs())
         return None if values is None else values[0]
 
-    def get_ranges(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces]]:
+    def get_ranges(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces | None]]:
         """Ranges of a value, all of one write; that of the shard's index where zarr read it just before."""
         if not wanted:
             return ()
@@ -79,7 +97,7 @@ class Operations:
 
     def get_many(
         self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool = False
-    ) -> Steps[Sequence[Pieces] | None]:
+    ) -> Steps[Sequence[Pieces | None] | None]:
         """Ranges of a value, all of one write; None if there is no such value."""
         for each in wanted:
             require_byte_request(each)
@@ -88,7 +106,7 @@ class Operations:
             return (yield from self._get_document(key, folder, wanted))
         match (yield from self.catalog.owner(key)):
             case OwnedChunk() as owned:
-                return (yield from self._get_chunk(owned, wanted, knobs, follows_index=follows_index))
+                return (yield from self._get_chunk(key, owned, wanted, knobs, follows_index=follows_index))
             case Hidden():
                 return None
             case Other():
@@ -106,7 +124,7 @@ class Operations:
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
 
-    def _get_plain(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces] | None]:
+    def _get_plain(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces | None] | None]:
         """An object that is a value by itself: read as a chunk of one part."""
         folder, name = split(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
@@ -128,61 +146,87 @@ class Operations:
         return read.values
 
     def _get_chunk(
-        self, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
-    ) -> Steps[Sequence[Pieces] | None]:
-        index = owned.record.shard_index
+        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
-            read = yield from self._read_index(owned.chunk, index, knobs)
-            _pin.set(None if read is None else _Pin(self._token, owned.chunk.chunk_key, read.version))
+            return (yield from self._get_index(chunk, index, knobs))
+        # A read that needs no index before it, and every write, ends what an earlier index was good for.
+        pin = self._take_pin(chunk)
+        if index is not None and pin is not None and follows_index:
+            read = yield from self._get_data(chunk, index, wanted, knobs, pin)
         else:
-            # A read that needs no index before it, and every write, ends what an earlier index was good for.
-            pin = self._take_pin(owned.chunk)
-            read = yield from reading.read(owned.chunk, wanted, knobs=knobs, with_anchor=True)
-            if index is not None and follows_index and pin is not None and read is not None and not _fits(pin, read):
-                yield from self._refuse_unpinned(owned.chunk, index, knobs)
+            read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
+        if list(wanted) == [None]:
+            # zarr writes a part of a chunk by reading the whole, in the same context and by the same path.
+            _seen.set(_Noted(self._token, key, Absent() if read is None else read.version))
         if read is None:
             return None
         self.stats.count_saved(by_coalescing=read.saved)
         return read.values
 
-    def _take_pin(self, chunk: Chunk) -> _Pin | None:
-        """The pin of this chunk's index, which is then no more."""
-        pin = _pin.get()
-        if pin is None or pin.token is not self._token or pin.chunk_key != chunk.chunk_key:
-            return None
-        _pin.set(None)
-        return pin
-
-    def _read_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Read | None]:
-        """A shard's index, which zarr will trust: of the chunk's own write where no data read will show it."""
-        wanted = [index.request]
-        suspect = chunk.chunk_key in self._suspects
-        read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=suspect or not knobs.has_tags, why=INDEX)
-        if read is None:
-            return None
-        if read.version.anchor_etag is None and index.may_have_holes(_joined(read.values[0])):
-            # zarr makes no data request for a hole, so nothing would tell that the index is an old one.
-            anchor = yield from reading.head(chunk)
-            if anchor is None:
-                return None
-            if anchor.generation != read.version.generation:
-                read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True, why=INDEX)
+    def _get_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Sequence[Pieces] | None]:
+        known = self.indexes.get(chunk.chunk_key)
+        is_suspect = chunk.chunk_key in self._suspects
+        pin = yield from shards.read_index(chunk, index, knobs, known=known, is_suspect=is_suspect)
         self._suspects.discard(chunk.chunk_key)
+        if pin is None:
+            self.indexes.forget(chunk.chunk_key)
+            _pinned.set(None)
+            return None
+        if pin is known:
+            self.stats.count_saved(by_index_cache=1)
+        else:
+            self._remember(chunk, index, pin)
+        _pinned.set(_Noted(self._token, chunk.chunk_key, pin))
+        return [(memoryview(pin.index),)]
+
+    def _get_data(
+        self, chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: Knobs, pin: Pin
+    ) -> Steps[Read | None]:
+        """Data where an index said that it is."""
+        try:
+            read = yield from shards.read_data(chunk, index, wanted, knobs, pin)
+        except PartsStoreError:
+            # The next index is not trusted by itself.
+            self._suspects.add(chunk.chunk_key)
+            self.indexes.forget(chunk.chunk_key)
+            raise
+        if isinstance(read, Remapped):
+            self._remember(chunk, index, read.pin)
+        elif read is None:
+            self.indexes.forget(chunk.chunk_key)
         return read
 
-    def _refuse_unpinned(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[None]:
-        """Data that is not of the write that the index is of: the chunk is damaged, or being written."""
-        self._suspects.add(chunk.chunk_key)
-        # Raises if the index and the anchor do not fit together, and stay so.
-        yield from reading.read(chunk, [index.request], knobs=knobs, with_anchor=True, why=INDEX)
-        raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+    def _remember(self, chunk: Chunk, index: ShardIndex, pin: Pin) -> None:
+        """Keep an index for the next read, if there is a way to tell whether it is still good."""
+        is_known_by = pin.version.tag if self.rules.means is Means.TAGS else pin.version.condition
+        if is_known_by is not None and index.is_understood and self.rules.means is not Means.ETAGS:
+            self.indexes.keep(chunk.chunk_key, pin)
+        else:
+            self.indexes.forget(chunk.chunk_key)
+
+    def _take_pin(self, chunk: Chunk) -> Pin | None:
+        """The index of this chunk that was read in this context, which is then forgotten."""
+        noted = _pinned.get()
+        return None if noted is None else noted.take(self._token, chunk.chunk_key)
+
+    def _end_of(self, key: str, chunk: Chunk) -> Seen | None:
+        """What the chunk was when it was read to be changed, if it was; and the end of all that is remembered of it."""
+        self._take_pin(chunk)
+        self.indexes.forget(chunk.chunk_key)
+        noted = _seen.get()
+        seen = None if noted is None else noted.take(self._token, key)
+        # The threads of a pool keep their context for ever, and what they have read for its own sake says nothing of
+        # what they write later. zarr reads and writes a chunk by one and the same string, and makes one for each call.
+        return seen if noted is not None and noted.key is key else None
 
     def exists(self, key: str) -> Steps[bool]:
         """Whether there is such a value."""
         if split(key)[1] != DOCUMENT:
             match (yield from self.catalog.owner(key)):
                 case OwnedChunk(chunk):
-                    return (yield from reading.head(chunk)) is not None
+                    return (yield from reading.exists(chunk))
                 case Hidden():
                     return False
         (outcome,) = yield (Head(key, "whether it exists"),)
@@ -197,7 +241,7 @@ class Operations:
             return None if values is None else len(values[0][0])
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                return (yield from reading.size(chunk))
+                return (yield from reading.size(chunk, self.rules.means))
             case Hidden():
                 return None
         (outcome,) = yield (Head(key, "size"),)
@@ -213,15 +257,17 @@ class Operations:
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                self._take_pin(chunk)
+                seen = self._end_of(key, chunk)
                 spans = plan_split(chunk.parts, value.nbytes, chunk.chunk_key)
                 data = [value[span.start : span.stop] for span in spans]
-                write = transaction.write_if_absent if only_if_absent else transaction.write
-                yield from write(chunk, data, generation=_new_generation, has_tags=self.has_tags)
+                if only_if_absent:
+                    yield from transaction.write_if_absent(chunk, data, self.rules)
+                else:
+                    yield from transaction.write(chunk, data, self.rules, seen)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
-                yield (Put(key, value, None, only_if_absent, "data"),)
+                yield from _put(key, value, "data", only_if_absent=only_if_absent)
                 if name == ".zarray":
                     self.catalog.learn_plain(path)
             case never:
@@ -233,7 +279,7 @@ class Operations:
         path, _ = split(key)
         try:
             stored = yield from self.catalog.accept(path, bytes(value), patterns)
-            yield (Put(key, stored, None, only_if_absent, "document"),)
+            yield from _put(key, stored, "document", only_if_absent=only_if_absent)
         except BaseException:
             # What was about to be true may not have become so.
             self.catalog.forget(path)
@@ -245,19 +291,26 @@ class Operations:
         """A value, gone."""
         path, name = split(key)
         if name == DOCUMENT:
-            yield (Delete((key,), "document"),)
+            yield from remove((key,), "document")
             self.catalog.forget(path)
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                self._take_pin(chunk)
-                yield from transaction.delete(chunk)
+                yield from transaction.delete(chunk, self.rules, self._end_of(key, chunk))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
-                yield (Delete((key,), "data"),)
+                yield from remove((key,), "data")
             case never:
                 assert_never(never)
+
+
+def _put(key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[None]:
+    """An object that is a value by itself."""
+    if only_if_absent:
+        yield from put_if_absent(key, data, why)
+    else:
+        yield (Put(key, data, None, None, why),)
 
 
 def delete_all(keys: Sequence[str]) -> Steps[None]:
@@ -267,23 +320,9 @@ def delete_all(keys: Sequence[str]) -> Steps[None]:
     others = tuple(key for key in keys if split(key)[1] != DOCUMENT)
     for batch in (others, documents):
         if batch:
-            yield (Delete(batch, "everything below"),)
-
-
-def _fits(pin: _Pin, read: Read) -> bool:
-    """Whether data is of the write that the index is of."""
-    etags = (pin.version.anchor_etag, read.version.anchor_etag)
-    return pin.version.generation == read.version.generation and (None in etags or etags[0] == etags[1])
+            yield from remove(batch, "everything below")
 
 
 def _single(key: str) -> Chunk:
     """An object that is a value by itself, as a chunk of one part."""
     return Chunk(key, ConcatParts([""]))
-
-
-def _new_generation() -> str:
-    return secrets.token_hex(16)
-
-
-def _joined(pieces: Pieces) -> memoryview:
-    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))

@@ -1,10 +1,15 @@
-"""What the store did and would do: counters, and requests as `explain` tells them."""
+"""What the store did, would do and found: counters, requests as `explain` tells them, and reports."""
 
 import threading
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from parts_store.plan.findings import Finding, Problem
 
 type Kind = Literal["get", "put", "head", "list", "delete", "copy"]
+# How many findings a report shows in words.
+_MAX_SHOWN = 100
 KINDS: tuple[Kind, ...] = ("get", "put", "head", "list", "delete", "copy")
 
 
@@ -40,10 +45,11 @@ class Stats:
             self.bytes_read += nbytes_read
             self.bytes_written += nbytes_written
 
-    def count_saved(self, *, by_coalescing: int) -> None:
+    def count_saved(self, *, by_coalescing: int = 0, by_index_cache: int = 0) -> None:
         """Add calls that were not made."""
         with self._lock:
             self.saved_by_coalescing += by_coalescing
+            self.saved_by_index_cache += by_index_cache
 
     @property
     def calls(self) -> dict[Kind, int]:
@@ -62,3 +68,71 @@ class Stats:
             f"Stats({calls}, bytes_read={self.bytes_read}, bytes_written={self.bytes_written}, "
             f"saved_by_coalescing={self.saved_by_coalescing}, saved_by_index_cache={self.saved_by_index_cache})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a look at everything below a prefix found, and what of it was put right."""
+
+    findings: tuple[Finding, ...]
+    arrays: int
+    chunks: int
+    objects: int
+    # Arrays that could not be looked at, and why.
+    not_understood: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something cannot be read, and was not put right."""
+        return bool(self.not_understood) or any(each.problem.is_damage and not each.is_mended for each in self.findings)
+
+    @property
+    def is_tidy(self) -> bool:
+        """Whether there is nothing to put right; that another program wrote a chunk is nothing of the kind."""
+        wrong = [each for each in self.findings if each.problem is not Problem.UNTAGGED and not each.is_mended]
+        return not wrong and not self.not_understood
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many findings there are of each kind."""
+        found = Counter(each.problem for each in self.findings)
+        return {each.value: found[each] for each in Problem if each in found}
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON takes it."""
+        findings = [
+            {
+                "problem": each.problem.value,
+                "chunk_key": each.chunk_key,
+                "keys": list(each.keys),
+                "detail": each.detail,
+                "mended": each.is_mended,
+            }
+            for each in self.findings
+        ]
+        counts = {"arrays": self.arrays, "chunks": self.chunks, "objects": self.objects}
+        not_understood = [{"array": path, "problem": problem} for path, problem in self.not_understood]
+        verdict = {"damaged": self.is_damaged, "tidy": self.is_tidy}
+        return {**verdict, **counts, "findings": findings, "not_understood": not_understood}
+
+    def __str__(self) -> str:
+        lines = [f"{self.arrays} arrays with parts, {self.chunks} chunks, {self.objects} objects"]
+        # What is damaged must not be lost among the rest.
+        worst_first = sorted(self.findings, key=lambda each: not each.problem.is_damage or each.is_mended)
+        for each in worst_first[:_MAX_SHOWN]:
+            mended = ", mended" if each.is_mended else ""
+            lines.append(f"{each.problem.value}{mended}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}")
+        if len(self.findings) > _MAX_SHOWN:
+            counts = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
+            lines.append(f"and {len(self.findings) - _MAX_SHOWN} more; all together: {counts}")
+        lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
+        lines.append(self._verdict)
+        return "\n".join(lines)
+
+    @property
+    def _verdict(self) -> str:
+        if self.is_damaged:
+            return "damaged"
+        if not self.is_tidy:
+            return "nothing is damaged; a repair would tidy up"
+        return "all in order" if self.arrays else "no arrays with parts"

@@ -4,7 +4,7 @@ import asyncio
 import html
 import pickle
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, override
 
@@ -13,22 +13,34 @@ import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
-from parts_store.backends.objects import ObjectBackend, open_url
+from parts_store import upkeep
+from parts_store.backends.local import HAS_LOCKS, LocalBackend
+from parts_store.backends.objects import ObjectBackend, is_local, open_url
+from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog
-from parts_store.errors import PartsConfigError, StoreConfigError, describe
+from parts_store.errors import StoreConfigError
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
-from parts_store.operations import Operations, Pieces, delete_all
+from parts_store.operations import Operations, delete_all
+from parts_store.options import (
+    DEFAULT_COALESCED,
+    DEFAULT_GAP,
+    DEFAULT_INDEX_CACHE,
+    DEFAULT_MIN_AGE,
+    DEFAULT_RETRIES,
+    Concurrency,
+    parse_patterns,
+    require_count,
+    rules_of,
+)
+from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
 from parts_store.plan.keys import is_protocol_key
 from parts_store.plan.spec import ConcatParts, PartsLike
-from parts_store.plan.steps import Steps
-from parts_store.stats import Request, Stats
-
-# zarr's own defaults for merging ranges.
-DEFAULT_GAP = 1 << 20
-DEFAULT_COALESCED = 16 << 20
-DEFAULT_RETRIES = 3
+from parts_store.plan.steps import Entry, Steps
+from parts_store.plan.upkeep import Orders
+from parts_store.stats import Report, Request, Stats
+from parts_store.upkeep import Progress
 
 
 class PartsStore(Store):
@@ -43,11 +55,21 @@ class PartsStore(Store):
     parts
         The parts of arrays that zarr creates through this store, by patterns of their paths (`{"images/*": [...]}`);
         the first that matches counts.
+    concurrency
+        What the writers of a chunk promise: `"exclusive"`, that there is one at a time; `"writers"`, that a delete does
+        not overlap a write; `"full"`, nothing. All writers of an array must say the same.
+    index_cache_bytes
+        How much memory the indexes of shards may take, that need not be read again while their shard is the same.
     coalesce_gap
         Two ranges of one object are read with one request if at most this many bytes lie between them; if None, that is
         zarr's to say, which says a megabyte.
     retries
         How often a read is repeated when a chunk changes under it.
+
+    Raises
+    ------
+    StoreConfigError
+        If the store cannot give what `concurrency` needs.
     """
 
     def __init__(
@@ -56,19 +78,23 @@ class PartsStore(Store):
         *,
         read_only: bool = False,
         parts: Mapping[str, PartsLike] | None = None,
+        concurrency: Concurrency = "writers",
+        index_cache_bytes: int = DEFAULT_INDEX_CACHE,
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
     ) -> None:
-        self._backend = store if isinstance(store, ObjectBackend) else ObjectBackend(store)
+        self._backend = LocalBackend(store) if is_local(store) else ObjectBackend(store)
         # What can only be read is read only, whatever is asked for.
         super().__init__(read_only=read_only or not self._backend.capabilities.is_writable)
-        self._patterns = _parse_patterns(parts)
-        _require_count("retries", retries)
+        self._patterns = parse_patterns(parts)
+        rules = rules_of(concurrency, self._backend.capabilities, has_locks=HAS_LOCKS, is_read_only=self.read_only)
+        require_count("retries", retries)
+        require_count("index_cache_bytes", index_cache_bytes)
         if coalesce_gap is not None:
-            _require_count("coalesce_gap", coalesce_gap)
+            require_count("coalesce_gap", coalesce_gap)
         self.stats = Stats()
-        has_tags = self._backend.capabilities.has_tags
-        self._operations = Operations(Catalog(), self.stats, has_tags, coalesce_gap, retries)
+        indexes = IndexCache(index_cache_bytes)
+        self._operations = Operations(Catalog(), self.stats, rules, indexes, coalesce_gap, retries)
 
     @classmethod
     def from_url(
@@ -77,6 +103,8 @@ class PartsStore(Store):
         *,
         read_only: bool = False,
         parts: Mapping[str, PartsLike] | None = None,
+        concurrency: Concurrency = "writers",
+        index_cache_bytes: int = DEFAULT_INDEX_CACHE,
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
         **options: Any,
@@ -85,8 +113,15 @@ class PartsStore(Store):
 
         Further options are obstore's, by their names there: `endpoint`, `region`, `access_key_id`, `client_options` ...
         """
-        backend = open_url(url, options, create=not read_only)
-        return cls(backend, read_only=read_only, parts=parts, coalesce_gap=coalesce_gap, retries=retries)
+        return cls(
+            open_url(url, options, create=not read_only),
+            read_only=read_only,
+            parts=parts,
+            concurrency=concurrency,
+            index_cache_bytes=index_cache_bytes,
+            coalesce_gap=coalesce_gap,
+            retries=retries,
+        )
 
     @property
     def store(self) -> Any:
@@ -98,7 +133,7 @@ class PartsStore(Store):
 
         It knows what this one knows, and counts where this one counts.
         """
-        return self._twin(read_only=self.read_only, patterns=_parse_patterns(parts))
+        return self._twin(read_only=self.read_only, patterns=parse_patterns(parts))
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
@@ -117,7 +152,7 @@ class PartsStore(Store):
 
     def parts_of(self, path: str) -> ConcatParts | None:
         """The parts of the array at a path; None if it has none, or there is none."""
-        entry = self._run_sync(self._catalog.read(path.strip("/")))
+        entry = self.carry_out(self.catalog.read(path.strip("/")))
         return entry.parts if isinstance(entry, ArrayRecord) else None
 
     def explain(self, path: str, selection: Any) -> list[Request]:
@@ -127,12 +162,69 @@ class PartsStore(Store):
         """
         dry = DryBackend(self._backend)
         twin = self._twin(read_only=True, patterns={})
-        operations = replace(self._operations, stats=Stats(), _token=object(), _suspects=set())
+        operations = self._operations.rehearsal()
         twin.__dict__.update({"_backend": dry, "stats": operations.stats, "_operations": operations})
         array = zarr.open_array(twin, path=path.strip("/"), mode="r")
         dry.expect_index(shard_index_of(array.metadata.to_dict()))
         array[selection]
         return dry.requests
+
+    def verify(
+        self, prefix: str = "", *, checksums: bool = False, client: Any = None, progress: Progress | None = None
+    ) -> Report:
+        """What is incomplete, mixed, orphaned, of a wrong size or left over below a prefix; nothing is changed.
+
+        Parameters
+        ----------
+        prefix
+            Where to look: everything if empty.
+        checksums
+            Whether to read the chunks whose last codec is `crc32c`, and compare. An index that is a part by itself is
+            always compared with its own.
+        client
+            A client of dask, whose workers look at the chunks.
+        progress
+            Called with how many chunks are done, and how many there are.
+        """
+        self._check_listable()
+        scope = upkeep.look(self, prefix)
+        knobs = self._operations.knobs()
+        return scope.report(upkeep.verify(self, scope, knobs, checksums=checksums, client=client, progress=progress))
+
+    def repair(
+        self,
+        prefix: str = "",
+        *,
+        min_age: timedelta | float = DEFAULT_MIN_AGE,
+        drop_incomplete: bool = False,
+        retag: bool = False,
+        progress: Progress | None = None,
+    ) -> Report:
+        """The same, and put right: committed writes finished, leftovers and orphans of dead writers removed.
+
+        Parameters
+        ----------
+        prefix
+            Where to look: everything if empty.
+        min_age
+            How old, by the store's clock, something must be to be a dead writer's: a `timedelta`, or seconds. 0 says
+            that nobody is writing. A local disk knows who is dead, except at `"exclusive"`.
+        drop_incomplete
+            Remove chunks that cannot be read. Nothing else has their bytes.
+        retag
+            Let the parts of a chunk, of which some or all are another program's, count as one write.
+        progress
+            Called with how many findings are done, and how many there are.
+        """
+        self._check_writable()
+        scope = upkeep.look(self, prefix)
+        rules, orders = self._operations.rules, Orders(drop_incomplete, retag)
+        found = upkeep.verify(self, scope, self._operations.knobs())
+        return scope.report(upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress))
+
+    def carry_out[T](self, steps: Steps[T]) -> T:
+        """Carry out steps against the objects of this store, without an event loop."""
+        return run_sync(steps, self._backend, self.stats)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -140,6 +232,7 @@ class PartsStore(Store):
             and bool(self.store == other.store)
             and self.read_only == other.read_only
             and self._patterns == other._patterns
+            and self._operations.rules.level == other._operations.rules.level
         )
 
     # Like zarr's own: two that are equal may hold different things tomorrow.
@@ -153,7 +246,7 @@ class PartsStore(Store):
 
     def _repr_html_(self) -> str:
         rows = {"store": str(self._backend), "read only": "yes" if self.read_only else "no"}
-        for path, record in self._catalog.arrays().items():
+        for path, record in self.catalog.arrays().items():
             rows[f"parts of {path or '/'}"] = ", ".join(repr(part.key_suffix) for part in record.parts.parts)
         rows["calls"] = ", ".join(f"{count} {kind}" for kind, count in self.stats.calls.items() if count) or "none"
         cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(rows[name])}</td></tr>" for name in rows)
@@ -169,10 +262,12 @@ class PartsStore(Store):
         arguments = {
             "read_only": self.read_only,
             "parts": self._patterns,
+            "concurrency": operations.rules.level.value,
+            "index_cache_bytes": operations.indexes.max_nbytes,
             "coalesce_gap": operations.coalesce_gap,
             "retries": operations.retries,
         }
-        return {"store": store, "arguments": arguments, "arrays": self._catalog.lasting(), "is_open": self._is_open}
+        return {"store": store, "arguments": arguments, "arrays": self.catalog.lasting(), "is_open": self._is_open}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
@@ -183,14 +278,12 @@ class PartsStore(Store):
     # --- carrying out ---------------------------------------------------------------------------------------------
 
     @property
-    def _catalog(self) -> Catalog:
+    def catalog(self) -> Catalog:
+        """What the store has learnt of its arrays."""
         return self._operations.catalog
 
     async def _run[T](self, steps: Steps[T]) -> T:
         return await run(steps, self._backend, self.stats)
-
-    def _run_sync[T](self, steps: Steps[T]) -> T:
-        return run_sync(steps, self._backend, self.stats)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -202,7 +295,7 @@ class PartsStore(Store):
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """The same as `get`, without an event loop."""
-        pieces = self._run_sync(self._operations.get(key, byte_range))
+        pieces = self.carry_out(self._operations.get(key, byte_range))
         return _buffer(pieces, prototype or default_buffer_prototype())
 
     @override
@@ -234,7 +327,7 @@ class PartsStore(Store):
         max_coalesced_bytes: int = DEFAULT_COALESCED,
     ) -> Sequence[tuple[int, Buffer | None]]:
         knobs = self._operations.knobs(max_gap_bytes, max_coalesced_bytes)
-        values = self._run_sync(self._operations.get_ranges(key, byte_ranges, knobs))
+        values = self.carry_out(self._operations.get_ranges(key, byte_ranges, knobs))
         return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
 
     @override
@@ -272,7 +365,7 @@ class PartsStore(Store):
     @override
     async def getsize_prefix(self, prefix: str) -> int:
         objects = self._list_objects(prefix.rstrip("/"))
-        return sum([nbytes async for key, nbytes in objects if not is_protocol_key(key)])
+        return sum([entry.nbytes async for entry in objects if not is_protocol_key(entry.key)])
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -294,7 +387,7 @@ class PartsStore(Store):
     def set_sync(self, key: str, value: Buffer) -> None:
         """The same as `set`, without an event loop."""
         self._check_writable()
-        self._run_sync(self._operations.put(key, _view(value), self._patterns))
+        self.carry_out(self._operations.put(key, _view(value), self._patterns))
 
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
@@ -309,17 +402,17 @@ class PartsStore(Store):
     def delete_sync(self, key: str) -> None:
         """The same as `delete`, without an event loop."""
         self._check_writable()
-        self._run_sync(self._operations.delete(key))
+        self.carry_out(self._operations.delete(key))
 
     @override
     async def delete_dir(self, prefix: str) -> None:
         self._check_writable()
         folder = prefix.rstrip("/")
-        keys = [key async for key, _ in self._list_objects(folder)]
-        self._catalog.forget_below(folder)
+        keys = [entry.key async for entry in self._list_objects(folder)]
+        self.catalog.forget_below(folder)
         await self._run(delete_all(keys))
         # Somebody may have read a document while it was still there.
-        self._catalog.forget_below(folder)
+        self.catalog.forget_below(folder)
 
     # --- listing --------------------------------------------------------------------------------------------------
 
@@ -332,11 +425,11 @@ class PartsStore(Store):
         if not self.supports_listing:
             raise StoreConfigError(str(self), "a store that can be listed", "one that can only be read, by key")
 
-    async def _list_objects(self, folder: str) -> AsyncIterator[tuple[str, int]]:
+    async def _list_objects(self, folder: str) -> AsyncIterator[Entry]:
         self._check_listable()
         self.stats.count("list")
-        async for item in self._backend.list(folder):
-            yield item
+        async for entry in self._backend.list(folder):
+            yield entry
 
     @override
     async def list(self) -> AsyncIterator[str]:
@@ -346,8 +439,8 @@ class PartsStore(Store):
     @override
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         not_understood: set[str] = set()
-        async for key, _ in self._list_objects(prefix.rstrip("/")):
-            if (shown := await self._run(self._catalog.shown(key, not_understood))) is not None:
+        async for entry in self._list_objects(prefix.rstrip("/")):
+            if (shown := await self._run(self.catalog.shown(entry.key, not_understood))) is not None:
                 yield shown
 
     @override
@@ -362,22 +455,9 @@ class PartsStore(Store):
                 yield path[start:]
         not_understood: set[str] = set()
         for key in keys:
-            shown = await self._run(self._catalog.shown(key, not_understood)) if key != folder else None
+            shown = await self._run(self.catalog.shown(key, not_understood)) if key != folder else None
             if shown is not None:
                 yield shown[start:]
-
-
-def _require_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StoreConfigError(name, "an integer from 0", describe(value))
-
-
-def _parse_patterns(parts: Mapping[str, PartsLike] | None) -> dict[str, ConcatParts]:
-    if parts is None:
-        return {}
-    if not isinstance(parts, Mapping):
-        raise PartsConfigError("parts", "patterns of paths, each with its parts", describe(parts))
-    return {pattern: ConcatParts.parse(each) for pattern, each in parts.items()}
 
 
 def _view(value: Buffer) -> memoryview:

@@ -7,6 +7,7 @@ import pytest
 
 from parts_store import errors
 from parts_store.errors import (
+    AmbiguousWriteError,
     ChunkSizeError,
     CodecConfigError,
     CodecError,
@@ -46,6 +47,10 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
         ConcurrentWriteError("a/c/0", "it changed 4 times while it was read"),
         ("chunk 'a/c/0' is being written by somebody else: it changed 4 times while it was read; read it again"),
     ),
+    (
+        AmbiguousWriteError("a/c/0", "no answer came to 6 requests"),
+        "chunk 'a/c/0' may have been written or not: no answer came to 6 requests",
+    ),
     (CodecError("pad", "4 bytes", "3 bytes"), "codec 'pad': expected 4 bytes, found 3 bytes"),
     (
         CodecConfigError("pad", "nbytes", "an integer", "'x'"),
@@ -78,6 +83,7 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
         "PartSizeError": ["PartsStoreError"],
         "IncompleteChunkError": ["PartsStoreError"],
         "ConcurrentWriteError": ["PartsStoreError"],
+        "AmbiguousWriteError": ["PartsStoreError"],
         "CodecError": ["PartsStoreError", "ValueError"],
         "CodecConfigError": ["CodecError"],
         "UnboundPaddingError": ["CodecError"],

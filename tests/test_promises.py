@@ -4,7 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -329,18 +329,74 @@ def test_a_value_that_does_not_fit_the_parts_is_refused_and_nothing_written(
     assert keys_of(objects) == before
 
 
-def test_exists_getsize_and_delete_speak_of_the_whole_chunk(objects: Any) -> None:
-    store = ps.PartsStore(objects)
-    create_sharded(store)[...] = VALUES
+@pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
+def test_exists_getsize_and_delete_speak_of_the_whole_chunk(objects: Any, concurrency: Any) -> None:
+    store = ps.PartsStore(objects, concurrency=concurrency)
+    array = create_sharded(store)
+    array[...] = VALUES
     whole = get(store, "a/c/0/0")
     assert whole is not None
     assert sync(store.exists("a/c/0/0"))
     assert sync(store.getsize("a/c/0/0")) == len(whole)
     sync(store.delete("a/c/0/0"))
     store.delete_sync("a/c/0/1")
-    assert {key for key in keys_of(objects) if key.startswith("a/c/0/")} == set()
+    # Where others may write, their parts are not ours to remove: they stay, and are hidden.
+    keeps_orphans = concurrency == "writers" and isinstance(objects, MemoryStore)
+    orphans = {f"a/c/0/{column}{suffix}" for column in (0, 1) for suffix in (".header", ".index")}
+    assert {key for key in keys_of(objects) if key.startswith("a/c/0/")} == (orphans if keeps_orphans else set())
+    assert not any(".parts-txn" in key for key in keys_of(objects))
     assert not sync(store.exists("a/c/0/0"))
+    assert get(store, "a/c/0/0") is None
+    with pytest.raises(FileNotFoundError):
+        sync(store.getsize("a/c/0/0"))
+    assert not any(key.startswith("a/c/0/") for key in sync(collect(store.list())))
+    assert set(sync(collect(store.list_dir("a/c/0")))) == set()
+    # What is gone may go again, as often as one likes.
     sync(store.delete("a/c/0/0"))
+    sync(store.delete("a/c/0/0"))
+    # And come back.
+    array[...] = VALUES
+    assert get(store, "a/c/0/0") == whole
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], VALUES)
+
+
+@pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
+def test_when_writes_have_ended_there_are_parts_and_nothing_beside_them(
+    objects: Any, concurrency: Any, pipeline: str
+) -> None:
+    store = ps.PartsStore(objects, concurrency=concurrency)
+    array = create_sharded(store)
+    documents = keys_of(objects)
+    parts = {
+        f"a/c/{row}/{column}{suffix}" for row in (0, 1) for column in (0, 1) for suffix in ("", ".header", ".index")
+    }
+    array[...] = VALUES
+    for region in (np.s_[:, :], np.s_[3:40, 3:40], np.s_[5, 5]):
+        array[region] = VALUES[region] + 1
+        assert keys_of(objects) == documents | parts
+        if isinstance(objects, LocalStore):
+            # Not even an empty folder.
+            assert {each.name for each in Path(str(objects.prefix), "a").iterdir()} == {"c", "zarr.json"}
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[3:40, 3:40], VALUES[3:40, 3:40] + 1)
+
+
+@pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
+def test_what_is_read_in_one_place_is_held_to_one_write_only(objects: Any, concurrency: Any) -> None:
+    store = ps.PartsStore(objects, concurrency=concurrency)
+    create_sharded(store)[...] = VALUES
+    key, shard = "a/c/0/0", cpu.Buffer.from_bytes(get(store, "a/c/0/1") or b"")
+    writes: list[Callable[[], None]] = [lambda: store.set_sync(key, shard), lambda: sync(store.set(key, shard))]
+    for write in writes:
+        assert store.get_sync(key) is not None
+        for _ in range(3):
+            # The first is a change of what was read, the others are blind.
+            write()
+            ps.PartsStore(objects, concurrency=concurrency).set_sync(key, shard)
+        store.get_sync(key)
+        ps.PartsStore(objects, concurrency=concurrency).set_sync(key, shard)
+        with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
+            write()
+        write()
 
 
 def test_set_if_not_exists_writes_all_parts_or_none(objects: Any) -> None:
@@ -449,8 +505,8 @@ def test_consolidated_metadata_keeps_the_transformer_and_is_served_without(objec
     group = zarr.open_consolidated(fresh)
     fresh.stats.reset()
     np.testing.assert_array_equal(group["g/a"][...], VALUES)  # type: ignore[index]
-    # The documents of the array itself were not needed.
-    assert fresh.stats.get == 4 * 3
+    # The documents of the array itself were not needed; on a disk, a journal is looked for before and after.
+    assert fresh.stats.get == 4 * (3 + (2 if isinstance(objects, LocalStore) else 0))
 
 
 def test_an_array_made_anew_does_not_inherit_the_parts_of_the_old_one(objects: Any) -> None:
@@ -629,6 +685,12 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     create_sharded(store)[...] = VALUES
     copy = pickle.loads(pickle.dumps(store))
     assert copy == store
+    chosen: dict[str, Any] = {"concurrency": "full", "retries": 5, "coalesce_gap": 7, "index_cache_bytes": 9}
+    other = pickle.loads(pickle.dumps(ps.PartsStore(LocalStore(tmp_path), **chosen)))
+    assert other == ps.PartsStore(LocalStore(tmp_path), **chosen) != store
+    operations = other._operations
+    found = (operations.rules.level.value, operations.retries, operations.coalesce_gap, operations.indexes.max_nbytes)
+    assert found == tuple(chosen.values())
     assert copy.parts_of("a") == store.parts_of("a")
     assert copy.stats.get == 0
     program = "import pickle, sys; array = pickle.load(sys.stdin.buffer); print(int(array[40, 3]))"
@@ -642,6 +704,7 @@ def test_stores_are_equal_by_what_they_hold_and_do(tmp_path: Path) -> None:
     assert ps.PartsStore(place) == ps.PartsStore(LocalStore(tmp_path))
     assert ps.PartsStore(place) != ps.PartsStore(place, read_only=True)
     assert ps.PartsStore(place) != ps.PartsStore(place, parts={"*": [""]})
+    assert ps.PartsStore(place) != ps.PartsStore(place, concurrency="full")
     assert ps.PartsStore(place) != ps.PartsStore(MemoryStore())
     assert ps.PartsStore(place) != place
 

@@ -6,11 +6,11 @@ The only module that imports obstore. Knows nothing of chunks or parts, and of z
 import re
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, assert_never, cast
+from typing import Any, Never, assert_never, cast
 
 import obstore
 from obstore.exceptions import (
@@ -18,32 +18,44 @@ from obstore.exceptions import (
     BaseError,
     GenericError,
     NotSupportedError,
+    PreconditionError,
     UnknownConfigurationKeyError,
 )
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store, from_url
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.backends import MAX_BULK_DELETE, Capabilities
+from parts_store.backends import MAX_BULK_DELETE, BackendRequest, Capabilities
 from parts_store.errors import StoreConfigError, describe
 from parts_store.plan.ranges import Span, Wanted, resolve
+from parts_store.plan.rules import Means
 from parts_store.plan.steps import (
-    AlreadyExists,
     Delete,
     Done,
+    Entry,
     Found,
     Get,
     Head,
+    IfAbsent,
+    IfMatch,
+    List,
+    Listed,
+    Lock,
     Lost,
     Missing,
+    Move,
     Outcome,
     OutOfRange,
     Put,
+    Refused,
 )
 from parts_store.plan.tags import ATTRIBUTE, Tag
+
+__all__ = ["BaseError", "ObjectBackend", "is_local", "open_url"]
 
 _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_REFUSALS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 _SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https", "file", "memory")
 _OUT_OF_RANGE = (
     "Requested range was invalid",
@@ -61,22 +73,34 @@ class ObjectBackend:
     """An obstore store."""
 
     store: Any
+    capabilities: Capabilities = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, _STORES):
             # Its type alone: what was given instead may be an address with a password.
             raise StoreConfigError("store", "a store of obstore", f"an object of type {type(self.store).__name__}")
+        object.__setattr__(self, "capabilities", self._capabilities())
 
-    @property
-    def capabilities(self) -> Capabilities:
+    def _capabilities(self) -> Capabilities:
         """What this store can do: a local disk and plain HTTP give no user metadata, and HTTP is for reading alone."""
+        match self.store:
+            case LocalStore():
+                means = Means.LOCKS
+            case HTTPStore():
+                means = Means.ETAGS
+            case _:
+                means = Means.TAGS
+        is_disabled = isinstance(self.store, S3Store) and self.store.config.get("conditional_put") == "disabled"
         return Capabilities(
-            has_tags=not isinstance(self.store, LocalStore | HTTPStore),
+            means=means,
+            has_conditions=means is Means.TAGS and not is_disabled,
+            # On S3 it is a digest of the bytes, or may be.
+            has_unique_etags=isinstance(self.store, GCSStore | AzureStore | MemoryStore),
             is_remote=not isinstance(self.store, LocalStore | MemoryStore),
-            is_writable=not isinstance(self.store, HTTPStore),
+            is_writable=means is not Means.ETAGS,
         )
 
-    async def perform(self, request: Get | Head | Put | Delete) -> Outcome:
+    async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
         try:
             match request:
@@ -85,17 +109,25 @@ class ObjectBackend:
                 case Head(key):
                     return _found(await obstore.get_async(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
-                    await obstore.put_async(self.store, key, cast("bytes", data), **_put_options(request))
+                    await obstore.put_async(self.store, key, cast("bytes", data), **self._options_of(request))
                     return Done()
                 case Delete(keys):
                     await self._delete(keys)
                     return Done()
+                case List(folder):
+                    return Listed(tuple([entry async for entry in self.list(folder)]))
+                case Move():
+                    return _refuse(request)
                 case never:
                     assert_never(never)
         except Exception as error:
             return _outcome(request, error)
 
-    def perform_sync(self, request: Get | Head | Put | Delete) -> Outcome:
+    def lock(self, lock: Lock) -> Callable[[], None] | None:
+        """Only a local disk has locks."""
+        return _refuse(lock)
+
+    def perform_sync(self, request: BackendRequest) -> Outcome:
         """Carry out a request without an event loop."""
         try:
             match request:
@@ -104,15 +136,22 @@ class ObjectBackend:
                 case Head(key):
                     return _found(obstore.get(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
-                    obstore.put(self.store, key, cast("bytes", data), **_put_options(request))
+                    obstore.put(self.store, key, cast("bytes", data), **self._options_of(request))
                     return Done()
                 case Delete(keys):
                     self._delete_sync(keys)
                     return Done()
+                case List(folder):
+                    return Listed(tuple(_entry(each) for batch in self._pages(folder) for each in batch))
+                case Move():
+                    return _refuse(request)
                 case never:
                     assert_never(never)
         except Exception as error:
             return _outcome(request, error)
+
+    def _options_of(self, put: Put) -> dict[str, Any]:
+        return _put_options(put, keeps_tags=self.capabilities.means is Means.TAGS)
 
     async def _get(self, key: str, wanted: Wanted) -> Outcome:
         try:
@@ -160,11 +199,14 @@ class ObjectBackend:
                     with suppress(*_ABSENT):
                         obstore.delete(self.store, each)
 
-    async def list(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
-        """The key and size of every object below a folder."""
-        async for batch in obstore.list(self.store, prefix=prefix or None):
+    async def list(self, folder: str) -> AsyncIterator[Entry]:
+        """Every object below a folder."""
+        async for batch in self._pages(folder):
             for each in batch:
-                yield each["path"], each["size"]
+                yield _entry(each)
+
+    def _pages(self, folder: str) -> Any:
+        return obstore.list(self.store, prefix=folder or None)
 
     async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
         """The folders and the keys directly in a folder."""
@@ -180,18 +222,23 @@ class ObjectBackend:
         return _without_password(repr(self.store))
 
 
-def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> ObjectBackend:
-    """The store at a URL, or in a folder of this machine, with obstore's options; `create` makes the folder."""
+def is_local(store: object) -> bool:
+    """Whether this is a folder of this machine."""
+    return isinstance(store, LocalStore)
+
+
+def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
+    """The obstore store at a URL, or in a folder of this machine; `create` makes the folder."""
     text = str(url)
     scheme = text.partition("://")[0] if "://" in text else ""
     try:
         if not scheme or scheme == "file":
             folder = _local_path(text) if scheme else Path(text).expanduser().absolute()
             # Without clean-up, a folder whose last object is gone stays, and is listed.
-            return ObjectBackend(LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options}))
+            return LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options})
         if scheme == "memory":
-            return ObjectBackend(MemoryStore(**options))
-        return ObjectBackend(from_url(text, **_allowing_http(options)))
+            return MemoryStore(**options)
+        return from_url(text, **_allowing_http(options))
     except StoreConfigError:
         raise
     # Without the cause: obstore may repeat what it was given, and that may be a secret.
@@ -250,11 +297,26 @@ def _cut(found: Found, wanted: Wanted) -> Outcome:
     return replace(found, data=memoryview(found.data)[span.start : span.stop], span=span)
 
 
-def _put_options(put: Put) -> dict[str, Any]:
-    options: dict[str, Any] = {"mode": "create"} if put.create else {}
-    if put.tag is not None:
+def _refuse(request: Lock | Move) -> Never:
+    raise TypeError(f"only a local disk has locks and renames: {request}")
+
+
+def _entry(meta: Any) -> Entry:
+    return Entry(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"])
+
+
+def _put_options(put: Put, *, keeps_tags: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    match put.condition:
+        case IfAbsent():
+            options["mode"] = "create"
+        case IfMatch(etag, version):
+            # Not with None in it: obstore refuses that.
+            known = {"e_tag": etag, "version": version}
+            options["mode"] = {name: value for name, value in known.items() if value is not None}
+    if put.tag is not None and keeps_tags:
         options["attributes"] = {ATTRIBUTE: str(put.tag)}
-    if put.create or put.tag is not None:
+    if put.condition is not None or put.tag is not None:
         # A part is one request, so that it is there whole or not at all, with one kind of ETag.
         options["use_multipart"] = False
     return options
@@ -266,20 +328,22 @@ def _found(response: Any, data: Any) -> Found:
     span = Span(start, stop) if len(data) == stop - start else Span(0, 0)
     # A web server may know no ETags; when it was changed, and to what size, has to do then.
     etag = meta["e_tag"] or f"{meta['last_modified']}, {meta['size']}"
-    return Found(data, span, meta["size"], etag, Tag.parse(response.attributes.get(ATTRIBUTE)))
+    tag = Tag.parse(response.attributes.get(ATTRIBUTE))
+    return Found(data, span, meta["size"], etag, meta["version"], tag)
 
 
-def _outcome(request: Get | Head | Put | Delete, error: Exception) -> Outcome:
+def _outcome(request: BackendRequest, error: Exception) -> Outcome:
     """What an error of obstore means, or the error itself where it means nothing that is expected."""
     match request:
         case Get() | Head() if isinstance(error, _ABSENT):
             return Missing()
         case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
             return OutOfRange()
-        case Put(create=True) if isinstance(error, AlreadyExistsError):
-            return AlreadyExists()
-        # MinIO may refuse a conditional PUT and close the connection before it has read the body.
-        case Put(create=True, tag=Tag()) if isinstance(error, GenericError):
+        # "Not found" is what some say of a condition on an object that is gone.
+        case Put(condition=IfAbsent() | IfMatch()) if isinstance(error, _REFUSALS):
+            return Refused()
+        # A time-out, or a connection that was closed: MinIO closes some that it refuses, before it has read the body.
+        case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
             return Lost(error)
     if isinstance(error, BaseError) and (safe := _without_password(str(error))) != str(error):
         raise type(error)(safe) from None

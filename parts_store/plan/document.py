@@ -7,11 +7,13 @@ changes a member, that member changes and no other.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
 from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.codecs import ShardingCodec
@@ -24,6 +26,7 @@ from zarr.registry import get_codec_class
 
 from parts_store.errors import PartsConfigError, UnknownTransformerError, describe
 from parts_store.plan.keys import ChunkKeyEncoding
+from parts_store.plan.ranges import Wanted
 from parts_store.plan.spec import NAME, ConcatParts
 
 type Document = dict[str, Any]
@@ -46,18 +49,58 @@ class ShardIndex:
     slots: int
     # The type of its numbers, None where other codecs than `bytes` and `crc32c` encode it.
     dtype: str | None
+    has_checksum: bool
 
     @property
     def request(self) -> ByteRequest:
         """The request by which zarr reads the index."""
         return SuffixByteRequest(self.nbytes) if self.location == "end" else RangeByteRequest(0, self.nbytes)
 
-    def may_have_holes(self, index: memoryview) -> bool:
+    @property
+    def is_understood(self) -> bool:
+        """Whether the index tells us what it tells zarr."""
+        return self.dtype is not None
+
+    def is_sound(self, index: bytes) -> bool:
+        """Whether the index fits its checksum."""
+        return self._table(index) is not None
+
+    def may_have_holes(self, index: bytes) -> bool:
         """Whether the index says of some inner chunk, or might say, that there is none."""
-        if self.dtype is None or len(index) < self.slots * 16:
-            return True
-        slots = np.frombuffer(index[: self.slots * 16], self.dtype).reshape(self.slots, 2)
-        return bool((slots == _EMPTY).all(axis=1).any())
+        table = self._table(index)
+        return table is None or bool(_is_hole(table).any())
+
+    def slots_of(self, index: bytes, wanted: Sequence[Wanted]) -> tuple[int, ...] | None:
+        """Which inner chunks these ranges are; None if the index does not tell, for it has holes or names one twice."""
+        table = self._table(index)
+        if table is None or _is_hole(table).any():
+            return None
+        slots = {(start, start + nbytes): slot for slot, (start, nbytes) in enumerate(table.tolist())}
+        if len(slots) < self.slots:
+            return None
+        found = [slots.get((each.start, each.end)) if isinstance(each, RangeByteRequest) else None for each in wanted]
+        return tuple(slot for slot in found if slot is not None) if None not in found else None
+
+    def ranges_of(self, index: bytes, slots: Sequence[int]) -> tuple[RangeByteRequest | None, ...] | None:
+        """Where these inner chunks are, None where there is none; None if the index does not tell."""
+        table = self._table(index)
+        if table is None:
+            return None
+        holes = _is_hole(table)
+        rows = table.tolist()
+        return tuple(None if holes[slot] else RangeByteRequest(rows[slot][0], sum(rows[slot])) for slot in slots)
+
+    def _table(self, index: bytes) -> NDArray[np.uint64] | None:
+        """The offset and size of every inner chunk, None if other codecs than we know encode them, or it is damaged."""
+        table, checksum = index[: self.slots * 16], index[self.slots * 16 :]
+        expected = google_crc32c.value(table).to_bytes(4, "little") if self.has_checksum else b""
+        if self.dtype is None or len(table) < self.slots * 16 or checksum != expected:
+            return None
+        return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
+
+
+def _is_hole(table: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    return np.all(table == _EMPTY, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +111,13 @@ class ArrayRecord:
     parts: ConcatParts
     encoding: ChunkKeyEncoding
     shard_index: ShardIndex | None
+
+    @property
+    def ends_in_checksum(self) -> bool:
+        """Whether the last bytes of every chunk are a checksum of those before."""
+        codecs = self.stored.get("codecs")
+        last = codecs[-1] if isinstance(codecs, list) and codecs else None
+        return (last.get("name") if isinstance(last, dict) else last) == "crc32c"
 
 
 def parse(data: bytes) -> Document | None:
@@ -234,14 +284,15 @@ def shard_index_of(served: Document) -> ShardIndex | None:
     )
     for each in codec.index_codecs:
         nbytes = each.compute_encoded_size(nbytes, spec)
-    return ShardIndex(nbytes, codec.index_location, slots, _index_dtype(codec))
+    dtype, has_checksum = _index_encoding(codec)
+    return ShardIndex(nbytes, codec.index_location, slots, dtype, has_checksum)
 
 
-def _index_dtype(codec: ShardingCodec) -> str | None:
-    described = [each.to_dict() for each in codec.index_codecs]
-    orders = {"little": "<u8", "big": ">u8"}
-    for endian, dtype in orders.items():
-        plain: dict[str, Any] = {"name": "bytes", "configuration": {"endian": endian}}
-        if described in ([plain], [plain, {"name": "crc32c"}]):
-            return dtype
-    return None
+def _index_encoding(codec: ShardingCodec) -> tuple[str | None, bool]:
+    """The type of the index's numbers, None if its encoding is not one that we know; and if a checksum follows."""
+    first, *rest = (each.to_dict() for each in codec.index_codecs)
+    has_checksum = rest == [{"name": "crc32c"}]
+    for endian, dtype in (("little", "<u8"), ("big", ">u8")):
+        if first == {"name": "bytes", "configuration": {"endian": endian}} and (has_checksum or not rest):
+            return dtype, has_checksum
+    return None, False

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from typing import Final, Literal, assert_never
 
 from parts_store.errors import PartsConfigError, describe
@@ -73,6 +74,8 @@ class Chunk:
 
     chunk_key: str
     parts: ConcatParts
+    # The path of its array.
+    array: str = ""
 
     @cached_property
     def part_keys(self) -> tuple[str, ...]:
@@ -88,6 +91,17 @@ class Chunk:
     def anchor_key(self) -> str:
         """The key of the part whose existence is the chunk's."""
         return self.part_keys[self.parts.anchor]
+
+    @property
+    def relative(self) -> str:
+        """The key, relative to its array: what stays when the array is moved."""
+        return self.chunk_key.removeprefix(f"{self.array}/" if self.array else "")
+
+    @cached_property
+    def side_folder(self) -> str:
+        """The folder of what the write protocol keeps of this chunk; by a digest, for keys are prefixes of others."""
+        digest = blake2b(self.relative.encode(), digest_size=16).hexdigest()
+        return join(self.array, f"{PROTOCOL_FOLDER}/{digest}")
 
 
 def split(key: str) -> tuple[str, str]:

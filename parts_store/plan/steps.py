@@ -6,9 +6,30 @@ their outcomes. What may be expected to fail comes back as an outcome; everythin
 
 from collections.abc import Buffer, Generator
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 from parts_store.plan.ranges import Span, Wanted
 from parts_store.plan.tags import Tag
+
+# How often a request is made again, that was refused for no reason or not answered, or lost a race.
+MAX_TRIES: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class IfAbsent:
+    """Only if there is no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class IfMatch:
+    """Only if the object is still the one that had this ETag, and this version where the store counts them."""
+
+    etag: str | None
+    version: str | None
+
+
+type Condition = IfAbsent | IfMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +51,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Put:
-    """Write an object, whole."""
+    """Write an object, whole.
+
+    A backend that cannot keep the tag gives the object an ETag instead that no object at this key had before.
+    """
 
     key: str
     data: Buffer
     tag: Tag | None
-    # Only if there is none yet.
-    create: bool
+    # None: whatever is there.
+    condition: Condition | None
     why: str
 
 
@@ -49,13 +73,38 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class List:
+    """Ask for all objects in a folder, and below it."""
+
+    folder: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Let an object take the place of another, or of none, at once and with its ETag; only on a local disk."""
+
+    source: str
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Be the only one who holds this lock until the steps have ended, however they end; only on a local disk."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Let the `repeat`-th moment pass before trying again; each is longer than the one before."""
 
     repeat: int
 
 
-type Request = Get | Head | Put | Delete | Wait
+type Request = Get | Head | Put | Delete | List | Move | Lock | Wait
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +115,18 @@ class Found:
     span: Span
     nbytes: int
     etag: str | None
+    version: str | None
     tag: Tag | None
 
     @property
     def generation(self) -> str | None:
         """The write that the object belongs to, None if it does not say."""
         return None if self.tag is None else self.tag.generation
+
+    @property
+    def unchanged(self) -> IfMatch:
+        """The condition that the object is still this one."""
+        return IfMatch(self.etag, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +140,80 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The object was written, or the objects removed."""
+class Entry:
+    """An object in a listing."""
+
+    key: str
+    nbytes: int
+    etag: str | None
+    # By the clock of the store.
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class AlreadyExists:
-    """Nothing was written, for there is such an object."""
+class Listed:
+    """The objects of a listing, in no order."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The object was written or moved, the objects removed, the lock taken, the moment passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was done: the condition is not met, somebody holds the lock, or the store says so for no reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """No answer came: the object may have been written or not."""
+    """No answer came: what was asked for may have been done, or not, or be done at any later time."""
 
     error: Exception
 
 
-def content(outcome: "Outcome") -> bytes | None:
+type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost
+type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+
+
+def content(outcome: Outcome) -> bytes | None:
     """The bytes of an object that was read whole, None if there is none."""
     return bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
 
 
-type Outcome = Found | Missing | OutOfRange | Done | AlreadyExists | Lost
-type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+def head(key: str, why: str) -> Steps[Found | None]:
+    """An object's size, ETag and tag; None if there is no such object."""
+    (outcome,) = yield (Head(key, why),)
+    return outcome if isinstance(outcome, Found) else None
+
+
+def get(key: str, why: str) -> Steps[Found | None]:
+    """An object, whole; None if there is no such object."""
+    (outcome,) = yield (Get(key, None, why),)
+    return outcome if isinstance(outcome, Found) else None
+
+
+def remove(keys: tuple[str, ...], why: str) -> Steps[None]:
+    """Objects, gone; raises if no answer tells so."""
+    yield from _insist(Delete(keys, why))
+
+
+def put_if_absent(key: str, data: Buffer, why: str) -> Steps[None]:
+    """An object, written unless there is one; raises if no answer tells that there is."""
+    yield from _insist(Put(key, data, None, IfAbsent(), why))
+
+
+def _insist(request: Request) -> Steps[None]:
+    """A request that may be made twice, until it is answered."""
+    # MinIO closes the connection after a refusal, and whoever uses it next gets no answer.
+    outcome: Outcome = Missing()
+    for repeat in range(MAX_TRIES):
+        if repeat:
+            yield (Wait(repeat),)
+        (outcome,) = yield (request,)
+        if not isinstance(outcome, Lost):
+            return
+    if isinstance(outcome, Lost):
+        raise outcome.error

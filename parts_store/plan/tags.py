@@ -1,6 +1,6 @@
 """The tag that every part of one write carries, and by which a mixture of two writes is known.
 
-1;<generation: 32 hex digits>;<mode: c or s>;<size of each part, with commas>
+1;<generation: 32 hex digits>;<mode>;<size of each part, with commas>
 """
 
 import re
@@ -10,10 +10,14 @@ from typing import Final, Literal
 
 ATTRIBUTE: Final = "partsgen"
 _VERSION = "1"
-_FORM = re.compile(r"1;([0-9a-f]{32});([cs]);([0-9]{1,20}(?:,[0-9]{1,20}){0,63})")
+_FORM = re.compile(r"1;([0-9a-f]{32});([csum]);([0-9]{1,20}(?:,[0-9]{1,20}){0,63})")
 
-type Mode = Literal["c", "s"]
-"""How a chunk was written: by a bare create, or over another one."""
+type Mode = Literal["c", "s", "u", "m"]
+"""How a chunk was written: `c` by a bare create, `s` with a staged copy; `u` and `m` the same, under the condition that
+the chunk was still what its writer had seen."""
+
+
+_MODES: dict[str, Mode] = {"c": "c", "s": "s", "u": "u", "m": "m"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,17 @@ class Tag:
         if found is None:
             return None
         generation, mode, sizes = found.groups()
-        return Tag(generation, "c" if mode == "c" else "s", tuple(int(size) for size in sizes.split(",")))
+        return Tag(generation, _MODES[mode], tuple(int(size) for size in sizes.split(",")))
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether there is, or was, a staged copy of this write."""
+        return self.mode in ("s", "m")
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the write depended on what was there: it cannot come after another one that it did not see."""
+        return self.mode in ("u", "m")
 
     def __str__(self) -> str:
         return f"{_VERSION};{self.generation};{self.mode};{','.join(map(str, self.sizes))}"

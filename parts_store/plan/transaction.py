@@ -1,117 +1,128 @@
-"""The write of all parts of a chunk as steps, in an order in which a crash never shows as a whole chunk.
+"""The write of all parts of a chunk as steps: all of them or none, whatever crashes and whoever else writes.
 
-Decides the order. Where the process ends after each step:
+The anchor is the commit record: whose generation it carries is the chunk's write. What the process leaves behind if it
+ends after each step:
 
-| create, after                | what is there            | what a reader says               |
-|------------------------------|--------------------------|----------------------------------|
-| some parts but not the anchor| orphans                  | no chunk                         |
-| the anchor                   | the whole chunk          | the chunk                        |
+| create                        | what is there                     | what a reader says            |
+|-------------------------------|-----------------------------------|-------------------------------|
+| some parts but not the anchor | orphans                           | as before: no chunk           |
+| the anchor                    | the whole chunk                   | the new chunk                 |
 
-| overwrite, after             | what is there            | what a reader says               |
-|------------------------------|--------------------------|----------------------------------|
-| (no tags: the old parts)     | old anchor alone         | `IncompleteChunkError`           |
-| the anchor                   | new anchor, old or no parts | `IncompleteChunkError`        |
-| all parts                    | the whole chunk          | the chunk                        |
+| overwrite                     | what is there                     | what a reader says            |
+|-------------------------------|-----------------------------------|-------------------------------|
+| the staged copy               | the old chunk, and a leftover     | as before                     |
+| the anchor                    | new anchor, old parts, the copy   | the new chunk, from the copy  |
+| some or all parts             | the same, with newer parts        | the new chunk                 |
+| the staged copy removed       | the whole chunk                   | the new chunk                 |
 
-| delete, after                | what is there            | what a reader says               |
-|------------------------------|--------------------------|----------------------------------|
-| the anchor                   | orphans                  | no chunk                         |
-| all parts                    | nothing                  | no chunk                         |
+| delete                        | what is there                     | what a reader says            |
+|-------------------------------|-----------------------------------|-------------------------------|
+| the anchor                    | orphans                           | no chunk                      |
+| the other parts               | nothing                           | no chunk                      |
+
+Orphans are hidden, overwritten by the next write, and collected by `upkeep`; so are leftovers. A local disk has neither
+tags nor conditions: `journal` is its variant.
+
+Nothing is ever decided from a refusal alone: who is there is asked for, by the generation first and the ETag second.
+A request without an answer may have been carried out, or be carried out at any later time. A cancelled one is the
+same: its writer is gone, and the next one, or a reader, finds what a crash leaves behind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
+from parts_store.plan import journal
 from parts_store.plan.keys import Chunk
-from parts_store.plan.reading import head
-from parts_store.plan.steps import AlreadyExists, Delete, Found, Head, Lost, Put, Steps
+from parts_store.plan.rules import Level, Means, Rules
+from parts_store.plan.steps import MAX_TRIES, Steps, head, remove
 from parts_store.plan.tags import Mode, Tag
+from parts_store.plan.versions import Absent, Seen, Version
+from parts_store.plan.writer import SLOW, WHOSE, End, Writer
 
-# How often in a row an answer may be lost before the error is the caller's.
-MAX_LOST = 4
 
+def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None = None) -> Steps[None]:
+    """All parts of a chunk, over whatever is there.
 
-def write(chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool) -> Steps[None]:
-    """All parts of a chunk, over whatever is there."""
-    # Without tags a create that finds some parts missing would fill them in, and nobody could tell.
-    is_new = has_tags or (yield from head(chunk)) is None
-    if is_new and (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
+    If `seen` tells what the chunk was when its new value was decided upon, it still is that when the value is written:
+    `ConcurrentWriteError` if not.
+    """
+    if rules.means is Means.LOCKS:
+        yield from journal.write(chunk, data, rules, seen)
         return
-    anchor, others = _puts(chunk, data, generation(), "s", has_tags=has_tags, create=False)
-    if others and not has_tags:
-        # Without tags nobody could tell the old parts from the new: better none than a mixture.
-        yield (Delete(chunk.other_keys, "the old parts"),)
-    # The anchor first: until it is there, the chunk is the old one.
-    yield (anchor,)
-    if others:
-        yield others
+    if len(data) == 1:
+        end, error = yield from _write_single(chunk, data, rules, seen)
+    else:
+        end, error = yield from _write_parts(chunk, data, rules, seen)
+    if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
+        raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
+    # A write that nothing was read for comes just before the one that it lost to, and is finished.
+    if end is End.CROWDED_OUT:
+        raise ConcurrentWriteError(chunk.chunk_key, f"others changed it {MAX_TRIES} times while it was written")
+    if end is End.SUPERSEDED and seen is not None:
+        raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
 
 
-def write_if_absent(
-    chunk: Chunk, data: Sequence[memoryview], *, generation: Callable[[], str], has_tags: bool
-) -> Steps[None]:
+def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> Steps[None]:
     """All parts of a chunk, unless there is one."""
-    if not has_tags and (yield from head(chunk)) is not None:
+    if rules.means is Means.LOCKS:
+        yield from journal.write_if_absent(chunk, data, rules)
+    elif not rules.has_conditions and (yield from head(chunk.anchor_key, "whether the chunk exists")) is not None:
         return
-    if (yield from create(chunk, data, generation=generation(), has_tags=has_tags)):
+    elif len(data) == 1:
+        yield from _write_single(chunk, data, rules, Absent())
+    else:
+        # Whoever is there, was so before us or after us: both are what was asked for.
+        yield from _write_parts(chunk, data, rules, Absent())
+
+
+def delete(chunk: Chunk, rules: Rules, seen: Seen | None = None) -> Steps[None]:
+    """The chunk, gone: the anchor first, for then there is none.
+
+    Object stores know no conditional delete: `seen` is compared just before it, and what somebody writes between the
+    two is gone too.
+    """
+    if rules.means is Means.LOCKS:
+        yield from journal.delete(chunk, rules, seen)
         return
-    if (yield from head(chunk)) is not None:
-        return
-    # Orphans of a chunk that was not finished, or is gone, are in the way.
-    if not has_tags:
-        yield (Delete(chunk.other_keys, "orphans"),)
-        yield from create(chunk, data, generation=generation(), has_tags=has_tags)
-        return
-    tagged = generation()
-    # The anchor decides who is first; only who was may touch the parts.
-    anchor, _ = _puts(chunk, data, tagged, "s", has_tags=True, create=True)
-    if (yield from _create_all((anchor,))):
-        _, others = _puts(chunk, data, tagged, "s", has_tags=True, create=False)
-        yield others
+    if seen is not None:
+        now = yield from head(chunk.anchor_key, WHOSE)
+        if not seen.is_still(now):
+            raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
+    for _ in range(MAX_TRIES):
+        yield from remove((chunk.anchor_key,), "the chunk")
+        # Where others may write, their parts are not ours to remove: an anchor alone cannot be half of something.
+        if rules.level is not Level.WRITERS and chunk.other_keys:
+            yield from remove(chunk.other_keys, "the rest of the chunk")
+        if rules.level is not Level.FULL:
+            return
+        if (yield from head(chunk.anchor_key, "whether somebody wrote it meanwhile")) is None:
+            return
+    raise ConcurrentWriteError(chunk.chunk_key, f"it was written again {MAX_TRIES} times while it was deleted")
 
 
-def create(chunk: Chunk, data: Sequence[memoryview], *, generation: str, has_tags: bool) -> Steps[bool]:
-    """All parts of a chunk, if none of them is there; returns whether they were written."""
-    anchor, others = _puts(chunk, data, generation, "c", has_tags=has_tags, create=True)
-    for batch in (others, (anchor,)):
-        if batch and not (yield from _create_all(batch)):
-            return False
-    return True
+# What became of a write, and the error of a request of it that got no answer.
+type _Ended = tuple[End, Exception | None]
 
 
-def _create_all(puts: tuple[Put, ...]) -> Steps[bool]:
-    """Whether all of these objects are ours: an answer that was lost is asked for."""
-    outcomes = yield puts
-    for _ in range(MAX_LOST):
-        lost = [put for put, outcome in zip(puts, outcomes, strict=True) if isinstance(outcome, Lost)]
-        if any(isinstance(outcome, AlreadyExists) for outcome in outcomes):
-            return False
-        if not lost:
-            return True
-        found = yield tuple(Head(put.key, "whether it was written") for put in lost)
-        again = []
-        for put, now in zip(lost, found, strict=True):
-            if not isinstance(now, Found):
-                again.append(put)
-            elif put.tag is None or now.generation != put.tag.generation:
-                return False
-        if not again:
-            return True
-        puts = tuple(again)
-        outcomes = yield puts
-    raise next(outcome.error for outcome in outcomes if isinstance(outcome, Lost))
+def _write_single(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
+    """A chunk of one part: one PUT is the transaction."""
+    writer = Writer(chunk, rules, _tag(data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
+    condition = None if seen is None or not rules.has_conditions else seen.condition
+    return (yield from writer.commit(condition, seen)), writer.lost
 
 
-def delete(chunk: Chunk) -> Steps[None]:
-    """All parts of a chunk, gone: the anchor first, for then there is no chunk."""
-    yield (Delete((chunk.anchor_key,), "the chunk"),)
-    if chunk.other_keys:
-        yield (Delete(chunk.other_keys, "the rest of the chunk"),)
+def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
+    if rules.level is not Level.FULL and not isinstance(seen, Version):
+        creation = Writer(chunk, rules, _tag(data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
+        end = yield from creation.create()
+        if end is not End.SUPERSEDED:
+            return end, creation.lost
+    if isinstance(seen, Absent) and (yield from head(chunk.anchor_key, "whether the chunk exists")) is not None:
+        return End.SUPERSEDED, None
+    # A generation of its own: what an attempt on another path left behind must not be taken for this one.
+    writer = Writer(chunk, rules, _tag(data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
+    return (yield from writer.write_staged(seen)), writer.lost
 
 
-def _puts(
-    chunk: Chunk, data: Sequence[memoryview], generation: str, mode: Mode, *, has_tags: bool, create: bool
-) -> tuple[Put, tuple[Put, ...]]:
-    """The write of the anchor, and those of the other parts."""
-    tag = Tag(generation, mode, tuple(each.nbytes for each in data)) if has_tags else None
-    puts = [Put(key, each, tag, create, "part of a chunk") for key, each in zip(chunk.part_keys, data, strict=True)]
-    return puts.pop(chunk.parts.anchor), tuple(puts)
+def _tag(data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
+    return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data))

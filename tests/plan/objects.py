@@ -3,24 +3,34 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import md5
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
+from parts_store.plan.attempt import Knobs
 from parts_store.plan.keys import Chunk
 from parts_store.plan.ranges import Span, Wanted
-from parts_store.plan.reading import Knobs
+from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import (
-    AlreadyExists,
     Delete,
     Done,
+    Entry,
     Found,
     Get,
     Head,
+    IfAbsent,
+    IfMatch,
+    List,
+    Listed,
+    Lock,
     Missing,
+    Move,
     Outcome,
     OutOfRange,
     Put,
+    Refused,
     Request,
     Steps,
     Wait,
@@ -38,20 +48,22 @@ class Stored:
 
 
 class Objects:
-    """A bucket that keeps tags or does not, and writes down what it is asked."""
+    """A bucket that keeps tags, or a local disk that does not; it writes down what it is asked."""
 
-    def __init__(self, *, has_tags: bool) -> None:
+    def __init__(self, *, has_tags: bool, has_unique_etags: bool = True) -> None:
         self.has_tags = has_tags
+        self.has_unique_etags = has_unique_etags
         self.stored: dict[str, Stored] = {}
         self.asked: list[Request] = []
         self.batches = 0
         self._etags = itertools.count()
 
     def put(self, key: str, data: bytes, tag: Tag | None = None) -> None:
-        self.stored[key] = Stored(data, tag if self.has_tags else None, f"etag {next(self._etags)}")
+        etag = f"etag {next(self._etags)}" if self.has_unique_etags else md5(data, usedforsecurity=False).hexdigest()
+        self.stored[key] = Stored(data, tag if self.has_tags else None, etag)
 
     def copy(self) -> "Objects":
-        other = Objects(has_tags=self.has_tags)
+        other = Objects(has_tags=self.has_tags, has_unique_etags=self.has_unique_etags)
         other.stored = dict(self.stored)
         other._etags = itertools.count(1000)
         return other
@@ -65,26 +77,53 @@ class Objects:
         match request:
             case Wait():
                 return Done()
+            case Lock():
+                assert not self.has_tags, "only a local disk has locks"
+                return Done()
+            case Move(source, target):
+                assert not self.has_tags, "only a local disk has renames"
+                if source not in self.stored:
+                    return Missing()
+                self.stored[target] = self.stored.pop(source)
+                return Done()
+            case List(folder):
+                return self._listed(f"{folder}/" if folder else "")
             case Delete(keys):
                 for key in keys:
                     self.stored.pop(key, None)
                 return Done()
-            case Put(key, data, tag, create):
-                if create and key in self.stored:
-                    return AlreadyExists()
-                self.put(key, bytes(memoryview(data)), tag)
-                return Done()
-            case Get(key) | Head(key) if key not in self.stored:
-                return Missing()
-            case Head(key):
-                return self._found(key, Span(0, 0))
-            case Get(key, wanted):
-                span = requested(wanted, len(self.stored[key].data))
-                return OutOfRange() if span is None else self._found(key, span)
+            case Put():
+                return self._put(request)
+            case Get() | Head():
+                return self._look(request)
+
+    def _put(self, put: Put) -> Outcome:
+        is_met = {
+            None: True,
+            IfAbsent(): put.key not in self.stored,
+            IfMatch(self.stored[put.key].etag if put.key in self.stored else "none", None): True,
+        }
+        if not is_met.get(put.condition, False):
+            return Refused()
+        self.put(put.key, bytes(memoryview(put.data)), put.tag)
+        return Done()
+
+    def _look(self, request: Get | Head) -> Outcome:
+        if request.key not in self.stored:
+            return Missing()
+        if isinstance(request, Head):
+            return self._found(request.key, Span(0, 0))
+        span = requested(request.wanted, len(self.stored[request.key].data))
+        return OutOfRange() if span is None else self._found(request.key, span)
+
+    def _listed(self, start: str) -> Listed:
+        long_ago = datetime(2000, 1, 1, tzinfo=UTC)
+        below = {key: each for key, each in self.stored.items() if key.startswith(start)}
+        return Listed(tuple(Entry(key, len(each.data), each.etag, long_ago) for key, each in below.items()))
 
     def _found(self, key: str, span: Span) -> Found:
         each = self.stored[key]
-        return Found(each.data[span.start : span.stop], span, len(each.data), each.etag, each.tag)
+        return Found(each.data[span.start : span.stop], span, len(each.data), each.etag, None, each.tag)
 
     def run[T](self, steps: Steps[T]) -> T:
         """Carries out all steps, and returns what they return."""
@@ -179,5 +218,17 @@ def chunk_of(declared: Mapping[str, int | None]) -> Chunk:
     return Chunk(KEY, ConcatParts(objects))
 
 
+def means(*, has_tags: bool) -> Means:
+    return Means.TAGS if has_tags else Means.LOCKS
+
+
 def knobs(*, has_tags: bool, max_gap: int = 0, max_nbytes: int = 1000, retries: int = 2) -> Knobs:
-    return Knobs(max_gap=max_gap, max_nbytes=max_nbytes, retries=retries, has_tags=has_tags)
+    return Knobs(max_gap=max_gap, max_nbytes=max_nbytes, retries=retries, means=means(has_tags=has_tags))
+
+
+def rules(
+    *, has_tags: bool, level: Level = Level.WRITERS, has_unique_etags: bool = True, first_generation: int = 0
+) -> Rules:
+    """Rules with generations that count."""
+    numbers = itertools.count(first_generation)
+    return Rules(level, means(has_tags=has_tags), has_tags, has_unique_etags, lambda: f"{next(numbers):032x}")

@@ -4,8 +4,10 @@ import copy
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import google_crc32c
 import numpy as np
 import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
@@ -507,7 +509,7 @@ def test_the_size_of_the_shard_index_is_zarrs_own(
 def test_the_second_examples_index_has_the_size_that_its_parts_say() -> None:
     record = read_array(json.loads(SECOND_EXAMPLE), "a")
     assert record is not None
-    assert record.shard_index == ShardIndex(1604, "end", 100, "<u8")
+    assert record.shard_index == ShardIndex(1604, "end", 100, "<u8", has_checksum=True)
 
 
 @pytest.mark.parametrize(
@@ -536,36 +538,89 @@ def test_an_index_without_a_size_of_its_own_is_no_index_that_we_know(codec: str)
 
 
 def test_the_index_is_asked_for_as_zarr_does() -> None:
-    assert ShardIndex(20, "end", 1, "<u8").request == SuffixByteRequest(20)
-    assert ShardIndex(20, "start", 1, "<u8").request == RangeByteRequest(0, 20)
+    assert ShardIndex(20, "end", 1, "<u8", has_checksum=True).request == SuffixByteRequest(20)
+    assert ShardIndex(20, "start", 1, "<u8", has_checksum=True).request == RangeByteRequest(0, 20)
 
 
 @pytest.mark.parametrize("dtype", ["<u8", ">u8"])
-@pytest.mark.parametrize("checksum", [b"", b"\xff" * 4, b"\0" * 4])
-def test_an_index_has_holes_where_offset_and_length_are_both_the_largest_number(dtype: str, checksum: bytes) -> None:
-    largest = 2**64 - 1
-    values = (0, 5, largest - 1, largest)
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_an_index_has_holes_where_offset_and_length_are_both_the_largest_number(dtype: str, has_checksum: bool) -> None:
+    values = (0, 5, LARGEST - 1, LARGEST)
     for slots in range(3):
         for numbers in itertools.product(values, repeat=2 * slots):
-            index = np.array(numbers, dtype).tobytes() + checksum
+            index = encoded_index(numbers, dtype, has_checksum=has_checksum)
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
-            described = ShardIndex(len(index), "end", slots, dtype)
-            assert described.may_have_holes(memoryview(index)) is ((largest, largest) in pairs), pairs
+            described = ShardIndex(len(index), "end", slots, dtype, has_checksum)
+            assert described.may_have_holes(index) is ((LARGEST, LARGEST) in pairs), pairs
 
 
-def test_an_index_that_cannot_be_read_may_have_holes() -> None:
-    dense = np.zeros((2, 2), "<u8").tobytes()
-    assert not ShardIndex(32, "end", 2, "<u8").may_have_holes(memoryview(dense))
-    assert ShardIndex(32, "end", 2, None).may_have_holes(memoryview(dense))
-    assert ShardIndex(32, "end", 2, "<u8").may_have_holes(memoryview(dense[:-1]))
-    assert ShardIndex(32, "end", 2, "<u8").may_have_holes(memoryview(b""))
+LARGEST = 2**64 - 1
 
 
-@pytest.mark.parametrize(("index_codecs", "dtype"), [([BYTES], "<u8"), ([BYTES, CRC], "<u8"), ([BIG, CRC], ">u8")])
-def test_an_index_of_plain_numbers_is_known_as_such(index_codecs: list[Document], dtype: str) -> None:
+def encoded_index(numbers: Sequence[int], dtype: str = "<u8", *, has_checksum: bool = True) -> bytes:
+    """Offsets and lengths as the specification of shards has them."""
+    table = b"".join(number.to_bytes(8, "little" if dtype == "<u8" else "big") for number in numbers)
+    return table + (google_crc32c.value(table).to_bytes(4, "little") if has_checksum else b"")
+
+
+def test_an_index_that_cannot_be_read_may_have_holes_and_tells_nothing() -> None:
+    dense = encoded_index([0, 5, 5, 5], has_checksum=False)
+    plain = ShardIndex(32, "end", 2, "<u8", has_checksum=False)
+    checked = ShardIndex(36, "end", 2, "<u8", has_checksum=True)
+    wanted = [RangeByteRequest(0, 5)]
+    assert not plain.may_have_holes(dense)
+    assert not checked.may_have_holes(encoded_index([0, 5, 5, 5]))
+    for index, data in [
+        (ShardIndex(32, "end", 2, None, has_checksum=False), dense),
+        (plain, dense[:-1]),
+        (plain, dense + b"x"),
+        (plain, b""),
+        (checked, dense),
+        (checked, dense + bytes(4)),
+        (checked, b"x" + encoded_index([0, 5, 5, 5])[1:]),
+    ]:
+        assert index.may_have_holes(data)
+        assert index.slots_of(data, wanted) is None
+        assert index.ranges_of(data, [0]) is None
+
+
+def test_ranges_tell_which_inner_chunks_they_are_if_every_one_has_a_place_of_its_own() -> None:
+    index = ShardIndex(52, "end", 3, "<u8", has_checksum=True)
+    dense = encoded_index([10, 5, 0, 10, 15, 1])
+    assert index.slots_of(dense, [RangeByteRequest(0, 10), RangeByteRequest(15, 16)]) == (1, 2)
+    assert index.slots_of(dense, []) == ()
+    # What is no inner chunk is not guessed at.
+    other: list[Any] = [RangeByteRequest(0, 9), RangeByteRequest(1, 10), SuffixByteRequest(1), None]
+    for wanted in other:
+        assert index.slots_of(dense, [RangeByteRequest(0, 10), wanted]) is None
+    # zarr has filled in a hole already; and two at one place may come apart.
+    for numbers in ([10, 5, LARGEST, LARGEST, 15, 1], [0, 10, 0, 10, 15, 1]):
+        assert index.slots_of(encoded_index(numbers), [RangeByteRequest(15, 16)]) is None
+
+
+def test_inner_chunks_are_where_the_index_says_and_nowhere_where_it_has_a_hole() -> None:
+    index = ShardIndex(52, "end", 3, "<u8", has_checksum=True)
+    data = encoded_index([10, 5, LARGEST, LARGEST, 15, 1])
+    assert index.ranges_of(data, [2, 1, 0]) == (RangeByteRequest(15, 16), None, RangeByteRequest(10, 15))
+
+
+@pytest.mark.parametrize(
+    ("index_codecs", "dtype", "has_checksum"),
+    [
+        ([BYTES], "<u8", False),
+        ([BYTES, CRC], "<u8", True),
+        ([BIG, CRC], ">u8", True),
+        ([BYTES, CRC, CRC], None, False),
+        ([BYTES, {"name": "offset", "configuration": {"offset": 5}}], None, False),
+    ],
+)
+def test_an_index_of_plain_numbers_is_known_as_such(
+    index_codecs: list[Document], dtype: str | None, has_checksum: bool
+) -> None:
     index = shard_index_of(complete(sharded(index_codecs)))
     assert index is not None
-    assert index.dtype == dtype
+    assert (index.dtype, index.has_checksum) == (dtype, has_checksum)
+    assert index.is_understood is (dtype is not None)
 
 
 # --- any document -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Keys: what zarr calls a chunk is one, nothing else is, and the array of a part is always among the candidates."""
 
 import itertools
+from hashlib import blake2b
 from typing import Any, Literal
 
 import pytest
@@ -169,6 +170,20 @@ def test_a_chunks_parts_lie_at_its_key_with_their_suffixes() -> None:
     chunk = Chunk("a/c/0/1", ConcatParts([".header", "", ".index"]))
     assert chunk.part_keys == ("a/c/0/1.header", "a/c/0/1", "a/c/0/1.index")
     assert chunk.anchor_key == "a/c/0/1"
+
+
+@pytest.mark.parametrize("array", PATHS)
+def test_what_is_kept_beside_a_chunk_lies_in_its_array_in_a_folder_of_its_own(array: str) -> None:
+    folders = {}
+    for relative in zarr_keys("default", "/", 1) + zarr_keys("default", "/", 2) + zarr_keys("v2", ".", 2):
+        chunk = Chunk(join(array, relative), ConcatParts([""]), array)
+        assert chunk.relative == relative
+        digest = blake2b(relative.encode(), digest_size=16).hexdigest()
+        # Below the array, so that no listing of a group shows it; by a digest, for `c/1` is a prefix of `c/1/0`.
+        assert chunk.side_folder == (f"{array}/" if array else "") + f".parts-txn/{digest}"
+        assert is_protocol_key(chunk.side_folder)
+        folders[relative] = chunk.side_folder
+    assert len(set(folders.values())) == len(folders)
 
 
 def test_no_part_of_one_chunk_is_a_chunk_or_a_part_of_another() -> None:

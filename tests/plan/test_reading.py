@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
@@ -10,10 +11,24 @@ from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartS
 from parts_store.plan import transaction
 from parts_store.plan.keys import Chunk
 from parts_store.plan.ranges import Wanted
-from parts_store.plan.reading import head, read, size
-from parts_store.plan.steps import Get, Head, Outcome, Request, Steps
+from parts_store.plan.reading import exists, read, size
+from parts_store.plan.rules import Level
+from parts_store.plan.staging import stage
+from parts_store.plan.steps import Get, Head, IfMatch, Outcome, Request, Steps
 from parts_store.plan.tags import Tag
-from tests.plan.objects import KEY, Objects, Returned, chunk_of, every_request, knobs, next_batch, pieces, sliced
+from tests.plan.objects import (
+    KEY,
+    Objects,
+    Returned,
+    chunk_of,
+    every_request,
+    knobs,
+    means,
+    next_batch,
+    pieces,
+    rules,
+    sliced,
+)
 
 LAYOUTS: list[dict[str, int | None]] = [
     {".h": 1, "": None, ".i": 2},
@@ -124,7 +139,8 @@ def test_a_read_with_its_anchor_costs_one_more_request_in_the_same_batch() -> No
     result = objects.run(read(chunk, [SuffixByteRequest(2)], knobs=knobs(has_tags=True), with_anchor=True))
     assert result is not None
     assert (objects.count(Get), objects.count(Head), objects.batches) == (1, 1, 1)
-    assert (result.version.generation, result.version.anchor_etag) == (OLD, objects.stored[KEY].etag)
+    assert result.version.generation == OLD
+    assert result.version.condition == IfMatch(objects.stored[KEY].etag, None)
 
 
 @EVERY_LAYOUT
@@ -179,40 +195,22 @@ def test_a_part_of_another_size_than_its_tag_says_is_named_with_both() -> None:
 def test_the_size_of_a_chunk_is_that_of_its_bytes(layout: dict[str, int | None], tagged: bool) -> None:
     for unsized in range(3):
         objects = Objects(has_tags=tagged)
-        assert objects.run(size(chunk_of(layout))) is None
-        assert objects.run(head(chunk_of(layout))) is None
+        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) is None
+        assert not objects.run(exists(chunk_of(layout)))
         fill(objects, parts_of(layout, unsized, 1), OLD)
-        assert objects.run(size(chunk_of(layout))) == sum(len(each) for each in objects.contents.values())
-        assert objects.count(Get) == 0
+        assert objects.run(exists(chunk_of(layout)))
+        nbytes = sum(len(each) for each in objects.contents.values())
+        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) == nbytes
+        # No part of it is read; on a disk, whether there is a journal is looked at.
+        assert not objects.keys_read & set(chunk_of(layout).part_keys)
+        assert objects.count(Get) == (0 if tagged or len(layout) == 1 else 2)
 
 
 # --- somebody writes at the same time -----------------------------------------------------------------------------
 
 
-class Interleaved:
-    """A read, one request at a time, between whose requests others may act."""
-
-    def __init__(self, objects: Objects, chunk: Chunk, wanted: Wanted) -> None:
-        self.objects = objects
-        self.steps = read(chunk, [wanted], knobs=knobs(has_tags=objects.has_tags))
-
-    def run(self) -> Iterator[None]:
-        """Stops after every request; returns the bytes, None, or the name of the error."""
-        batch = next_batch(self.steps)
-        while not isinstance(batch, Returned):
-            outcomes: list[Outcome] = []
-            for request in batch:
-                outcomes.append(self.objects.perform(request))
-                yield
-            batch = next_batch(self.steps, tuple(outcomes))
-        self.found = None if batch.value is None else b"".join(batch.value.values[0])
-
-
-def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes]) -> Iterator[Request]:
-    """An overwrite, one request at a time."""
-    numbers = itertools.count(7)
-    data = [memoryview(each) for each in parts.values()]
-    steps = transaction.write(chunk, data, generation=lambda: f"{next(numbers):032x}", has_tags=objects.has_tags)
+def requests_of[T](objects: Objects, steps: Steps[T], results: list[T]) -> Iterator[Request]:
+    """Steps, one request at a time, between which others may act."""
     batch = next_batch(steps)
     while not isinstance(batch, Returned):
         outcomes: list[Outcome] = []
@@ -220,64 +218,131 @@ def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes]) -> Iterator
             outcomes.append(objects.perform(request))
             yield request
         batch = next_batch(steps, tuple(outcomes))
+    results.append(batch.value)
 
 
-def read_amid_a_write(
-    chunk: Chunk, old: dict[str, bytes], new: dict[str, bytes], wanted: Wanted, pauses: tuple[int, int], *, tagged: bool
-) -> bytes | str | None:
+def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes] | None, level: Level) -> Steps[None]:
+    """An overwrite, or a deletion."""
+    by = rules(has_tags=objects.has_tags, level=level, has_unique_etags=objects.has_unique_etags, first_generation=7)
+    if parts is None:
+        return transaction.delete(chunk, by)
+    return transaction.write(chunk, [memoryview(each) for each in parts.values()], by)
+
+
+def read_amid(
+    objects: Objects, chunk: Chunk, wanted: Wanted, write: Steps[None], pauses: tuple[int, int]
+) -> bytes | None:
     """What is read where the writer makes some requests, then the reader some, then the writer the rest."""
-    objects = Objects(has_tags=tagged)
-    fill(objects, old, OLD)
-    reader, writer = Interleaved(objects, chunk, wanted), writing(objects, chunk, new)
-    running = reader.run()
-    before_reader, before_writer = pauses
-    for _ in itertools.islice(writer, before_reader):
+    found: list[Any] = []
+    steps = read(chunk, [wanted], knobs=knobs(has_tags=objects.has_tags), with_anchor=True)
+    reader, writer = requests_of(objects, steps, found), requests_of(objects, write, [])
+    for _ in itertools.islice(writer, pauses[0]):
         pass
-    try:
-        for _ in itertools.islice(running, before_writer):
+    for _ in itertools.islice(reader, pauses[1]):
+        pass
+    for each in (writer, reader):
+        for _ in each:
             pass
-        for _ in writer:
-            pass
-        for _ in running:
-            pass
-    except IncompleteChunkError as error:
-        # An error that blames no part would help nobody.
-        return "incomplete" if (*error.missing, *error.mixed) else "nothing is wrong"
-    except ConcurrentWriteError:
-        return "changing"
-    return reader.found
+    return None if found[0] is None else b"".join(found[0].values[0])
 
 
-@EVERY_LAYOUT
-def test_a_read_amid_an_overwrite_is_the_old_or_the_new_chunk_and_never_a_mixture(
-    layout: dict[str, int | None],
+WRITABLE = pytest.mark.parametrize(
+    "layout",
+    [layout for layout in LAYOUTS if list(layout.values()).count(None) < 2],
+    ids=lambda layout: "+".join(each or "main" for each in layout),
+)
+PLACES = pytest.mark.parametrize(
+    ("tagged", "unique"), [(True, True), (True, False), (False, True)], ids=["memory", "s3", "disk"]
+)
+
+
+@PLACES
+@pytest.mark.parametrize("level", Level)
+@WRITABLE
+def test_a_read_amid_an_overwrite_is_the_old_or_the_new_chunk_and_never_a_mixture_or_an_error(
+    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
 ) -> None:
     chunk = chunk_of(layout)
-    if len(chunk.parts.unsized) > 1:
-        return
-    for unsized in (1, 2, 3):
+    for unsized in (1, 3):
         old, new = parts_of(layout, 2, 1), parts_of(layout, unsized, 101)
         values = [b"".join(each.values()) for each in (old, new)]
-        for wanted in every_request(4):
-            for pauses in itertools.product(range(7), range(5)):
-                found = read_amid_a_write(chunk, old, new, wanted, pauses, tagged=True)
+        for wanted in (None, RangeByteRequest(0, 2), RangeByteRequest(1, 3), SuffixByteRequest(2)):
+            for pauses in itertools.product(range(15), range(7)):
+                objects = Objects(has_tags=tagged, has_unique_etags=unique)
+                fill(objects, old, OLD)
+                found = read_amid(objects, chunk, wanted, writing(objects, chunk, new, level), pauses)
                 # The writer finishes in the end, so that the read does too.
                 assert found in [sliced(value, wanted) for value in values], (wanted, pauses, unsized)
 
 
-@EVERY_LAYOUT
-def test_without_tags_a_read_around_a_whole_overwrite_is_the_old_or_the_new_chunk(
-    layout: dict[str, int | None],
+@PLACES
+@pytest.mark.parametrize("level", Level)
+@WRITABLE
+def test_a_read_amid_a_deletion_is_the_chunk_or_none(
+    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
 ) -> None:
     chunk = chunk_of(layout)
-    if len(chunk.parts.unsized) > 1:
-        return
-    for unsized in (1, 2, 3):
-        old, new = parts_of(layout, 2, 1), parts_of(layout, unsized, 101)
-        values = [b"".join(each.values()) for each in (old, new)]
-        for wanted, before_writer in itertools.product(every_request(5), range(8)):
-            found = read_amid_a_write(chunk, old, new, wanted, (0, before_writer), tagged=False)
-            assert found in [sliced(value, wanted) for value in values], (wanted, before_writer, unsized)
+    old = parts_of(layout, 2, 1)
+    for wanted in (None, RangeByteRequest(0, 2), SuffixByteRequest(2)):
+        for pauses in itertools.product(range(6), range(7)):
+            objects = Objects(has_tags=tagged, has_unique_etags=unique)
+            fill(objects, old, OLD)
+            found = read_amid(objects, chunk, wanted, writing(objects, chunk, None, level), pauses)
+            assert found in (sliced(b"".join(old.values()), wanted), None), (wanted, pauses)
+
+
+@EVERY_LAYOUT
+def test_a_read_writes_nothing_and_takes_no_lock(layout: dict[str, int | None]) -> None:
+    for tagged in (True, False):
+        objects = Objects(has_tags=tagged)
+        fill(objects, parts_of(layout, 2, 1), OLD)
+        contents = objects.contents
+        objects.run(read(chunk_of(layout), [None], knobs=knobs(has_tags=tagged), with_anchor=True))
+        assert all(isinstance(request, Get | Head) for request in objects.asked)
+        assert objects.contents == contents
+
+
+def test_a_read_after_an_interrupted_overwrite_costs_the_anchor_again_and_the_staged_copy() -> None:
+    layout: dict[str, int | None] = {".h": 1, "": None, ".i": 2}
+    chunk = chunk_of(layout)
+    old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
+    objects = Objects(has_tags=True)
+    fill(objects, old, OLD)
+    tag = Tag(NEW, "s", (1, 3, 2))
+    objects.perform(stage(chunk, [memoryview(each) for each in new.values()], tag))
+    objects.put(KEY, new[KEY], tag)
+    objects.asked.clear()
+    assert joined(objects, read(chunk, [None], knobs=knobs(has_tags=True))) == b"".join(new.values())
+    whole = len(objects.asked)
+    assert whole <= 3 + 1 + 1
+    # What is in the anchor alone needs no copy.
+    objects.asked.clear()
+    assert joined(objects, read(chunk, [RangeByteRequest(1, 4)], knobs=knobs(has_tags=True))) == new[KEY]
+    assert len(objects.asked) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "other write", "other parts", "no copy", "settle", "no json"])
+def test_a_staged_copy_that_is_not_what_it_should_be_is_no_copy(damage: str) -> None:
+    layout: dict[str, int | None] = {"": None, ".i": 2}
+    chunk = chunk_of(layout)
+    old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
+    objects = Objects(has_tags=True)
+    fill(objects, old, OLD)
+    tag = Tag(NEW, "s", (3, 2))
+    data = [memoryview(each) for each in new.values()]
+    copies: dict[str, Any] = {
+        "cut": bytes(memoryview(stage(chunk, data, tag).data))[:-1],
+        "other write": stage(chunk, data, Tag(OLD, "s", (3, 2))).data,
+        "other parts": stage(chunk_of({"": None, ".j": 2}), data, tag).data,
+        "no copy": b"",
+        "settle": stage(chunk, data, tag, "settle").data,
+        "no json": b"PARTSTXN1\n\x02\0\0\0{]ab",
+    }
+    objects.put(stage(chunk, data, tag).key, bytes(memoryview(copies[damage])), tag)
+    objects.put(KEY, new[KEY], tag)
+    with pytest.raises(IncompleteChunkError) as caught:
+        objects.run(read(chunk, [None], knobs=knobs(has_tags=True)))
+    assert caught.value.mixed == (f"{KEY}.i",)
 
 
 class Restless(Objects):

@@ -12,7 +12,7 @@ from parts_store.plan.tags import ATTRIBUTE, Mode, Tag
 
 GENERATION = "0123456789abcdef" * 2
 generations = st.text("0123456789abcdef", min_size=32, max_size=32)
-modes: st.SearchStrategy[Mode] = st.sampled_from(["c", "s"])
+modes: st.SearchStrategy[Mode] = st.sampled_from(["c", "s", "u", "m"])
 sizes = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=64).map(tuple)
 
 
@@ -85,7 +85,7 @@ def test_any_other_text_is_no_tag(text: str | None) -> None:
 def is_tag(text: str) -> bool:
     """Whether the protocol's sentence allows the text, taken apart by hand."""
     fields = text.split(";")
-    if len(fields) != 4 or fields[0] != "1" or fields[2] not in ("c", "s"):
+    if len(fields) != 4 or fields[0] != "1" or fields[2] not in ("c", "s", "u", "m"):
         return False
     numbers = fields[3].split(",")
     hexadecimal = len(fields[1]) == 32 and set(fields[1]) <= set("0123456789abcdef")
@@ -95,7 +95,7 @@ def is_tag(text: str) -> bool:
 def test_every_change_of_one_character_gives_another_tag_or_none() -> None:
     tag = Tag(GENERATION, "c", (10, 2))
     text = str(tag)
-    letters = "0123456789abcdefgsxAF;,.- \n\0\xb2\u0661"
+    letters = "0123456789abcdefgsumxAF;,.- \n\0\xb2\u0661"
     for at, letter in itertools.product(range(len(text) + 1), letters):
         for changed in (text[:at] + letter + text[at + 1 :], text[:at] + letter + text[at:]):
             parsed = Tag.parse(changed)
@@ -105,6 +105,6 @@ def test_every_change_of_one_character_gives_another_tag_or_none() -> None:
                 assert parsed != tag or re.search(r"[;,]0[0-9]", changed), changed
 
 
-@given(st.text(max_size=60) | st.text("1;cs,0aF", max_size=60))
+@given(st.text(max_size=60) | st.text("1;csum,0aF", max_size=60))
 def test_any_text_is_a_tag_or_none_as_the_protocol_says(text: str) -> None:
     assert (Tag.parse(text) is not None) == is_tag(text)

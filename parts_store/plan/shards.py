@@ -1,0 +1,111 @@
+"""The read of a shard as steps: its index first, then the data where the index says; all of one write.
+
+zarr reads the index, and asks for data only afterwards. So what the index was read from is kept, and held to the data:
+
+- Data of the same write is handed out as it is.
+- Data of another write is where another index says. If the old index names every inner chunk at a place of its own, a
+  range asked for tells which inner chunk it means, and that one is read where the new index says.
+- If the old index has a hole, zarr has already filled it in, and nothing can be put right: `ConcurrentWriteError`.
+
+For a hole zarr makes no data request that would tell an old index from a new one. An index with holes is therefore
+compared with the anchor before it is handed out; one without is not, and may be as old as it likes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parts_store.errors import ConcurrentWriteError
+from parts_store.plan import reading
+from parts_store.plan.attempt import Knobs
+from parts_store.plan.document import ShardIndex
+from parts_store.plan.keys import Chunk
+from parts_store.plan.ranges import Wanted
+from parts_store.plan.reading import Read
+from parts_store.plan.rules import Means
+from parts_store.plan.steps import Found, Steps, head
+from parts_store.plan.versions import Version
+from parts_store.plan.why import INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A shard's index, and the write that it is of: the data that follows must be of the same."""
+
+    index: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Remapped(Read):
+    """Data of another write than the index that was read before it, and the index of that write."""
+
+    pin: Pin
+
+
+def read_index(
+    chunk: Chunk, index: ShardIndex, knobs: Knobs, *, known: Pin | None, is_suspect: bool
+) -> Steps[Pin | None]:
+    """A shard's index, which zarr will trust; None if there is no such chunk.
+
+    `known` is one that was read before. If the chunk `is_suspect`, an index did not fit the data that followed.
+    """
+    if known is not None and not is_suspect:
+        if not index.may_have_holes(known.index):
+            return known
+        anchor = yield from head(chunk.anchor_key, "whether the index is still that of the shard")
+        if anchor is None:
+            return None
+        if _is_of(known.version, anchor):
+            return known
+        is_suspect = True
+    pin = yield from _read_pin(chunk, index, knobs, with_anchor=is_suspect or knobs.means is not Means.TAGS)
+    if pin is None or pin.version.condition is not None or not index.may_have_holes(pin.index):
+        return pin
+    anchor = yield from head(chunk.anchor_key, "whether the index is that of the shard")
+    if anchor is None:
+        return None
+    if anchor.generation == pin.version.generation:
+        return pin
+    return (yield from _read_pin(chunk, index, knobs, with_anchor=True))
+
+
+def read_data(chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: Knobs, pin: Pin) -> Steps[Read | None]:
+    """The ranges that zarr found in a shard's index; `Remapped` where it was overwritten; None if it is gone.
+
+    A value is None where the shard has no such inner chunk any more.
+    """
+    read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
+    if read is None or pin.version.fits(read.version):
+        return read
+    slots = index.slots_of(pin.index, wanted)
+    for _ in range(max(knobs.retries, 1)):
+        # Raises if the index and the anchor do not fit together, and stay so.
+        now = yield from _read_pin(chunk, index, knobs, with_anchor=True)
+        if now is None:
+            return None
+        ranges = None if slots is None else index.ranges_of(now.index, slots)
+        if ranges is None:
+            break
+        present = [each for each in ranges if each is not None]
+        read = yield from reading.read(chunk, present, knobs=knobs, with_anchor=True)
+        if read is None:
+            return None
+        if now.version.fits(read.version):
+            present_values = iter(read.values)
+            values = tuple(None if each is None else next(present_values) for each in ranges)
+            return Remapped(values, read.version, read.saved, now)
+    raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+
+
+def _read_pin(chunk: Chunk, index: ShardIndex, knobs: Knobs, *, with_anchor: bool) -> Steps[Pin | None]:
+    read = yield from reading.read(chunk, [index.request], knobs=knobs, with_anchor=with_anchor, why=INDEX)
+    if read is None:
+        return None
+    return Pin(b"".join(read.values[0] or ()), read.version)
+
+
+def _is_of(version: Version, anchor: Found) -> bool:
+    """Whether the anchor is that of a write; by its tag, or else by its ETag."""
+    if version.tag is None:
+        return version.is_still(anchor)
+    return anchor.generation == version.generation

@@ -1,0 +1,195 @@
+"""How what is wrong with stored chunks is put right, as steps.
+
+Decides what may be finished and what may be removed. Never removes the only copy of something unless asked to. What is
+wrong is `findings`' to say.
+
+A delete cannot be conditional: what somebody commits between the last look at a chunk and the removal of orphans, or of
+a chunk that cannot be read, loses what is removed. On a local disk the lock keeps others away; where writers look for
+each other, orphans are removed as one of them. Elsewhere, nobody may write the chunk meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from parts_store.errors import ConcurrentWriteError
+from parts_store.plan import journal, staging, transaction
+from parts_store.plan.document import ArrayRecord, ShardIndex
+from parts_store.plan.findings import Finding, Listing, Problem, Survey, check, judge, look_again, survey
+from parts_store.plan.keys import Chunk, join
+from parts_store.plan.rules import Level, Means, Rules
+from parts_store.plan.staging import Registry
+from parts_store.plan.steps import Done, Entry, Found, Get, Head, Steps, get, head, remove
+from parts_store.plan.tags import Tag
+from parts_store.plan.versions import Version
+from parts_store.plan.writer import WHOSE, Writer
+
+__all__ = [
+    "Finding",
+    "Listing",
+    "Orders",
+    "Problem",
+    "Survey",
+    "check",
+    "chunk_beside",
+    "discard",
+    "look_again",
+    "mend",
+    "survey",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a repair may do beyond finishing what was committed."""
+
+    # Remove chunks that cannot be read.
+    drops_incomplete: bool
+    # Give all parts of a chunk one tag, if some or all have none: they belong together, the caller says.
+    retags: bool
+
+    def are_about(self, problem: Problem) -> bool:
+        """Whether a repair does anything about a problem."""
+        match problem:
+            case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS:
+                return True
+            case Problem.UNTAGGED:
+                return self.retags
+            case Problem.PARTLY_TAGGED:
+                return self.retags or self.drops_incomplete
+            case _:
+                return self.drops_incomplete
+
+
+def mend(listing: Listing, finding: Finding, index: ShardIndex | None, rules: Rules, orders: Orders) -> Steps[Finding]:
+    """The same finding, put right as far as it can be. Of the writers that it shows, none lives."""
+    chunk = listing.chunk
+    if not orders.are_about(finding.problem):
+        return finding
+    yield from _lock(chunk.side_folder, rules)
+    match finding.problem:
+        case Problem.INTERRUPTED | Problem.LEFTOVERS:
+            is_mended = yield from _tidy(listing, rules)
+        case Problem.ORPHANS:
+            is_mended = yield from _collect(chunk, finding.keys, rules)
+        case Problem.UNTAGGED | Problem.PARTLY_TAGGED if orders.retags:
+            is_mended = yield from _retag(chunk, rules)
+        case _:
+            is_mended = yield from _drop(chunk, index, rules)
+    return replace(finding, is_mended=is_mended)
+
+
+def chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
+    """The chunk that an object is beside, where nothing else of it is there; None if it does not say."""
+    # A journal, or a staged copy; the part that a file is may be as large as a chunk, and says nothing.
+    if "." in entry.key.rpartition("/")[2]:
+        return None
+    found = yield from get(entry.key, "whose leftovers these are")
+    said = journal.Record.parse(found)
+    relative = said.key if said is not None else None if found is None else staging.chunk_of(found)
+    return None if relative is None else Chunk(join(array, relative), record.parts, array)
+
+
+def discard(folder: str, keys: tuple[str, ...], rules: Rules) -> Steps[bool]:
+    """Remove what is beside a chunk that nobody can name: nothing was committed, for that would name it."""
+    yield from _lock(folder, rules)
+    yield from _remove_beside(keys, rules)
+    return True
+
+
+def _has_locks(rules: Rules) -> bool:
+    return rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE
+
+
+def _lock(folder: str, rules: Rules) -> Steps[None]:
+    """Where there are locks, be the only one at work on a chunk."""
+    if _has_locks(rules):
+        yield from journal.lock_folder(folder)
+
+
+def _remove_beside(keys: Sequence[str], rules: Rules) -> Steps[None]:
+    # The lock that we hold goes when we give it back; where nobody takes any, one is a leftover like others.
+    gone = tuple(key for key in keys if not (_has_locks(rules) and key.endswith(".lock")))
+    if gone:
+        yield from remove(gone, "leftovers")
+
+
+def _helper(chunk: Chunk, rules: Rules) -> Writer:
+    """A writer that writes nothing of its own."""
+    return Writer(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
+
+
+def _tidy(listing: Listing, rules: Rules) -> Steps[bool]:
+    """Finish what was committed, then remove what was listed beside the chunk, whose writers are all dead."""
+    chunk, old = listing.chunk, [entry.key for entry in listing.beside]
+    if rules.means is Means.LOCKS:
+        yield from journal.recover(chunk)
+        yield from _remove_beside(old, rules)
+        return True
+    if not (yield from _can_be_helped(listing)):
+        return False
+    return (yield from _helper(chunk, rules).tidy(Registry.of(old)))
+
+
+def _can_be_helped(listing: Listing) -> Steps[bool]:
+    """Whether no part of the anchor's own write has a wrong size: its tag is right, so it would not be written anew.
+
+    A staged copy may be all that there is of it.
+    """
+    chunk = listing.chunk
+    doubtful = [part for part, entry in listing.parts.items() if chunk.parts.sizes[part] != entry.nbytes]
+    if not set(doubtful) - {chunk.parts.anchor}:
+        return True
+    keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
+    anchor, *others = yield tuple(Head(key, WHOSE) for key in keys)
+    tag = anchor.tag if isinstance(anchor, Found) else None
+    if tag is None or len(tag.sizes) != len(chunk.part_keys):
+        return True
+    found = {part: each for part, each in zip(doubtful, others, strict=True) if isinstance(each, Found)}
+    return all(each.generation != tag.generation or each.nbytes == tag.sizes[part] for part, each in found.items())
+
+
+def _collect(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool]:
+    """Remove the parts of a chunk that does not exist."""
+    helper = _helper(chunk, rules)
+    if rules.means is Means.TAGS and rules.is_registered:
+        # Whoever commits from now on sees us, and keeps a copy of what we may remove.
+        (outcome,) = yield (staging.stage(chunk, (), helper.tag, "settle"),)
+        if not isinstance(outcome, Done):
+            return False
+    is_absent = (yield from head(chunk.anchor_key, WHOSE)) is None
+    if is_absent:
+        yield from remove(orphans, "orphans")
+    if rules.means is Means.TAGS:
+        yield from helper.settle() if rules.is_registered else helper.help()
+    return is_absent
+
+
+def _retag(chunk: Chunk, rules: Rules) -> Steps[bool]:
+    """Write the chunk again as it is, with one tag, if nobody changes it meanwhile."""
+    if rules.means is not Means.TAGS:
+        return False
+    outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
+    now = judge(chunk, outcomes, None)
+    # Nothing of it is missing or of a wrong size, and no two parts are of different writes.
+    if now is None or now.problem not in (Problem.UNTAGGED, Problem.PARTLY_TAGGED):
+        return False
+    found = [each for each in outcomes if isinstance(each, Found)]
+    seen = Version(found[chunk.parts.anchor].tag, tuple(each.unchanged for each in found), chunk.parts.anchor)
+    try:
+        yield from transaction.write(chunk, [memoryview(each.data) for each in found], rules, seen)
+    except ConcurrentWriteError:
+        return False
+    return True
+
+
+def _drop(chunk: Chunk, index: ShardIndex | None, rules: Rules) -> Steps[bool]:
+    """Remove a chunk that cannot be read, if it still cannot."""
+    now = yield from look_again(chunk, index, rules.means)
+    if now is None or not now.problem.is_damage:
+        return False
+    yield from remove((chunk.anchor_key,), "a chunk that cannot be read")
+    if rules.means is Means.LOCKS:
+        yield from remove((journal.journal_key(chunk),), "a chunk that cannot be read")
+    if chunk.other_keys:
+        yield from remove(chunk.other_keys, "a chunk that cannot be read")
+    return True

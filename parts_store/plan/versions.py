@@ -1,0 +1,67 @@
+"""Which write of a chunk somebody saw."""
+
+from dataclasses import dataclass
+
+from parts_store.plan.keys import Chunk
+from parts_store.plan.steps import Condition, Found, IfAbsent, IfMatch
+from parts_store.plan.tags import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There was no chunk."""
+
+    @property
+    def condition(self) -> Condition:
+        """The condition that the anchor is still what it was."""
+        return IfAbsent()
+
+    def conditions(self, chunk: Chunk) -> list[Condition | None]:
+        """The same for every part, None where it is not known."""
+        known: list[Condition | None] = [None] * len(chunk.part_keys)
+        known[chunk.parts.anchor] = self.condition
+        return known
+
+    def is_still(self, anchor: Found | None) -> bool:
+        """Whether the chunk, by its anchor, is still what it was."""
+        return anchor is None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A write of a chunk: its tag if it has one, and the objects that it was read from."""
+
+    tag: Tag | None
+    # Of every part; None where it was not touched, or read from a copy.
+    parts: tuple[IfMatch | None, ...]
+    anchor: int
+
+    @property
+    def generation(self) -> str | None:
+        """Its generation, None if it is not tagged."""
+        return None if self.tag is None else self.tag.generation
+
+    @property
+    def condition(self) -> Condition | None:
+        """The condition that the anchor is still what it was, None if it was not touched."""
+        return self.parts[self.anchor]
+
+    def conditions(self, _: Chunk) -> list[Condition | None]:
+        """The same for every part, None where it is not known."""
+        return list(self.parts)
+
+    def is_still(self, anchor: Found | None) -> bool:
+        """Whether the chunk, by its anchor, is still what it was."""
+        if anchor is None or anchor.unchanged != self.condition:
+            return False
+        # On S3 an ETag comes back with the bytes, and another write may differ in other parts alone.
+        return anchor.generation == self.generation
+
+    def fits(self, other: "Version") -> bool:
+        """Whether the two may be one write: by their generation, and by the anchor's ETag where both touched it."""
+        anchors = (self.condition, other.condition)
+        return self.generation == other.generation and (None in anchors or anchors[0] == anchors[1])
+
+
+type Seen = Absent | Version
+"""What a chunk was when somebody read it in order to change it."""

@@ -1,0 +1,369 @@
+"""One attempt to write all parts of a chunk on an object store, from the first request to the last.
+
+The promises, and what a crash leaves behind, are in `transaction`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from parts_store.errors import AmbiguousWriteError
+from parts_store.plan import staging
+from parts_store.plan.keys import Chunk
+from parts_store.plan.rules import Level, Rules
+from parts_store.plan.staging import Registry
+from parts_store.plan.steps import (
+    MAX_TRIES,
+    Condition,
+    Delete,
+    Done,
+    Found,
+    Head,
+    IfAbsent,
+    List,
+    Listed,
+    Lost,
+    Missing,
+    Outcome,
+    Put,
+    Refused,
+    Request,
+    Steps,
+    Wait,
+    get,
+    head,
+)
+from parts_store.plan.tags import Tag
+from parts_store.plan.versions import Seen, Version
+
+WHOSE = "whose write it is"
+SLOW = "a slow link needs a longer time-out than 30 s: client_options={'timeout': '10 minutes'}"
+
+
+class End(Enum):
+    """How an attempt to commit ended."""
+
+    COMMITTED = "committed"
+    # Somebody else committed after we looked.
+    SUPERSEDED = "superseded"
+    # Somebody else's write is there, and whether ours was before it nobody can know.
+    UNKNOWN = "unknown"
+    # Others kept committing what we had not seen: nothing of ours was written.
+    CROWDED_OUT = "crowded out"
+
+
+@dataclass(slots=True)
+class Writer:
+    """One attempt to write a chunk, under one generation."""
+
+    chunk: Chunk
+    rules: Rules
+    tag: Tag
+    data: Mapping[int, memoryview]
+    # The last request of ours for a part without an answer: it may be carried out at any later time.
+    lost: Exception | None = field(default=None)
+    # A part could not be written although the anchor is ours: the staged copy has to serve.
+    needs_copy: bool = field(default=False)
+    # What we had seen was gone before we began to write.
+    was_overtaken: bool = field(default=False)
+
+    @property
+    def generation(self) -> str:
+        """Under which it writes."""
+        return self.tag.generation
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The parts that are not the anchor."""
+        return tuple(part for part in range(len(self.chunk.part_keys)) if part != self.chunk.parts.anchor)
+
+    def put(self, part: int, condition: Condition | None) -> Put:
+        """The write of a part."""
+        return Put(self.chunk.part_keys[part], self.data[part], self.tag, condition, "part of a chunk")
+
+    def take(self, outcome: Outcome) -> bool:
+        """Whether a request was carried out, for all we know."""
+        if isinstance(outcome, Lost):
+            self.lost = outcome.error
+        return isinstance(outcome, Done)
+
+    def create(self) -> Steps[End]:
+        """The other parts, then the anchor, each only if there is none."""
+        condition: Condition | None = IfAbsent()
+        if not self.rules.has_conditions:
+            if (yield from head(self.chunk.anchor_key, "whether the chunk exists")) is not None:
+                return End.SUPERSEDED
+            condition = None
+        puts = [self.put(part, condition) for part in self.others]
+        outcomes = yield tuple(puts)
+        for put, first in zip(puts, outcomes, strict=True):
+            if not (yield from self._is_created(put, first)):
+                # Whose it is does not matter: what is there is overwritten, staged.
+                return End.SUPERSEDED
+        # A part that comes late finds one there: only what becomes of the anchor can be unknown.
+        self.lost = None
+        return (yield from self.commit(condition))
+
+    def _is_created(self, put: Put, outcome: Outcome) -> Steps[bool]:
+        """Whether a part that is not the anchor is ours."""
+        for repeat in range(MAX_TRIES):
+            if repeat:
+                yield (Wait(repeat),)
+                (outcome,) = yield (put,)
+            if self.take(outcome):
+                return True
+            if isinstance(outcome, Refused):
+                return False
+            now = yield from head(put.key, WHOSE)
+            if now is not None:
+                return now.generation == self.generation
+        raise self._gave_up(outcome)
+
+    def _gave_up(self, outcome: Outcome) -> Exception:
+        """The error of a write of which nothing can be seen, now or later."""
+        if isinstance(outcome, Lost):
+            outcome.error.add_note(f"chunk {self.chunk.chunk_key!r} is not written; {SLOW}")
+            return outcome.error
+        return TypeError(f"a write was answered with {outcome}")
+
+    def commit(self, condition: Condition | None, seen: Seen | None = None) -> Steps[End]:
+        """The anchor: from then on, the chunk is of this write."""
+        for repeat in range(MAX_TRIES):
+            if repeat > 1:
+                yield (Wait(repeat - 1),)
+            (outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)
+            if self.take(outcome):
+                return End.COMMITTED
+            if condition is None:
+                continue
+            now = yield from head(self.chunk.anchor_key, WHOSE)
+            if now is not None and now.generation == self.generation:
+                return End.COMMITTED
+            is_unchanged = condition == (IfAbsent() if now is None else now.unchanged)
+            # On S3 the ETag comes back with the bytes, and only the generation tells that somebody wrote.
+            if is_unchanged and not (
+                isinstance(seen, Version) and now is not None and now.generation != seen.generation
+            ):
+                continue
+            end = self._lost_to(now)
+            if end is not End.CROWDED_OUT:
+                return end
+            condition = IfAbsent() if now is None else now.unchanged
+        if self.lost is None:
+            return End.CROWDED_OUT
+        problem = f"no answer came to {MAX_TRIES} requests; {SLOW}"
+        raise AmbiguousWriteError(self.chunk.chunk_key, problem) from self.lost
+
+    def _lost_to(self, winner: Found | None) -> End:
+        """What it means that somebody else's commit is there, or a delete; `CROWDED_OUT` if we have to try again."""
+        if not self.tag.is_staged:
+            return End.UNKNOWN if self.lost is not None else End.SUPERSEDED
+        # We come just before the winner and are finished, unless it says that it saw what was there: it did not see us.
+        if self.tag.is_conditional or winner is None or winner.tag is None or not winner.tag.is_conditional:
+            return End.SUPERSEDED
+        return End.UNKNOWN if self.lost is not None else End.CROWDED_OUT
+
+    def write_staged(self, seen: Seen | None) -> Steps[End]:
+        """The staged copy; the anchor; the other parts; and the copy removed."""
+        conditions, previous = yield from self._stage(seen)
+        end = End.SUPERSEDED
+        if not self.was_overtaken:
+            end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)
+        if end is not End.COMMITTED:
+            # What we sent may still come, and then this copy is the only one that there is.
+            if self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
+                yield from self._remove_copies((self.generation,))
+            return end
+        listing = (List(self.chunk.side_folder, "who else is writing"),) if self.rules.is_registered else ()
+        listed = yield from self.sync(conditions, listing)
+        yield from self._leave(_registry(listed), previous)
+        return end
+
+    def _stage(self, seen: Seen | None) -> Steps[tuple[list[Condition | None], str | None]]:
+        """The staged copy, and under which conditions the parts are written; and the staged write that is there."""
+        copy = staging.stage(self.chunk, [self.data[part] for part in range(len(self.data))], self.tag)
+        if not self.rules.has_conditions:
+            yield from self._put_anyway(copy)
+            return [None] * len(self.data), None
+        if self.rules.level is Level.EXCLUSIVE:
+            yield from self._put_anyway(copy)
+            known: list[Condition | None] = [None] * len(self.data)
+            known[self.chunk.parts.anchor] = None if seen is None else seen.condition
+            return known, None
+        known = [None] * len(self.data) if seen is None else list(seen.conditions(self.chunk))
+        unknown = [part for part, condition in enumerate(known) if condition is None]
+        if isinstance(seen, Version) and not self.rules.has_unique_etags:
+            unknown.append(self.chunk.parts.anchor)
+        heads = tuple(Head(self.chunk.part_keys[part], WHOSE) for part in unknown)
+        first, *found = yield (copy, *heads)
+        if not isinstance(first, Done):
+            yield from self._put_anyway(copy)
+        tag = seen.tag if isinstance(seen, Version) else None
+        for part, outcome in zip(unknown, found, strict=True):
+            if part == self.chunk.parts.anchor and isinstance(seen, Version):
+                self.was_overtaken = not isinstance(outcome, Found) or outcome.generation != seen.generation
+                continue
+            known[part] = outcome.unchanged if isinstance(outcome, Found) else IfAbsent()
+            if part == self.chunk.parts.anchor and isinstance(outcome, Found):
+                tag = outcome.tag
+        return known, tag.generation if tag is not None and tag.is_staged else None
+
+    def _put_anyway(self, put: Put) -> Steps[None]:
+        """An object of ours alone: written until it is."""
+        outcome: Outcome = Missing()
+        for repeat in range(MAX_TRIES):
+            if repeat:
+                yield (Wait(repeat),)
+            (outcome,) = yield (put,)
+            if isinstance(outcome, Done):
+                return
+        raise self._gave_up(outcome)
+
+    def sync(
+        self, conditions: Sequence[Condition | None], also: tuple[Request, ...] = ()
+    ) -> Steps[tuple[Outcome, ...]]:
+        """The other parts, brought to this generation for as long as the anchor is of it; and what `also` asks for."""
+        parts = [part for part in self.others if part in self.data]
+        outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
+        for outcome in outcomes[: len(parts)]:
+            self.take(outcome)
+        for part, outcome in zip(parts, outcomes, strict=False):
+            if not (yield from self._is_synced(part, outcome)):
+                break
+        return outcomes[len(parts) :]
+
+    def _is_synced(self, part: int, outcome: Outcome) -> Steps[bool]:
+        """Whether the part is of this generation, or the staged copy has to serve; not if we are superseded."""
+        for repeat in range(MAX_TRIES):
+            if self.take(outcome):
+                return True
+            if repeat:
+                yield (Wait(repeat),)
+            # In this order: the part, then the anchor as the licence to write it, then the write.
+            now = yield from head(self.chunk.part_keys[part], WHOSE)
+            if now is not None and now.generation == self.generation:
+                return True
+            anchor = yield from head(self.chunk.anchor_key, WHOSE)
+            if anchor is None or anchor.generation != self.generation:
+                return False
+            condition = IfAbsent() if now is None else now.unchanged
+            (outcome,) = yield (self.put(part, condition if self.rules.has_conditions else None),)
+        if self.take(outcome):
+            return True
+        # As if we had ended here: the write is committed, and everybody reads it.
+        self.needs_copy = True
+        return True
+
+    def _leave(self, registry: Registry | None, previous: str | None) -> Steps[None]:
+        """Remove the staged copy, if nobody can need it any more."""
+        if self.needs_copy:
+            return
+        if registry is None:
+            # A late PUT of ours may follow a delete at the one level, and another write at the other.
+            if self.lost is not None and self.rules.level is not Level.WRITERS:
+                return
+            # What a dead writer left is superseded.
+            yield from self._remove_copies((self.generation, *([] if previous is None else [previous])))
+            return
+        anchor = yield from head(self.chunk.anchor_key, WHOSE)
+        if anchor is None or anchor.generation != self.generation:
+            yield from self.settle()
+            return
+        if self.lost is not None:
+            return
+        if registry.others_at_work(self.generation):
+            done = Put(staging.key_of(self.chunk, self.generation) + staging.DONE, b"", self.tag, None, "finished")
+            yield (done,)
+            return
+        yield from self._remove_finished(registry)
+        yield from self._remove_copies((self.generation,))
+
+    def settle(self) -> Steps[None]:
+        """Leave the chunk tidy: what we sent late may have hit a newer write."""
+        yield from self.help()
+        # One of ours may still come: stay registered.
+        if self.lost is not None or self.needs_copy:
+            return
+        (listed,) = yield (List(self.chunk.side_folder, "who else is writing"),)
+        registry = _registry((listed,))
+        if registry is not None and not registry.others_at_work(self.generation):
+            # Nobody else can have anything under way; look once more, then tidy up.
+            yield from self.help()
+            if self.lost is not None or self.needs_copy:
+                return
+            yield from self._remove_finished(registry)
+        yield from self._remove_copies((self.generation,))
+
+    def tidy(self, dead: Registry) -> Steps[bool]:
+        """Finish what was committed, then remove what dead writers have left; returns whether nothing stays."""
+        if self.rules.is_registered:
+            yield from self._put_anyway(staging.stage(self.chunk, (), self.tag, "settle"))
+        yield from self.help()
+        if self.lost is not None or self.needs_copy:
+            return False
+        (listed,) = yield (List(self.chunk.side_folder, "who else is writing"),)
+        registry = _registry((listed,))
+        is_alone = registry is not None and not registry.others_at_work(self.generation) - dead.present
+        if registry is not None and is_alone:
+            yield from self.help()
+            if self.lost is not None or self.needs_copy:
+                return False
+            yield from self._remove_finished(registry)
+        if self.rules.is_registered:
+            yield from self._remove_copies((self.generation,))
+        return is_alone
+
+    def help(self) -> Steps[None]:
+        """Bring the parts to the committed generation, whoever wrote it, if its staged copy is there."""
+        for repeat in range(MAX_TRIES):
+            if repeat > 1:
+                yield (Wait(repeat - 1),)
+            # The parts first, then the anchor as the licence to write them.
+            outcomes = yield tuple(Head(self.chunk.part_keys[part], WHOSE) for part in self.others)
+            found = dict(zip(self.others, outcomes, strict=True))
+            anchor = yield from head(self.chunk.anchor_key, WHOSE)
+            if anchor is None or anchor.tag is None:
+                return
+            stale = {part: now for part, now in found.items() if not _is_of(now, anchor.tag)}
+            if not stale:
+                return
+            copy = yield from get(staging.key_of(self.chunk, anchor.tag.generation), "staged copy")
+            parts = None if copy is None else staging.unstage(self.chunk, copy, anchor.tag)
+            if parts is None:
+                after = yield from head(self.chunk.anchor_key, WHOSE)
+                if after is not None and after.generation == anchor.generation:
+                    return
+                continue
+            helper = Writer(self.chunk, self.rules, anchor.tag, {part: memoryview(parts[part].data) for part in stale})
+            conditions: list[Condition | None] = [None] * len(self.chunk.part_keys)
+            for part, now in stale.items():
+                conditions[part] = now.unchanged if isinstance(now, Found) else IfAbsent()
+            yield from helper.sync(conditions)
+            # What it has under way, we have.
+            self.lost = self.lost or helper.lost
+            if helper.needs_copy:
+                break
+        self.needs_copy = True
+
+    def _remove_copies(self, generations: Sequence[str]) -> Steps[None]:
+        # Whether it is answered does not matter: the chunk is written, and leftovers are collected some time.
+        yield (Delete(tuple(staging.key_of(self.chunk, each) for each in generations), "staged copy"),)
+
+    def _remove_finished(self, registry: Registry) -> Steps[None]:
+        """What finished writers have left; that one has finished goes last, or its copy would look alive."""
+        finished = registry.finished(self.generation)
+        if finished:
+            yield from self._remove_copies(finished)
+            keys = tuple(staging.key_of(self.chunk, each) + staging.DONE for each in finished)
+            yield (Delete(keys, "staged copy"),)
+
+
+def _is_of(outcome: Outcome, tag: Tag) -> bool:
+    return isinstance(outcome, Found) and outcome.generation == tag.generation
+
+
+def _registry(outcomes: tuple[Outcome, ...]) -> Registry | None:
+    for outcome in outcomes:
+        if isinstance(outcome, Listed):
+            return Registry.of(entry.key for entry in outcome.entries)
+    return None
