@@ -21,7 +21,7 @@ ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null)
 .PHONY: $(VENV)/ready
 endif
 
-.PHONY: help demo test check check-code integration minio bench docs clean
+.PHONY: help demo test check check-code integration model minio bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -34,11 +34,14 @@ demo: $(VENV)/ready ## write a picture as TIFF chunks and in parts into demo-out
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
 	$(BIN)/python -m pytest tests integration
 
-check: check-code ## the fast checks: ruff, mypy, unit tests
-	$(BIN)/python -m pytest --numprocesses auto tests
+check: check-code ## the fast checks: ruff, mypy, unit tests but the slow ones
+	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' tests
 
 integration: minio ## the integration tests alone
 	$(BIN)/python -m pytest integration
+
+model: $(VENV)/ready ## the model of the write protocol, all of it: some minutes
+	$(BIN)/python -m tests.model --deep
 
 check-code: $(VENV)/ready
 	$(BIN)/python -m ruff check
@@ -47,10 +50,12 @@ check-code: $(VENV)/ready
 
 minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint, a build with Go, or Docker
 	@$(BIN)/python integration/server.py prepare
+	@$(BIN)/python -m integration.toxics prepare
 
 bench: minio ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/transactions.py
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict

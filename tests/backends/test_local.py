@@ -297,6 +297,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", ["writers", "full"])
 def test_processes_that_are_killed_at_any_moment_leave_a_whole_chunk_that_can_be_written(
     folder: Path, concurrency: Any

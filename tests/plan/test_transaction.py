@@ -78,6 +78,7 @@ def test_an_interrupted_operation_leaves_what_was_until_what_is_to_be_is_there(
             assert found == [old] * commit + [end] * (len(found) - commit), start.contents
 
 
+@pytest.mark.slow
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @EVERY_LAYOUT

@@ -38,6 +38,8 @@ from tests.plan.interruptions import (
 )
 from tests.plan.objects import KEY, Objects, Returned, chunk_of, knobs, next_batch, pieces
 
+pytestmark = pytest.mark.slow
+
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 A_DAY_LATER = LONG_AGO + timedelta(days=1)
 NOTHING_ASKED = Orders(drops_incomplete=False, retags=False)

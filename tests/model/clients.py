@@ -1,0 +1,256 @@
+"""What the clients of the model do: the real steps of the plan, one operation after the other.
+
+What a client keeps from one operation to the next is what `parts_store.operations` keeps.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, PartsStoreError
+from tests.model.monitor import Effect
+from tests.model.patched import Plan
+from tests.model.store import LONG_AGO
+from tests.model.values import ARRAY, KEY, Layout, Value
+
+type Steps[T] = Generator[tuple[Any, ...], tuple[Any, ...], T]
+
+type Name = Literal["write", "overwrite", "write if absent", "delete", "change", "read", "repair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a client does."""
+
+    name: Name
+    value: Value = None
+    mark: bytes = b""
+    view: str | tuple[int, ...] = "full"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The plan, and the rules by which it is carried out."""
+
+    plan: Plan
+    layout: Layout
+    level: str
+    is_local: bool
+    has_conditions: bool
+    has_unique_etags: bool
+    retries: int
+    merges_ranges: bool
+    rewrites: bool
+
+    @cached_property
+    def chunk(self) -> Any:
+        objects = [
+            {"key_suffix": suffix} | ({} if size is None else {"size": size}) for suffix, size in self.layout.parts
+        ]
+        return self.plan.keys.Chunk(KEY, self.plan.spec.ConcatParts(objects), ARRAY)
+
+    @cached_property
+    def index(self) -> Any:
+        return self.plan.document.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
+
+    @property
+    def means(self) -> Any:
+        return self.plan.rules.Means.LOCKS if self.is_local else self.plan.rules.Means.TAGS
+
+    def effect(self, operation: Operation) -> Effect:
+        """What an operation should do."""
+        match operation.name:
+            case "write" | "overwrite":
+                return Effect("write repeatedly" if self.rewrites else "write", operation.value)
+            case "write if absent":
+                return Effect("write if absent", operation.value)
+            case "delete":
+                is_full = self.level == "full" and not self.is_local
+                return Effect("delete repeatedly" if is_full else "delete")
+            case "change":
+                return Effect("change", mark=operation.mark)
+            case "read":
+                return Effect("read", view=operation.view)
+            case "repair":
+                return Effect("none")
+
+
+class Client:
+    """One process: what it remembers, and what it does with the plan."""
+
+    def __init__(self, setting: Setting, number: int) -> None:
+        self.setting = setting
+        self.plan = setting.plan
+        self.layout = setting.layout
+        self.chunk = setting.chunk
+        self.index = setting.index
+        self.number = number
+        self._generations = 0
+        level = self.plan.rules.Level(setting.level)
+        self.rules = self.plan.rules.Rules(
+            level, setting.means, setting.has_conditions, setting.has_unique_etags, self._new_generation
+        )
+        # Ranges next to each other are merged, or not.
+        max_nbytes = 1000 if setting.merges_ranges else 1
+        self.knobs = self.plan.reading.Knobs(0, max_nbytes, setting.retries, setting.means)
+        self.pin: Any = None
+        self.is_suspect = False
+
+    def _new_generation(self) -> str:
+        self._generations += 1
+        # No client's is that of the chunk that was there at the beginning.
+        return f"{self.number + 10:016x}{self._generations:016x}"
+
+    @property
+    def memory(self) -> tuple[object, ...]:
+        """All that may make a difference to the next operation."""
+        return self._generations, self.pin, self.is_suspect
+
+    def restart(self) -> None:
+        """A new process in its place, which remembers nothing."""
+        self.pin, self.is_suspect = None, False
+
+    def steps(self, operation: Operation) -> Steps[object]:
+        match operation.name:
+            case "write":
+                return self._write(operation.value)
+            case "overwrite":
+                return self._overwrite(operation.value)
+            case "write if absent":
+                return self._write_if_absent(operation.value)
+            case "delete":
+                return self._delete(None)
+            case "change":
+                return self._change(operation.mark)
+            case "read":
+                return self._read(operation.view)
+            case "repair":
+                return self.repair(is_dead=False)
+
+    # --- writing
+
+    def _data(self, value: Value) -> list[memoryview]:
+        assert value is not None
+        return [memoryview(part) for part in self.layout.split(value)]
+
+    def _write(self, value: Value, seen: Any = None) -> Steps[None]:
+        self.pin = None
+        yield from self.plan.transaction.write(self.chunk, self._data(value), self.rules, seen)
+
+    def _overwrite(self, value: Value) -> Steps[None]:
+        """What a write does after it found that there is something."""
+        self.pin = None
+        data = self._data(value)
+        tag = self.plan.tags.Tag(self._new_generation(), "s", tuple(part.nbytes for part in data))
+        end = yield from self.plan.writer.Writer(self.chunk, self.rules, tag, dict(enumerate(data))).write_staged(None)
+        match end.value:
+            case "unknown":
+                raise AmbiguousWriteError(KEY, "")
+            case "crowded out":
+                raise ConcurrentWriteError(KEY, "")
+
+    def _write_if_absent(self, value: Value) -> Steps[None]:
+        self.pin = None
+        yield from self.plan.transaction.write_if_absent(self.chunk, self._data(value), self.rules)
+
+    def _delete(self, seen: Any) -> Steps[None]:
+        self.pin = None
+        yield from self.plan.transaction.delete(self.chunk, self.rules, seen)
+
+    def _change(self, mark: bytes) -> Steps[None]:
+        """Read a chunk, and write it with a change, as zarr does."""
+        read = yield from self.plan.reading.read(self.chunk, [None], knobs=self.knobs, with_anchor=True)
+        seen = self.plan.versions.Absent() if read is None else read.version
+        value = self.layout.changed(None if read is None else b"".join(read.values[0]), mark)
+        if value is None:
+            yield from self._delete(seen)
+        else:
+            yield from self._write(value, seen)
+
+    # --- reading
+
+    def _read(self, view: str | tuple[int, ...]) -> Steps[object]:
+        match view:
+            case "full":
+                return (yield from self._read_range(None))
+            case "first byte":
+                start = len(self.layout.header)
+                return (yield from self._read_range(RangeByteRequest(start, start + 1)))
+            case "exists":
+                return (yield from self.plan.reading.exists(self.chunk))
+            case "size":
+                return (yield from self.plan.reading.size(self.chunk, self.setting.means))
+            case tuple():
+                return (yield from self._read_shard(view))
+            case _:
+                raise ValueError(view)
+
+    def _read_range(self, wanted: Any) -> Steps[bytes | None]:
+        read = yield from self.plan.reading.read(self.chunk, [wanted], knobs=self.knobs, with_anchor=True)
+        return None if read is None else b"".join(read.values[0])
+
+    def _read_shard(self, slots: tuple[int, ...]) -> Steps[tuple[bytes | None, ...]]:
+        """Inner chunks, as zarr reads them: the index, then the data where it says."""
+        known = self.pin
+        pin = yield from self.plan.shards.read_index(
+            self.chunk, self.index, self.knobs, known=known, is_suspect=self.is_suspect
+        )
+        self.is_suspect = False
+        if pin is not known:
+            self._remember(pin)
+        if pin is None:
+            return (None,) * len(slots)
+        rows = self.layout.rows(pin.index)
+        wanted = {slot: RangeByteRequest(*row) for slot in slots if (row := rows[slot]) is not None}
+        if not wanted:
+            return (None,) * len(slots)
+        try:
+            read = yield from self.plan.shards.read_data(self.chunk, self.index, list(wanted.values()), self.knobs, pin)
+        except PartsStoreError:
+            self.pin, self.is_suspect = None, True
+            raise
+        if read is None:
+            self.pin = None
+            return (None,) * len(slots)
+        if isinstance(read, self.plan.shards.Remapped):
+            self._remember(read.pin)
+        values = dict(zip(wanted, read.values, strict=True))
+        found = [values.get(slot) for slot in slots]
+        return tuple(None if each is None else b"".join(each) for each in found)
+
+    def _remember(self, pin: Any) -> None:
+        is_known_by = None if pin is None else pin.version.condition if self.setting.is_local else pin.version.tag
+        self.pin = None if is_known_by is None else pin
+
+    # --- upkeep
+
+    def repair(self, *, is_dead: bool) -> Steps[None]:
+        """What `parts_store.upkeep` does; not to what is young, unless everybody else `is_dead`."""
+        upkeep = self.plan.upkeep
+        (listed,) = yield (self.plan.steps.List(ARRAY, ""),)
+        encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
+        record = self.plan.document.ArrayRecord({}, self.chunk.parts, encoding, self.index)
+        survey = upkeep.survey(listed.entries, {ARRAY: record})
+        if not is_dead and any(entry.modified > LONG_AGO for entry in listed.entries):
+            return
+        orders = upkeep.Orders(drops_incomplete=True, retags=False)
+        findings = yield from upkeep.check(list(survey.chunks.values()), record, self.knobs, with_bytes=False)
+        for finding in findings:
+            listing = survey.chunks[finding.chunk_key]
+            yield from upkeep.mend(listing, finding, self.index, self.rules, orders)
+        for (array, folder), entries in survey.strays.items():
+            yield from self._repair_stray(array, folder, entries, record, orders)
+
+    def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, orders: Any) -> Steps[None]:
+        upkeep = self.plan.upkeep
+        keys = tuple(entry.key for entry in entries)
+        for entry in entries:
+            chunk = yield from upkeep.chunk_beside(entry, array, record)
+            if chunk is not None and chunk.side_folder == folder:
+                finding = upkeep.Finding(upkeep.Problem.LEFTOVERS, folder, keys, "")
+                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, self.index, self.rules, orders)
+                return
+        yield from upkeep.discard(folder, keys, self.rules)

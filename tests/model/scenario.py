@@ -1,0 +1,52 @@
+"""What a scenario is."""
+
+from dataclasses import dataclass
+
+from tests.model.clients import Operation
+from tests.model.patched import Patch
+from tests.model.values import SHARD, Layout, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who does what, on which store, and what may go wrong."""
+
+    name: str
+    clients: tuple[tuple[Operation, ...], ...]
+    layout: Layout = SHARD
+    level: str = "writers"
+    is_local: bool = False
+    has_conditions: bool = True
+    has_unique_etags: bool = True
+    retries: int = 1
+    # Whether ranges of a part next to each other are one request.
+    merges_ranges: bool = True
+    # What is there at the beginning, and whether it is tagged.
+    initial: Value = None
+    is_tagged: bool = True
+    # Parts that are there at the beginning although the chunk is not.
+    orphans: Value = None
+    # What a writer committed before the beginning, and died: its staged copy is there, and no part but the anchor.
+    interrupted: Value = None
+    # How many requests get no answer, or are refused for no reason.
+    faults: int = 0
+    # Whether deletes may get no answer, too.
+    loses_deletes: bool = False
+    # Whether a PUT without an answer may be carried out at any later time.
+    has_late_puts: bool = False
+    # Which clients may crash, and begin again with their next operation.
+    crashes: tuple[int, ...] = ()
+    ignores_match_of_missing: bool = False
+    # Whether a chunk may be found damaged while a delete overlaps a write.
+    allows_damage: bool = False
+    # Whether damage may stay until it is repaired: the callers break their promise.
+    allows_lasting_damage: bool = False
+    # Whether a late PUT may apply its write a second time.
+    repeats_writes: bool = False
+    # Whether a write under way may act again: its create was carried out, the answer lost, and the chunk deleted.
+    rewrites: bool = False
+    # Whether the objects at rest have to be what is read.
+    ends_tidy: bool = True
+    # Whether nothing may be left beside the chunk when all have ended well.
+    leaves_nothing: bool = True
+    patches: tuple[Patch, ...] = ()
