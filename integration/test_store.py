@@ -36,17 +36,18 @@ from integration.server import Server
 from parts_store import SHARD_INDEX, ConcatParts, Part, PartsStore
 from parts_store.errors import (
     ChunkSizeError,
-    ConcurrentWriteError,
     IncompleteChunkError,
     PartSizeError,
     StoreConfigError,
 )
+from parts_store.options import Concurrency
 from tests.machines import UnreservedKeys
 
 PIPELINES = [
     "zarr.core.codec_pipeline.BatchedCodecPipeline",
     "zarr.core.codec_pipeline.FusedCodecPipeline",
 ]
+LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")
 
 # --- zarr's own suite -----------------------------------------------------------------------------------------------
 
@@ -97,19 +98,25 @@ MACHINE = settings(
 )
 
 
-@pytest.mark.parametrize("parts", [None, {"*": [Part(""), Part(".tail", size=0)]}], ids=["plain", "parts"])
+@pytest.mark.parametrize(
+    ("parts", "concurrency"),
+    [(None, "writers"), *(({"*": [Part(""), Part(".tail", size=0)]}, level) for level in LEVELS)],
+    ids=["plain", *LEVELS],
+)
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_zarrs_state_machines_find_no_difference(bucket: Bucket, parts: Any) -> None:
+def test_zarrs_state_machines_find_no_difference(bucket: Bucket, parts: Any, concurrency: Concurrency) -> None:
     numbers = itertools.count()
 
     class Hierarchy(ZarrHierarchyStateMachine):
         def __init__(self) -> None:
-            super().__init__(UnreservedKeys(bucket.store(f"hierarchy-{next(numbers)}"), parts=parts))
+            objects = bucket.store(f"hierarchy-{next(numbers)}")
+            super().__init__(UnreservedKeys(objects, parts=parts, concurrency=concurrency))
 
     class Store(ZarrStoreStateMachine):
         def __init__(self) -> None:
-            super().__init__(UnreservedKeys(bucket.store(f"store-{next(numbers)}"), parts=parts))
+            objects = bucket.store(f"store-{next(numbers)}")
+            super().__init__(UnreservedKeys(objects, parts=parts, concurrency=concurrency))
 
     for machine in (Hierarchy, Store):
         hypothesis.stateful.run_state_machine_as_test(machine, settings=MACHINE)
@@ -223,7 +230,17 @@ class TestWithParts(Suite):
         assert {key async for key in store.list()} == chunk_keys
         for key in chunk_keys:
             await store.delete(key)
-        assert bucket.list_keys() == set()
+        # Another writer's part may be among them: they are hidden, and stay until somebody writes or repairs.
+        orphans = {key for key in below if key.endswith((".head", ".tail"))}
+        assert bucket.list_keys() == orphans
+        assert {key async for key in store.list()} == set()
+        for key in chunk_keys:
+            assert await store.get(key, default_buffer_prototype()) is None
+            assert not await store.exists(key)
+            await store.set(key, cpu.Buffer.from_bytes(self.VALUE))
+            assert (await self.get(store, key)).to_bytes() == self.VALUE
+        # Written over, staged, and nothing is left of that.
+        assert bucket.list_keys() == below
 
 
 def _chunk_keys(store: PartsStore) -> set[str]:
@@ -235,7 +252,7 @@ def _chunk_keys(store: PartsStore) -> set[str]:
         ("foo", 2): {"foo/0/0"},
     }
     known: set[str] = set()
-    for path, record in store._catalog.arrays().items():
+    for path, record in store.catalog.arrays().items():
         known |= keys[path, record.encoding.ndim]
     return known
 
@@ -572,7 +589,7 @@ def replace_by_stranger(bucket: Bucket, key: str, data: bytes | None = None) -> 
 
 
 def replace_by_older(bucket: Bucket, array: zarr.Array[Any], key: str) -> None:
-    """The object of an older write, with the tag of that write, as after a crash in the middle of an overwrite."""
+    """The object of an older write, with the tag of that write, as a backup brings it back."""
     older = f"older/{key}"
     bucket.client.copy_object(bucket.name, older, CopySource(bucket.name, key))
     array[...] = 255 - VALUES
@@ -677,11 +694,8 @@ def test_a_mixture_is_never_read_from_a_shard(bucket: Bucket, pipeline: str, suf
         if suffix not in touched:
             np.testing.assert_array_equal(opened[wanted], expected[wanted])
             continue
-        # The first may take it for a race, if it had read the index before; whoever reads again learns that it is not.
-        with pytest.raises((IncompleteChunkError, ConcurrentWriteError)):
-            opened[wanted]
-        with pytest.raises(IncompleteChunkError):
-            opened[wanted]
+        # At once, and every time: it is damage, and no race.
+        assert_incomplete(functools.partial(opened.__getitem__, wanted), "shards/c/0/0", missing=False)
 
 
 @pytest.mark.parametrize("suffix", ["", ".index"])
