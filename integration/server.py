@@ -98,9 +98,13 @@ def choose(environ: Mapping[str, str], *, cache: Path, has_go: bool, docker_runs
 
 def choose_here() -> Source:
     """Where the server comes from on this machine."""
-    environ = os.environ
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parts-store"
-    return choose(environ, cache=cache, has_go=shutil.which("go") is not None, docker_runs=_docker_runs)
+    has_go = shutil.which("go") is not None
+    return choose(os.environ, cache=cache_folder(), has_go=has_go, docker_runs=_docker_runs)
+
+
+def cache_folder() -> Path:
+    """Where programs that were built once are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parts-store"
 
 
 def _docker_runs() -> bool:
@@ -115,11 +119,12 @@ def prepare(source: Source) -> None:
     """Build or pull what the source needs, so that starting it takes seconds."""
     match source:
         case Server(endpoint):
-            if not _answers(endpoint):
+            if not answers(endpoint):
                 raise NoServerError(f"nothing answers at PARTS_STORE_S3_ENDPOINT, {endpoint}")
         case Binary(path):
             if not source.is_built:
-                _build(path)
+                print(f"building MinIO {MINIO_RELEASE} (once, about five minutes) ...", file=sys.stderr, flush=True)
+                build(MINIO, "minio", path)
         case Compose():
             command = ["docker", "compose", "--file", str(COMPOSE_FILE), "pull", "--quiet", "minio"]
             subprocess.run(command, check=True, stdout=sys.stderr)
@@ -127,15 +132,15 @@ def prepare(source: Source) -> None:
             assert_never(never)
 
 
-def _build(binary: Path) -> None:
-    print(f"building MinIO {MINIO_RELEASE} (once, about five minutes) ...", file=sys.stderr, flush=True)
+def build(package: str, program: str, binary: Path) -> None:
+    """Let Go build a package, and put the program that comes of it where it is to be."""
     binary.parent.mkdir(parents=True, exist_ok=True)
     # Built beside its place and moved there, so that an interrupted build leaves nothing that looks finished.
     with tempfile.TemporaryDirectory(prefix="building-", dir=binary.parent) as folder:
-        built = subprocess.run(["go", "install", MINIO], env={**os.environ, "GOBIN": folder}, check=False)
+        built = subprocess.run(["go", "install", package], env={**os.environ, "GOBIN": folder}, check=False)
         if built.returncode != 0:
-            raise NoServerError(f"Go could not build {MINIO}: its own words are above")
-        (Path(folder) / "minio").replace(binary)
+            raise NoServerError(f"Go could not build {package}: its own words are above")
+        (Path(folder) / program).replace(binary)
 
 
 @contextmanager
@@ -167,10 +172,10 @@ def _run_binary(binary: Path) -> Iterator[Server]:
         log = Path(folder) / "log"
         # Somebody else may take the port between our look and MinIO's start.
         for _ in range(START_TRIES):
-            server = Server(f"http://127.0.0.1:{_free_port()}", "parts-store", secret)
+            server = Server(f"http://127.0.0.1:{free_port()}", "parts-store", secret)
             address = server.endpoint.removeprefix("http://")
             command = [str(binary), "server", "--quiet", "--address", address, f"{folder}/data"]
-            process = stack.enter_context(_ended_with_us(command, environ, log))
+            process = stack.enter_context(ended_with_us(command, environ, log))
             if _becomes_healthy(server, process):
                 yield server
                 return
@@ -179,7 +184,8 @@ def _run_binary(binary: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def _ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, and with this process, which must have one thread."""
     with (
         log.open("ab") as output,
         subprocess.Popen(
@@ -190,7 +196,7 @@ def _ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) ->
             stderr=output,
             # Out of reach of Ctrl-C, which is for the tests; they still need their server to clean up.
             process_group=0,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
         ) as process,
     ):
         try:
@@ -198,12 +204,12 @@ def _ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) ->
         finally:
             process.terminate()
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=2)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Asks the kernel, where it is Linux, to end this process when its parent is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
@@ -235,7 +241,8 @@ def _run_compose() -> Iterator[Server]:
         subprocess.run(command, env=environ, check=True, stdout=sys.stderr)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on; somebody else may take it at any time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -245,7 +252,7 @@ def _free_port() -> int:
 def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        if _answers(f"{server.endpoint}/minio/health/ready"):
+        if answers(f"{server.endpoint}/minio/health/ready"):
             # If somebody else answers on our port, our process has ended or is about to.
             time.sleep(0.1)
             return process.poll() is None
@@ -253,7 +260,8 @@ def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether there is a server at an address, and it is ready."""
     # Never through a proxy: the server is on this machine, or the caller's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -1,0 +1,268 @@
+"""A chunk is its old value or its new one, wherever its writer ends: at each of its requests, or killed at any moment.
+
+Every operation is stopped at every request that it makes, on every kind of store and at every level; then the chunk is
+read, repaired, read again without parts_store, and written again. Then real processes are killed, hundreds of them,
+while others read.
+"""
+
+import asyncio
+import itertools
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import LocalStore, MemoryStore
+from zarr.core.sync import sync
+
+from integration import chaos
+from integration.breaking import Breaking, Crash, How
+from integration.chaos import Kind, Plan
+from integration.conftest import Bucket
+from integration.scenes import (
+    NEW,
+    NEXT,
+    OPERATIONS,
+    PROTOTYPE,
+    Operation,
+    Order,
+    Stage,
+    Value,
+    changes,
+    check,
+    ends,
+    read_every_way,
+)
+from parts_store import PartsStore
+from parts_store.backends import BackendRequest
+from parts_store.options import Concurrency
+from parts_store.plan.steps import Lock
+
+PLACES = ["memory", "memory with digests", "disk", "minio"]
+LEVELS: list[Concurrency] = ["exclusive", "writers", "full"]
+ORDERS: list[Order] = ["repair first", "write first"]
+# What a crash can be like, where requests are sent one after the other.
+PLAIN = (How.NOTHING_ARRIVES, How.IT_ARRIVES)
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    place, level = request.param
+    match place:
+        case "disk":
+            objects: Any = LocalStore(tmp_path, automatic_cleanup=True)
+        case "minio":
+            bucket: Bucket = request.getfixturevalue("bucket")
+            objects = bucket.store()
+        case _:
+            objects = MemoryStore()
+    return Stage(objects, place, level)
+
+
+def everywhere(names: Iterable[str], on_real_server: Iterable[str]) -> pytest.MarkDecorator:
+    """These operations at every place and level; on a real server, where all takes its time, fewer of them."""
+    stages = [(place, level) for place in PLACES for level in LEVELS]
+    cases = [(stage, name) for stage in stages for name in (on_real_server if stage[0] == "minio" else names)]
+    ids = [f"{place}-{level}-{name}" for (place, level), name in cases]
+    return pytest.mark.parametrize(("stage", "name"), cases, indirect=["stage"], ids=ids)
+
+
+# --- every request ----------------------------------------------------------------------------------------------------
+
+
+def every_crash(stage: Stage, requests: Sequence[BackendRequest | Lock]) -> Iterator[tuple[int, How, Order]]:
+    """Where, how, and in which order it is checked; whether a request arrives that changes nothing, does not matter.
+
+    What a request leaves that arrived, is what the next one leaves that did not: so both orders are tried.
+    """
+    for at, request in enumerate(requests):
+        if changes(request) or not stage.is_slow:
+            yield at, How.NOTHING_ARRIVES, ORDERS[at % 2]
+        if changes(request):
+            yield at, How.IT_ARRIVES, ORDERS[at % 2]
+        if changes(request) and not stage.is_slow:
+            yield at, How.THE_REST_ARRIVES, ORDERS[(at + 1) % 2]
+
+
+@everywhere(OPERATIONS, ["create", "overwrite", "overwrite what is interrupted", "set if absent", "delete", "modify"])
+def test_a_crash_at_any_request_leaves_the_old_value_or_the_new_one(stage: Stage, name: str) -> None:
+    operation = OPERATIONS[name]
+
+    def crash(case: tuple[str, tuple[int, How, Order]]) -> None:
+        layout, (at, how, order) = case
+        scene = stage.scene(operation, layout)
+        assert not ends(operation.act(scene.breaking(Breaking(None, at, how)), scene.key))
+        check(scene, (operation.before, operation.after), order)
+        scene.remove()
+
+    layouts = ["three"] if stage.is_slow else ["three", "one"]
+    cases = [(layout, case) for layout in layouts for case in every_crash(stage, stage.requests(operation, layout))]
+    with ThreadPoolExecutor(4 if stage.is_slow else 1) as pool:
+        list(pool.map(crash, cases))
+
+
+@everywhere(["overwrite"], ["overwrite"])
+def test_a_repair_that_crashes_at_any_request_is_repaired(stage: Stage, name: str) -> None:
+    overwrite = OPERATIONS[name]
+    starts = [at for at, request in enumerate(stage.requests(overwrite)) if changes(request)]
+    # In memory, all that an interrupted write can leave; elsewhere, some of it.
+    for start in starts if stage.place.startswith("memory") else starts[1::4]:
+        for at in itertools.count():
+            scene = stage.scene(overwrite)
+            assert scene.crash(NEW, start, How.IT_ARRIVES)
+            value = read_every_way(scene)
+            store = scene.breaking(Breaking(None, at, PLAIN[(start + at) % 2]))
+            try:
+                store.repair(scene.array, min_age=0)
+                is_done = True
+            except Crash:
+                is_done = False
+            check(scene, (value,), ORDERS[at % 2])
+            scene.remove()
+            if is_done:
+                break
+
+
+def every_cancellation(stage: Stage, operation: Operation) -> Iterator[tuple[int, How]]:
+    for at, request in enumerate(stage.requests(operation)):
+        # Nobody waits for a lock there.
+        if isinstance(request, Lock):
+            continue
+        if changes(request) or not stage.is_slow:
+            yield at, How.NOTHING_ARRIVES
+        if changes(request):
+            yield at, How.IT_ARRIVES
+            yield at, How.THE_REST_ARRIVES
+            # This overlaps what is written next: only where that is allowed, and what is sent can be told apart.
+            if stage.level != "exclusive" and operation.has_conditions and stage.place != "disk":
+                yield at, How.IT_ARRIVES_LATE
+
+
+@everywhere(["create", "create over orphans", "overwrite", "overwrite what is interrupted", "delete"], ["overwrite"])
+def test_a_cancelled_operation_leaves_the_old_value_or_the_new_one(stage: Stage, name: str) -> None:
+    operation = OPERATIONS[name]
+
+    def cancel(case: tuple[int, How]) -> None:
+        at, how = case
+        scene = stage.scene(operation)
+        breaking = Breaking(None, at, how, hangs=True)
+        sync(_cancelled(operation, scene.breaking(breaking), scene.key, breaking))
+        allowed: tuple[Value, ...] = (operation.before, operation.after)
+        if how is How.IT_ARRIVES_LATE:
+            assert read_every_way(scene) in allowed
+            scene.write(NEXT)
+            sync(breaking.deliver())
+            allowed = (NEXT,)
+        check(scene, allowed, ORDERS[at % 2])
+        scene.remove()
+
+    with ThreadPoolExecutor(4 if stage.is_slow else 1) as pool:
+        list(pool.map(cancel, every_cancellation(stage, operation)))
+
+
+async def _cancelled(operation: Operation, store: PartsStore, key: str, breaking: Breaking) -> None:
+    """An operation, cancelled when it is at a request; what it has locked is free then."""
+
+    async def act() -> None:
+        await operation.act(store, key)
+
+    task = asyncio.ensure_future(act())
+    await asyncio.wait_for(breaking.reached.wait(), timeout=30)
+    task.cancel()
+    await asyncio.sleep(0)
+    if breaking.how is How.IT_ARRIVES_LATE:
+        # It waits for what it has sent, unless it is told again.
+        task.cancel()
+    else:
+        breaking.released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Whoever runs the tests in the background has them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def put_sync(store: PartsStore, key: str) -> None:
+    store.set_sync(key, PROTOTYPE.buffer.from_bytes(NEW))
+
+
+def modify_sync(store: PartsStore, key: str) -> None:
+    store.get_sync(key)
+    put_sync(store, key)
+
+
+SYNCHRONOUS: dict[str, Callable[[PartsStore, str], None]] = {
+    "create": put_sync,
+    "overwrite": put_sync,
+    "overwrite what is interrupted": put_sync,
+    "delete": PartsStore.delete_sync,
+    "modify": modify_sync,
+}
+
+
+@pytest.mark.usefixtures("interrupts")
+@everywhere(SYNCHRONOUS, ["overwrite"])
+def test_an_interrupted_operation_leaves_the_old_value_or_the_new_one(stage: Stage, name: str) -> None:
+    operation, act = OPERATIONS[name], SYNCHRONOUS[name]
+    for how in PLAIN:
+        for at in itertools.count():
+            scene = stage.scene(operation)
+            breaking = Breaking(None, at, how, interrupts=True)
+            store = scene.breaking(breaking)
+            try:
+                act(store, scene.key)
+            except KeyboardInterrupt:
+                check(scene, (operation.before, operation.after), ORDERS[at % 2])
+            else:
+                assert not breaking.is_dead
+                break
+            # The process goes on, and so does its store.
+            act(store, scene.key)
+            assert read_every_way(scene) == operation.after
+            scene.remove()
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+LANES: dict[Concurrency, tuple[Kind, ...]] = {
+    "exclusive": ("blind", "compared", "created", "shard", "inner"),
+    "writers": ("blind", "compared", "created", "shard", "inner"),
+    # Only here may a delete come just before a write.
+    "full": ("blind", "deleted", "created", "shard", "inner"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_killed_writers_tear_and_lose_nothing_on_a_disk(tmp_path: Path, level: Concurrency) -> None:
+    plan = Plan(str(tmp_path), {}, level, LANES[level], kills=100, seconds=60, seed=1)
+    report = chaos.run(plan)
+    print(report)
+    assert report.violations == []
+    assert report.kills >= 100
+    assert report.unresolved > 30
+    assert report.writes > 30
+    assert report.reads > 100
+
+
+@pytest.mark.parametrize("level", ["writers", "full"])
+def test_killed_writers_tear_and_lose_nothing_on_a_real_server(bucket: Bucket, level: Concurrency) -> None:
+    options = Plan.options_of(bucket.server)
+    # What was sent before its sender was killed, has arrived after the pause.
+    plan = Plan(bucket.name, options, level, LANES[level], kills=120, seconds=60, seed=1, pause=0.2, life=(0.05, 0.6))
+    report = chaos.run(plan)
+    print(report)
+    assert report.violations == []
+    assert report.kills >= 120
+    assert report.unresolved > 30
+    assert report.writes > 30
+    assert report.reads > 100

@@ -1,0 +1,156 @@
+"""A network that is slow, breaks, or cuts answers off: nothing is torn, and what was acknowledged is not lost.
+
+The same writers and readers as those that are killed, through toxiproxy. An operation may fail, by an error that says
+so; what it has sent may still arrive, long after.
+"""
+
+import os
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from integration import chaos, large, toxics
+from integration.breaking import read_plainly
+from integration.chaos import Kind, Plan, Report
+from integration.conftest import Bucket
+from integration.large import Order, Work
+from integration.toxics import Proxy, Toxic, toxic
+from parts_store import PartsStore
+from parts_store.errors import AmbiguousWriteError
+from parts_store.options import Concurrency
+
+LANES: tuple[Kind, ...] = ("blind", "compared", "created", "shard", "inner")
+# Toxiproxy draws lots for every connection: so each is for one request.
+IMPATIENT = {"timeout": "1s", "connect_timeout": "1s", "pool_max_idle_per_host": "0"}
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[str]:
+    with toxics.supervised() as api:
+        if api is None:
+            pytest.skip("no Go to build toxiproxy with")
+        yield api
+
+
+@pytest.fixture
+def proxy(toxiproxy: str, bucket: Bucket) -> Iterator[Proxy]:
+    if not bucket.server.endpoint.startswith("http://127.0.0.1:"):
+        pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not on this machine")
+    with toxics.proxied(toxiproxy, bucket.server) as proxy:
+        yield proxy
+
+
+# What is wrong, how long it takes until all that was sent has arrived, and whether answers fail to come.
+TOXICS: dict[str, tuple[tuple[Toxic, ...], float, bool]] = {
+    "slow": ((toxic("latency", "downstream", latency=30, jitter=30),), 0.3, False),
+    "late answers": ((toxic("latency", "downstream", 0.1, latency=1500),), 2, True),
+    "late requests": ((toxic("latency", "upstream", 0.1, latency=1500),), 2, True),
+    "resets": ((toxic("reset_peer", "downstream", 0.2),), 0.3, True),
+    "no answers": ((toxic("timeout", "downstream", 0.1, timeout=300),), 0.5, True),
+    "answers cut off": ((toxic("limit_data", "downstream", 0.2, bytes=100),), 0.3, True),
+    "requests cut off": ((toxic("limit_data", "upstream", 0.2, bytes=900),), 0.3, True),
+    "narrow": ((toxic("bandwidth", "upstream", rate=100), toxic("bandwidth", "downstream", rate=100)), 0.5, False),
+}
+
+
+def plan_through(proxy: Proxy, bucket: Bucket, level: Concurrency, retries: int, **arguments: Any) -> Plan:
+    retry = {"max_retries": retries, "retry_timeout": 2.0}
+    options = Plan.options_of(proxy.server, client_options=IMPATIENT, retry_config=retry)
+    direct = Plan.options_of(bucket.server)
+    return Plan(bucket.name, options, level, LANES, kills=0, seed=1, direct=direct, **arguments)
+
+
+def run_through(proxy: Proxy, plan: Plan, names: Sequence[str]) -> Report:
+    """What becomes of a plan while these are wrong with the network, one after the other."""
+    with chaos.under_way(plan) as report:
+        for name in names:
+            proxy.poison(*TOXICS[name][0])
+            time.sleep(plan.seconds / len(names))
+        found = report()
+    print(found)
+    assert found.violations == []
+    assert found.reads > 0
+    assert found.writes > 0
+    return found
+
+
+@pytest.mark.parametrize("name", TOXICS)
+def test_a_bad_network_tears_and_loses_nothing(proxy: Proxy, bucket: Bucket, name: str) -> None:
+    _, pause, is_bad = TOXICS[name]
+    # obstore repeats some requests by itself, also such that may have arrived: here the writer has to.
+    report = run_through(proxy, plan_through(proxy, bucket, "writers", 0, seconds=3, pause=pause), [name])
+    assert (report.unanswered > 0) == is_bad
+
+
+def test_a_network_that_is_bad_in_any_way_tears_and_loses_nothing_where_nothing_is_promised(
+    proxy: Proxy, bucket: Bucket
+) -> None:
+    report = run_through(proxy, plan_through(proxy, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
+    assert report.unanswered > 0
+
+
+# --- large parts, and slow links --------------------------------------------------------------------------------------
+
+MB = 1_000_000
+LARGE = [100 * MB, *([1000 * MB] if os.environ.get("PARTS_STORE_LARGE") else [])]
+
+
+@pytest.mark.parametrize("nbytes", LARGE)
+@pytest.mark.parametrize("large_parts", [1, 2])
+def test_large_parts_are_written_and_read_without_needless_copies(
+    bucket: Bucket, nbytes: int, large_parts: int
+) -> None:
+    tail_nbytes = nbytes if large_parts == 2 else 16
+    large.create(PartsStore(bucket.store()), tail_nbytes)
+    options = Plan.options_of(bucket.server, client_options={"timeout": "10 minutes"})
+    chunk_nbytes = 16 + nbytes + tail_nbytes
+    works: list[tuple[Work, int]] = [("write", 1), ("read", 1), ("write", 7), ("read", 7)]
+    costs = [large.run(Order(work, bucket.name, options, chunk_nbytes, first)) for work, first in works]
+    for what, cost in zip(("created", "read", "overwritten", "read again"), costs, strict=True):
+        print(f"{large_parts} large parts of {nbytes // MB} MB, {what}: {cost.seconds:.1f} s, {cost.chunks:.2f} chunks")
+    assert all(cost.is_right for cost in costs)
+    assert {key for key in bucket.list_keys() if ".parts-txn" in key} == set()
+    # The value itself, and at most a second one: the parts that it was read as, or the staged copy of one of them.
+    assert max(cost.chunks for cost in costs) <= 2.5
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["create", "overwrite"])
+def test_a_link_too_slow_for_the_time_out_says_so_and_leaves_nothing_half_written(
+    proxy: Proxy, bucket: Bucket, *, is_there: bool
+) -> None:
+    direct = PartsStore(bucket.store())
+    large.create(direct, tail_nbytes=16)
+    old = b"o" * 1000 if is_there else None
+    new = b"n" * (3 * MB // 2)
+    if old is not None:
+        direct.set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(old))
+    # 1 MB each second.
+    proxy.poison(toxic("bandwidth", "upstream", rate=1000))
+
+    def write(timeout: str) -> None:
+        options = Plan.options_of(proxy.server, client_options={"timeout": timeout})
+        PartsStore(S3Store(bucket.name, **options)).set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(new))
+
+    with pytest.raises((BaseError, AmbiguousWriteError)) as raised:
+        write("500ms")
+    assert "client_options={'timeout':" in "".join(traceback.format_exception(raised.value))
+    # What was cut off in the middle is not there, and what is there is whole.
+    assert read(direct) == old
+    assert direct.repair(min_age=0).is_tidy
+    assert read(direct) == old
+    assert read_plainly(direct.store, large.KEY, [".head", "", ".tail"]) == old
+    assert {key for key in bucket.list_keys() if ".parts-txn" in key} == set()
+
+    write("30s")
+    assert read(direct) == new
+    assert read_plainly(direct.store, large.KEY, [".head", "", ".tail"]) == new
+
+
+def read(store: PartsStore) -> bytes | None:
+    found = store.get_sync(large.KEY)
+    return None if found is None else found.to_bytes()
