@@ -18,9 +18,11 @@ from typing import Any, Never
 import obstore
 from obstore.exceptions import GenericError
 
+from parts_store import PartsStore
 from parts_store.backends import BackendRequest, Capabilities
 from parts_store.backends.objects import ObjectBackend
 from parts_store.plan.steps import Found, IfMatch, Lock, Lost, Outcome, Put, Refused
+from parts_store.stats import Report
 
 
 class Crash(BaseException):
@@ -212,6 +214,12 @@ def remove_plainly(objects: Any, keys: Sequence[str]) -> None:
             obstore.delete(objects, keys)
             return
     raise TimeoutError(keys)
+
+
+def repair(store: PartsStore, prefix: str = "") -> Report:
+    """A repair; once more if a request of it was not answered, as it says itself."""
+    report = store.repair(prefix, min_age=0)
+    return report if report.is_tidy else store.repair(prefix, min_age=0)
 
 
 def keys_of(objects: Any, folder: str) -> set[str]:

@@ -44,7 +44,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, default_buffer_prototype
 
 import parts_store as ps
-from integration.breaking import keys_of, read_plainly
+from integration.breaking import keys_of, read_plainly, repair
 from integration.server import Server, die_with_parent
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.backends import BackendRequest
@@ -487,7 +487,7 @@ def finish(session: Session) -> None:
     """A repair leaves nothing beside the chunks; and all of them are read, by everybody, as the same."""
     session.store = PartsStore(session.plan.objects(is_direct=True), concurrency=session.plan.level)
     anyone = Lane(0, "blind")
-    report = session.store.repair(min_age=0)
+    report = repair(session.store)
     if not report.is_tidy:
         session.report("untidy", anyone, str(report))
     findings = session.store.verify(checksums=True).findings

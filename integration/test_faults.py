@@ -15,7 +15,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from integration import chaos, large, toxics
-from integration.breaking import read_plainly
+from integration.breaking import read_plainly, repair
 from integration.chaos import Kind, Plan, Report
 from integration.conftest import Bucket
 from integration.large import Order, Work
@@ -141,7 +141,7 @@ def test_a_link_too_slow_for_the_time_out_says_so_and_leaves_nothing_half_writte
     assert "client_options={'timeout':" in "".join(traceback.format_exception(raised.value))
     # What was cut off in the middle is not there, and what is there is whole.
     assert read(direct) == old
-    assert direct.repair(min_age=0).is_tidy
+    assert repair(direct).is_tidy
     assert read(direct) == old
     assert read_plainly(direct.store, large.KEY, [".head", "", ".tail"]) == old
     assert {key for key in bucket.list_keys() if ".parts-txn" in key} == set()

@@ -308,9 +308,9 @@ class Writer:
             yield from self.help()
             if self.lost is not None or self.needs_copy:
                 return False
-            yield from self._remove_finished(registry)
-        if self.rules.is_registered:
-            yield from self._remove_copies((self.generation,))
+            is_alone = yield from self._remove_finished(registry)
+        if self.rules.is_registered and not (yield from self._remove_copies((self.generation,))):
+            return False
         return is_alone
 
     def help(self) -> Steps[None]:
@@ -345,17 +345,26 @@ class Writer:
                 break
         self.needs_copy = True
 
-    def _remove_copies(self, generations: Sequence[str]) -> Steps[None]:
-        # Whether it is answered does not matter: the chunk is written, and leftovers are collected some time.
-        yield (Delete(tuple(staging.key_of(self.chunk, each) for each in generations), "staged copy"),)
+    def _remove_copies(self, generations: Sequence[str], suffix: str = "") -> Steps[bool]:
+        """Remove what is beside the chunk; returns whether it is known to be gone.
 
-    def _remove_finished(self, registry: Registry) -> Steps[None]:
+        If not, that does no harm: the chunk is written, and leftovers are collected some time.
+        """
+        keys = tuple(staging.key_of(self.chunk, each) + suffix for each in generations)
+        (outcome,) = yield (Delete(keys, "staged copy"),)
+        if isinstance(outcome, Lost):
+            # Once more: MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
+            (outcome,) = yield (Delete(keys, "staged copy"),)
+        return not isinstance(outcome, Lost)
+
+    def _remove_finished(self, registry: Registry) -> Steps[bool]:
         """What finished writers have left; that one has finished goes last, or its copy would look alive."""
         finished = registry.finished(self.generation)
-        if finished:
-            yield from self._remove_copies(finished)
-            keys = tuple(staging.key_of(self.chunk, each) + staging.DONE for each in finished)
-            yield (Delete(keys, "staged copy"),)
+        if not finished:
+            return True
+        if not (yield from self._remove_copies(finished)):
+            return False
+        return (yield from self._remove_copies(finished, staging.DONE))
 
 
 def _is_of(outcome: Outcome, tag: Tag) -> bool:
