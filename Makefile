@@ -32,7 +32,8 @@ demo: $(VENV)/ready ## write a picture as TIFF chunks and in parts into demo-out
 	@$(BIN)/python -m parts_store.demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
-	$(BIN)/python -m pytest tests integration
+	$(BIN)/python -m pytest --numprocesses auto tests
+	$(BIN)/python -m pytest integration
 
 check: check-code ## the fast checks: ruff, mypy, unit tests but the slow ones
 	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' tests

@@ -5,6 +5,8 @@ so; what it has sent may still arrive, long after.
 """
 
 import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ from integration.breaking import read_plainly, repair
 from integration.chaos import Kind, Plan, Report
 from integration.conftest import Bucket
 from integration.large import Order, Work
+from integration.server import answers
 from integration.toxics import Proxy, Toxic, toxic
 from parts_store import PartsStore
 from parts_store.errors import AmbiguousWriteError
@@ -92,6 +95,29 @@ def test_a_network_that_is_bad_in_any_way_tears_and_loses_nothing_where_nothing_
 ) -> None:
     report = run_through(proxy, plan_through(proxy, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
     assert report.unanswered > 0
+
+
+WITH_TOXIPROXY = """
+import time
+from integration.toxics import supervised
+with supervised() as api:
+    print(api, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("toxiproxy")
+def test_toxiproxy_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
+    command = [sys.executable, "-c", WITH_TOXIPROXY]
+    with subprocess.Popen(command, cwd=toxics.ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        api = parent.stdout.readline().strip()
+        assert answers(f"{api}/version")
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while answers(f"{api}/version"):
+        assert time.monotonic() < deadline, "toxiproxy outlives the tests"
+        time.sleep(0.1)
 
 
 # --- large parts, and slow links --------------------------------------------------------------------------------------
