@@ -443,6 +443,12 @@ class PartsStore(Store):
             if (shown := await self._run(self.catalog.shown(entry.key, not_understood))) is not None:
                 yield shown
 
+    async def _shows(self, folder: str) -> bool:
+        """Whether anything below a folder is shown."""
+        async for _ in self.list_prefix(folder):
+            return True
+        return False
+
     @override
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         folder = prefix.rstrip("/")
@@ -450,8 +456,10 @@ class PartsStore(Store):
         self.stats.count("list")
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0
+        # The folder of an array's chunks may hold nothing but parts that outlived them.
+        is_array = folder in self.catalog.arrays()
         for path in folders:
-            if not is_protocol_key(path):
+            if not is_protocol_key(path) and (not is_array or await self._shows(path)):
                 yield path[start:]
         not_understood: set[str] = set()
         for key in keys:

@@ -785,3 +785,16 @@ def test_a_context_never_carries_an_index_into_another_read(pipeline: str) -> No
     # And once it was told, it is forgotten.
     assert store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)
     np.testing.assert_array_equal(array[:9, :9], VALUES[:9, :9] + 1)
+
+
+def test_a_folder_with_nothing_but_parts_that_outlived_their_chunks_is_not_listed() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = ps.create_array(
+        store, "a", shape=(4,), chunks=(4,), dtype="uint8", compressors=None, parts=["", ps.Part(".t", size=1)]
+    )
+    array[...] = 1
+    assert set(sync(collect(store.list_dir("a")))) == {"zarr.json", "c"}
+    store.delete_sync("a/c/0")
+    assert "a/c/0.t" in {each["path"] for each in obstore.list(objects).collect()}
+    assert set(sync(collect(store.list_dir("a")))) == {"zarr.json"}
