@@ -21,6 +21,7 @@ from parts_store.options import Concurrency
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.store import objects
 from integration import toxics
 from integration.server import Server, supervised
 
@@ -31,18 +32,6 @@ PARTS: dict[str, dict[str, int | None]] = {
     "3 parts": {".header": 64, "": None, ".index": 260},
 }
 LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")
-
-
-def objects(server: Server, prefix: str) -> S3Store:
-    return S3Store(
-        "transactions",
-        prefix=prefix,
-        endpoint=server.endpoint,
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        region="us-east-1",
-        client_options={"allow_http": True},
-    )
 
 
 async def timed(write: Callable[[int], Awaitable[None]]) -> float:

@@ -30,7 +30,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -277,18 +277,25 @@ def answers(url: str) -> bool:
 @contextmanager
 def supervised() -> Iterator[Server]:
     """The server of this machine, run by a process of its own that ends with this one, even if this one is killed."""
-    command = [sys.executable, __file__, "serve"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
+    with supervisor([__file__], "S3 server") as answer:
+        yield Server(**json.loads(answer))
+
+
+@contextmanager
+def supervisor(program: Sequence[str], what: str, folder: Path | None = None) -> Iterator[str]:
+    """What a program of ours that serves says first; it is a process of its own, and ends with the block or with us."""
+    command = [sys.executable, *program, "serve"]
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         # Popen gives both pipes, because both were asked for.
-        assert supervisor.stdin is not None
-        assert supervisor.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            answer = supervisor.stdout.readline()
+            answer = process.stdout.readline().strip()
             if not answer:
-                raise NoServerError("no S3 server for the integration tests; the reason is above")
-            yield Server(**json.loads(answer))
+                raise NoServerError(f"no {what} for the integration tests; the reason is above")
+            yield answer
         finally:
-            supervisor.stdin.close()
+            process.stdin.close()
 
 
 def main(command: str) -> int:

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from integration.server import (
     cache_folder,
     ended_with_us,
     free_port,
+    supervisor,
 )
 
 VERSION = "v2.12.0"
@@ -156,18 +156,8 @@ def supervised() -> Iterator[str | None]:
     if choose_here() is None:
         yield None
         return
-    command = [sys.executable, "-m", "integration.toxics", "serve"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
-        # Popen gives both pipes, because both were asked for.
-        assert supervisor.stdin is not None
-        assert supervisor.stdout is not None
-        try:
-            api = supervisor.stdout.readline().strip()
-            if not api:
-                raise NoServerError("no toxiproxy for the integration tests; the reason is above")
-            yield api
-        finally:
-            supervisor.stdin.close()
+    with supervisor(["-m", "integration.toxics"], "toxiproxy", ROOT) as api:
+        yield api
 
 
 def main(command: str) -> int:

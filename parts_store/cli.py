@@ -139,8 +139,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     store = _open(options, read_only=True)
-    if not store.supports_listing:
-        raise StoreConfigError(str(store), "a store that can be listed", "one that can only be read, by key")
+    store.require_listable()
     scope = look(store, options.prefix)
     counts = Counter(listing.chunk.array for listing in scope.survey.chunks.values())
     arrays = {path: _described(record, counts[path]) for path, record in scope.arrays.items()}

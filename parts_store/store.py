@@ -186,7 +186,7 @@ class PartsStore(Store):
         progress
             Called with how many chunks are done, and how many there are.
         """
-        self._check_listable()
+        self.require_listable()
         scope = upkeep.look(self, prefix)
         knobs = self._operations.knobs()
         return scope.report(upkeep.verify(self, scope, knobs, checksums=checksums, client=client, progress=progress))
@@ -421,12 +421,13 @@ class PartsStore(Store):
     def supports_listing(self) -> bool:
         return self._backend.capabilities.is_writable
 
-    def _check_listable(self) -> None:
+    def require_listable(self) -> None:
+        """Raise unless the store can be listed."""
         if not self.supports_listing:
             raise StoreConfigError(str(self), "a store that can be listed", "one that can only be read, by key")
 
     async def _list_objects(self, folder: str) -> AsyncIterator[Entry]:
-        self._check_listable()
+        self.require_listable()
         self.stats.count("list")
         async for entry in self._backend.list(folder):
             yield entry
@@ -452,7 +453,7 @@ class PartsStore(Store):
     @override
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         folder = prefix.rstrip("/")
-        self._check_listable()
+        self.require_listable()
         self.stats.count("list")
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0

@@ -261,10 +261,8 @@ def look_again(chunk: Chunk, index: ShardIndex | None, means: Means) -> Steps[Fi
 
 
 def _is_same(before: Found | None, after: Found | None) -> bool:
-    """Whether two looks saw the same write. Where ETags come back with the bytes, only the generation tells."""
-    if before is None or after is None:
-        return before is after
-    return (before.generation, before.unchanged) == (after.generation, after.unchanged)
+    """Whether two looks saw the same write, or none."""
+    return before is after if before is None or after is None else before.is_same(after)
 
 
 def _look_by_tags(chunk: Chunk, index: ShardIndex | None, anchor: Found | None) -> Steps[Finding | None]:

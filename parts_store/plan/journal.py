@@ -34,7 +34,7 @@ from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Rules
 from parts_store.plan.steps import Done, Found, IfAbsent, Lock, Move, Put, Steps, Wait, get, head, remove
 from parts_store.plan.tags import Tag
-from parts_store.plan.versions import Seen
+from parts_store.plan.versions import Seen, require_still
 
 # The longest wait is the fifth; together they make up five minutes.
 _MAX_WAIT = 5
@@ -76,8 +76,7 @@ class Record:
 def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[None]:
     """All parts of a chunk, over whatever is there; if it still is what was `seen`, or else `ConcurrentWriteError`."""
     anchor = yield from _enter(chunk, rules)
-    if seen is not None and not seen.is_still(anchor):
-        raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
+    require_still(seen, anchor, chunk.chunk_key)
     yield from _write(chunk, data, rules, is_new=anchor is None)
 
 
@@ -90,8 +89,7 @@ def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> S
 def delete(chunk: Chunk, rules: Rules, seen: Seen | None) -> Steps[None]:
     """The chunk, gone; if it still is what was `seen`, or else `ConcurrentWriteError`."""
     anchor = yield from _enter(chunk, rules)
-    if seen is not None and not seen.is_still(anchor):
-        raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
+    require_still(seen, anchor, chunk.chunk_key)
     yield from remove((chunk.anchor_key,), "the chunk")
     if chunk.other_keys:
         yield from remove(chunk.other_keys, "the rest of the chunk")

@@ -73,7 +73,7 @@ def _read_tagged(
         if attempt.is_one_write:
             return attempt
         seen = attempt.found.get(anchor)
-        if seen is not None and not all(_same(seen[0], each) for each in seen):
+        if seen is not None and not all(map(seen[0].is_same, seen)):
             # Replaced between two of its ranges: it is no write whose copy could be asked for.
             continue
         if seen is not None and seen[0].generation not in unstaged:
@@ -85,7 +85,7 @@ def _read_tagged(
         now = yield from head(chunk.anchor_key, "whether the chunk is being written")
         if now is None:
             return None
-        if seen is not None and _same(seen[0], now) and (damage := _damage(attempt, now)) is not None:
+        if seen is not None and seen[0].is_same(now) and (damage := _damage(attempt, now)) is not None:
             raise damage
     raise ConcurrentWriteError(chunk.chunk_key, f"it changed {attempts} times while it was read")
 
@@ -135,7 +135,7 @@ def _read_untagged(
         now = yield from head(chunk.anchor_key, "whether the chunk is being written")
         if now is None:
             return None
-        is_stable = before is not None and repeat >= least and _same(before, now)
+        is_stable = before is not None and repeat >= least and before.is_same(now)
         if is_stable and (damage := _damage(attempt, now)) is not None:
             raise damage
         before = now
@@ -204,13 +204,9 @@ def _is_unchanged(attempt: Attempt, why: str, *, has_journal: bool) -> Steps[boo
     parts = list(attempt.found)
     outcomes = yield tuple(Head(attempt.keys[part], why) for part in parts)
     return all(
-        isinstance(now, Found) and _same(attempt.found[part][0], now) for part, now in zip(parts, outcomes, strict=True)
+        isinstance(now, Found) and attempt.found[part][0].is_same(now)
+        for part, now in zip(parts, outcomes, strict=True)
     )
-
-
-def _same(one: Found, other: Found) -> bool:
-    """Whether two looks at a part saw the same write of it."""
-    return one.generation == other.generation and one.etag == other.etag
 
 
 def _damage(attempt: Attempt, anchor: Found) -> IncompleteChunkError | PartSizeError | None:

@@ -46,6 +46,9 @@ class Registry:
         return tuple(sorted((self.present | self.done) - {generation}))
 
 
+NOBODY: Final = Registry(frozenset(), frozenset())
+
+
 def key_of(chunk: Chunk, generation: str) -> str:
     """The key of the staged copy."""
     return f"{chunk.side_folder}/{generation}"

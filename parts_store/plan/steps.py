@@ -128,6 +128,10 @@ class Found:
         """The condition that the object is still this one."""
         return IfMatch(self.etag, self.version)
 
+    def is_same(self, other: "Found") -> bool:
+        """Whether two looks saw the same write of an object; an ETag alone may come back with the bytes."""
+        return (self.generation, self.unchanged) == (other.generation, other.unchanged)
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -176,6 +180,11 @@ class Lost:
 
 type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+
+
+def unchanged(outcome: Outcome | None) -> Condition:
+    """The condition that there is still what was found, or still nothing."""
+    return outcome.unchanged if isinstance(outcome, Found) else IfAbsent()
 
 
 def content(outcome: Outcome) -> bytes | None:

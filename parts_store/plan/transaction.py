@@ -36,7 +36,7 @@ from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.steps import MAX_TRIES, Steps, head, remove
 from parts_store.plan.tags import Mode, Tag
-from parts_store.plan.versions import Absent, Seen, Version
+from parts_store.plan.versions import NOT_AS_SEEN, Absent, Seen, Version, require_still
 from parts_store.plan.writer import SLOW, WHOSE, End, Writer
 
 
@@ -59,7 +59,7 @@ def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | N
     if end is End.CROWDED_OUT:
         raise ConcurrentWriteError(chunk.chunk_key, f"others changed it {MAX_TRIES} times while it was written")
     if end is End.SUPERSEDED and seen is not None:
-        raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
+        raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
 
 
 def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> Steps[None]:
@@ -85,9 +85,7 @@ def delete(chunk: Chunk, rules: Rules, seen: Seen | None = None) -> Steps[None]:
         yield from journal.delete(chunk, rules, seen)
         return
     if seen is not None:
-        now = yield from head(chunk.anchor_key, WHOSE)
-        if not seen.is_still(now):
-            raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")
+        require_still(seen, (yield from head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
     for _ in range(MAX_TRIES):
         yield from remove((chunk.anchor_key,), "the chunk")
         # Where others may write, their parts are not ours to remove: an anchor alone cannot be half of something.

@@ -1,7 +1,9 @@
 """Which write of a chunk somebody saw."""
 
 from dataclasses import dataclass
+from typing import Final
 
+from parts_store.errors import ConcurrentWriteError
 from parts_store.plan.keys import Chunk
 from parts_store.plan.steps import Condition, Found, IfAbsent, IfMatch
 from parts_store.plan.tags import Tag
@@ -65,3 +67,11 @@ class Version:
 
 type Seen = Absent | Version
 """What a chunk was when somebody read it in order to change it."""
+
+NOT_AS_SEEN: Final = "it is not what it was when it was read to be changed"
+
+
+def require_still(seen: Seen | None, anchor: Found | None, chunk_key: str) -> None:
+    """Raise unless the chunk, by its anchor, is still what was seen of it, if anything was."""
+    if seen is not None and not seen.is_still(anchor):
+        raise ConcurrentWriteError(chunk_key, NOT_AS_SEEN)

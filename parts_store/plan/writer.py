@@ -11,7 +11,7 @@ from parts_store.errors import AmbiguousWriteError
 from parts_store.plan import staging
 from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Rules
-from parts_store.plan.staging import Registry
+from parts_store.plan.staging import NOBODY, Registry
 from parts_store.plan.steps import (
     MAX_TRIES,
     Condition,
@@ -32,6 +32,7 @@ from parts_store.plan.steps import (
     Wait,
     get,
     head,
+    unchanged,
 )
 from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Seen, Version
@@ -139,7 +140,7 @@ class Writer:
             now = yield from head(self.chunk.anchor_key, WHOSE)
             if now is not None and now.generation == self.generation:
                 return End.COMMITTED
-            is_unchanged = condition == (IfAbsent() if now is None else now.unchanged)
+            is_unchanged = condition == unchanged(now)
             # On S3 the ETag comes back with the bytes, and only the generation tells that somebody wrote.
             if is_unchanged and not (
                 isinstance(seen, Version) and now is not None and now.generation != seen.generation
@@ -148,7 +149,7 @@ class Writer:
             end = self._lost_to(now)
             if end is not End.CROWDED_OUT:
                 return end
-            condition = IfAbsent() if now is None else now.unchanged
+            condition = unchanged(now)
         if self.lost is None:
             return End.CROWDED_OUT
         problem = f"no answer came to {MAX_TRIES} requests; {SLOW}"
@@ -182,15 +183,15 @@ class Writer:
     def _stage(self, seen: Seen | None) -> Steps[tuple[list[Condition | None], str | None]]:
         """The staged copy, and under which conditions the parts are written; and the staged write that is there."""
         copy = staging.stage(self.chunk, [self.data[part] for part in range(len(self.data))], self.tag)
-        if not self.rules.has_conditions:
-            yield from self._put_anyway(copy)
-            return [None] * len(self.data), None
+        known: list[Condition | None] = [None] * len(self.data)
+        # Where there are no conditions, there is no other level than this one.
         if self.rules.level is Level.EXCLUSIVE:
             yield from self._put_anyway(copy)
-            known: list[Condition | None] = [None] * len(self.data)
-            known[self.chunk.parts.anchor] = None if seen is None else seen.condition
+            if seen is not None and self.rules.has_conditions:
+                known[self.chunk.parts.anchor] = seen.condition
             return known, None
-        known = [None] * len(self.data) if seen is None else list(seen.conditions(self.chunk))
+        if seen is not None:
+            known = seen.conditions(self.chunk)
         unknown = [part for part, condition in enumerate(known) if condition is None]
         if isinstance(seen, Version) and not self.rules.has_unique_etags:
             unknown.append(self.chunk.parts.anchor)
@@ -203,7 +204,7 @@ class Writer:
             if part == self.chunk.parts.anchor and isinstance(seen, Version):
                 self.was_overtaken = not isinstance(outcome, Found) or outcome.generation != seen.generation
                 continue
-            known[part] = outcome.unchanged if isinstance(outcome, Found) else IfAbsent()
+            known[part] = unchanged(outcome)
             if part == self.chunk.parts.anchor and isinstance(outcome, Found):
                 tag = outcome.tag
         return known, tag.generation if tag is not None and tag.is_staged else None
@@ -246,8 +247,7 @@ class Writer:
             anchor = yield from head(self.chunk.anchor_key, WHOSE)
             if anchor is None or anchor.generation != self.generation:
                 return False
-            condition = IfAbsent() if now is None else now.unchanged
-            (outcome,) = yield (self.put(part, condition if self.rules.has_conditions else None),)
+            (outcome,) = yield (self.put(part, unchanged(now) if self.rules.has_conditions else None),)
         if self.take(outcome):
             return True
         # As if we had ended here: the write is committed, and everybody reads it.
@@ -278,33 +278,20 @@ class Writer:
         yield from self._remove_finished(registry)
         yield from self._remove_copies((self.generation,))
 
-    def settle(self) -> Steps[None]:
-        """Leave the chunk tidy: what we sent late may have hit a newer write."""
+    def settle(self, dead: Registry = NOBODY) -> Steps[bool]:
+        """Leave the chunk tidy: what we sent late may have hit a newer write.
+
+        Of the others beside it, these are dead. Returns whether nothing stays of them, nor of us.
+        """
         yield from self.help()
         # One of ours may still come: stay registered.
-        if self.lost is not None or self.needs_copy:
-            return
-        (listed,) = yield (List(self.chunk.side_folder, "who else is writing"),)
-        registry = _registry((listed,))
-        if registry is not None and not registry.others_at_work(self.generation):
-            # Nobody else can have anything under way; look once more, then tidy up.
-            yield from self.help()
-            if self.lost is not None or self.needs_copy:
-                return
-            yield from self._remove_finished(registry)
-        yield from self._remove_copies((self.generation,))
-
-    def tidy(self, dead: Registry) -> Steps[bool]:
-        """Finish what was committed, then remove what dead writers have left; returns whether nothing stays."""
-        if self.rules.is_registered:
-            yield from self._put_anyway(staging.stage(self.chunk, (), self.tag, "settle"))
-        yield from self.help()
         if self.lost is not None or self.needs_copy:
             return False
         (listed,) = yield (List(self.chunk.side_folder, "who else is writing"),)
         registry = _registry((listed,))
         is_alone = registry is not None and not registry.others_at_work(self.generation) - dead.present
         if registry is not None and is_alone:
+            # Nobody else can have anything under way; look once more, then tidy up.
             yield from self.help()
             if self.lost is not None or self.needs_copy:
                 return False
@@ -312,6 +299,12 @@ class Writer:
         if self.rules.is_registered and not (yield from self._remove_copies((self.generation,))):
             return False
         return is_alone
+
+    def tidy(self, dead: Registry) -> Steps[bool]:
+        """Finish what was committed, then remove what dead writers have left; returns whether nothing stays."""
+        if self.rules.is_registered:
+            yield from self._put_anyway(staging.stage(self.chunk, (), self.tag, "settle"))
+        return (yield from self.settle(dead))
 
     def help(self) -> Steps[None]:
         """Bring the parts to the committed generation, whoever wrote it, if its staged copy is there."""
@@ -337,7 +330,7 @@ class Writer:
             helper = Writer(self.chunk, self.rules, anchor.tag, {part: memoryview(parts[part].data) for part in stale})
             conditions: list[Condition | None] = [None] * len(self.chunk.part_keys)
             for part, now in stale.items():
-                conditions[part] = now.unchanged if isinstance(now, Found) else IfAbsent()
+                conditions[part] = unchanged(now)
             yield from helper.sync(conditions)
             # What it has under way, we have.
             self.lost = self.lost or helper.lost

@@ -102,7 +102,7 @@ READERS = [
     mutant(
         "torn anchor is taken for a write",
         "reading",
-        "if seen is not None and not all(_same(seen[0], each) for each in seen):",
+        "if seen is not None and not all(map(seen[0].is_same, seen)):",
         "if False:",
         [O(A), O(B)],
         [S],
@@ -328,8 +328,8 @@ WRITERS = [
     mutant(
         "update over what it did not read",
         "writer",
-        "known = [None] * len(self.data) if seen is None else list(seen.conditions(self.chunk))",
-        "known, seen = [None] * len(self.data), None",
+        "        if seen is not None:\n            known = seen.conditions(self.chunk)\n",
+        "        seen = None\n",
         [M(b"x")],
         [M(b"y")],
         initial=C,
@@ -503,9 +503,7 @@ LOCAL_DISKS = [
     mutant(
         "local: update over what it did not read",
         "journal",
-        "    if seen is not None and not seen.is_still(anchor):\n"
-        '        raise ConcurrentWriteError(chunk.chunk_key, "it is not what it was when it was read to be changed")\n'
-        "    yield from _write(",
+        "    require_still(seen, anchor, chunk.chunk_key)\n    yield from _write(",
         "    yield from _write(",
         [M(b"x")],
         [W(B)],
@@ -578,7 +576,7 @@ LOCAL_DISKS = [
     mutant(
         "local: damage is believed at first sight",
         "reading",
-        "is_stable = before is not None and repeat >= least and _same(before, now)",
+        "is_stable = before is not None and repeat >= least and before.is_same(now)",
         "is_stable = True",
         [DEL, W(A)],
         [R],
