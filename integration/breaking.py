@@ -19,8 +19,7 @@ import obstore
 from obstore.exceptions import GenericError
 
 from parts_store import PartsStore
-from parts_store.backends import BackendRequest, Capabilities
-from parts_store.backends.objects import ObjectBackend
+from parts_store.backends import BackendRequest, Capabilities, Place
 from parts_store.plan.steps import Found, IfMatch, Lock, Lost, Outcome, Put, Refused
 from parts_store.stats import Report
 
@@ -156,7 +155,7 @@ class Breaking:
 class ContentEtags:
     """Objects in memory whose ETags are digests of their bytes, as on S3, and so come back."""
 
-    def __init__(self, inner: ObjectBackend) -> None:
+    def __init__(self, inner: Place) -> None:
         self._inner = inner
         self._lock = threading.Lock()
         self.store = inner.store

@@ -6,7 +6,7 @@ from enum import Enum
 from zarr.core.buffer import cpu
 
 from parts_store import PartsStore
-from parts_store.catalog import OwnedChunk
+from parts_store.catalog import Creation, OwnedChunk
 from parts_store.plan.keys import Chunk, is_protocol_key
 from parts_store.plan.steps import Put, Request, Steps
 
@@ -36,7 +36,7 @@ def disturb(store: PartsStore, key: str, value: bytes, *, before: Death, act: Ca
 
 def _write(store: PartsStore, key: str, value: bytes) -> Steps[None]:
     # By a string of its own: it has nothing to do with what was read before.
-    return store._operations.put(key[:1] + key[1:], memoryview(value), {})
+    return store._operations.put(key[:1] + key[1:], memoryview(value), Creation())
 
 
 def chunk_of(store: PartsStore, key: str) -> Chunk:

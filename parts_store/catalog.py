@@ -6,14 +6,26 @@ only for a key of which it knows nothing, and looks at one again whenever it pas
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from parts_store.errors import PartsStoreError
+from parts_store.errors import PartsConfigError, PartsStoreError, SessionError
 from parts_store.plan import document as documents
 from parts_store.plan.document import ArrayRecord, Document
-from parts_store.plan.keys import DOCUMENT, Chunk, candidates, is_protocol_key, join, may_be_part, split
+from parts_store.plan.keys import (
+    DOCUMENT,
+    Chunk,
+    ChunkKeyEncoding,
+    Placing,
+    candidates,
+    is_node_key,
+    is_protocol_key,
+    join,
+    may_be_part,
+    split,
+)
+from parts_store.plan.layout import plan_split
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import Get, Steps, content
 
@@ -31,11 +43,34 @@ type Entry = ArrayRecord | Plain
 
 
 @dataclass(frozen=True, slots=True)
+class Creation:
+    """What arrays get that come into being: their parts, by patterns of their paths, and where these are."""
+
+    patterns: Mapping[str, ConcatParts] = field(default_factory=dict)
+    # In a session, whether each part is a chunk of its own.
+    is_split: bool = False
+
+    def parts_of(self, path: str) -> ConcatParts | None:
+        """The parts of a new array, by the first pattern that matches; None if it gets none."""
+        for pattern, parts in self.patterns.items():
+            if fnmatch.fnmatchcase(path, pattern):
+                return parts
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class OwnedChunk:
     """A chunk of an array with parts."""
 
     chunk: Chunk
     record: ArrayRecord
+
+    def cut(self, value: memoryview) -> list[memoryview]:
+        """The value as it is stored; it is checked in any case whether it fits the array's parts."""
+        spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
+        if self.record.placing is Placing.WHOLE:
+            return [value]
+        return [value[span.start : span.stop] for span in spans]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +89,22 @@ type Owner = OwnedChunk | Hidden | Other
 
 
 class Catalog:
-    """The arrays that a store knows.
+    """The arrays that a store knows, of one snapshot where there are several.
 
     Threads share it: an entry is replaced in one step, and whoever goes through all of them goes through a copy.
     """
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
+    def __init__(
+        self,
+        entries: Mapping[str, Entry] | None = None,
+        *,
+        in_session: bool = False,
+        snapshot: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._entries: dict[str, Entry] = dict(entries or {})
+        self._in_session = in_session
+        self._snapshot = snapshot
+        self._known_of = snapshot()
         # Paths known from consolidated metadata alone, which nobody keeps up to date.
         self._hearsay: set[str] = set()
         self.epoch = 0
@@ -92,17 +136,40 @@ class Catalog:
         if not isinstance(self._entries.get(path), ArrayRecord):
             self._entries[path] = Plain.ARRAY
 
+    def expect(self, path: str, stored: bytes) -> None:
+        """Know the array at a path, of Zarr v3 or v2, by a document that may not be there yet: chunks come first."""
+        self.forget(path)
+        document = documents.parse(stored)
+        if document is not None and documents.is_array(document):
+            self._understand(path, stored, self.epoch)
+        else:
+            self.learn_plain(path)
+
     def _learn(self, path: str, entry: Entry, since: int) -> None:
         if since == self.epoch:
             self._entries[path] = entry
             self._hearsay.discard(path)
 
+    def _refresh(self) -> None:
+        """Forget what was true of another snapshot."""
+        now = self._snapshot()
+        if now != self._known_of:
+            self.forget_below("")
+            self._known_of = now
+
     # --- whose a key is -------------------------------------------------------------------------------------------
+
+    def is_hidden(self, key: str) -> bool:
+        """Whether the key, be it a document's, is not to be seen or used by itself."""
+        return is_protocol_key(key) or (self._in_session and is_node_key(key))
 
     def owner(self, key: str) -> Steps[Owner]:
         """Whose this key is, which is no document's."""
+        self._refresh()
         if is_protocol_key(key):
             return Hidden("the write protocol")
+        if self.is_hidden(key):
+            return Hidden("the parts of an array")
         if (known := self._known(key)) is not None:
             return known[0]
         for path, relative in candidates(key):
@@ -121,6 +188,7 @@ class Catalog:
 
     def read(self, path: str, *, trust_hearsay: bool = True) -> Steps[Entry]:
         """What is known of a path, after reading its document if nothing is."""
+        self._refresh()
         entry = self._entries.get(path)
         if entry is not None and (trust_hearsay or path not in self._hearsay):
             return entry
@@ -134,9 +202,10 @@ class Catalog:
 
         `not_understood` keeps the paths whose documents cannot be understood, so that a listing asks once.
         """
-        if is_protocol_key(key):
+        if self.is_hidden(key):
             return None
-        if split(key)[1] == DOCUMENT:
+        # A session keeps no parts beside a chunk.
+        if self._in_session or split(key)[1] == DOCUMENT:
             return key
         if (known := self._known(key)) is not None:
             _, entry, path, relative = known
@@ -161,6 +230,7 @@ class Catalog:
 
     def serve(self, path: str, stored: bytes | None, *, since: int) -> bytes | None:
         """What zarr is served of a stored document, read at the epoch `since`: itself, unless an array has parts."""
+        self._refresh()
         _, served = self._understand(path, stored, since)
         return served
 
@@ -178,7 +248,7 @@ class Catalog:
             self._learn(path, Plain.NO_ARRAY, since)
             return Plain.NO_ARRAY, self._serve_group(path, stored, document)
         try:
-            record = documents.read_array(document, path)
+            record = self._read_array(document, path)
         except PartsStoreError:
             # What was known of it is not true any more, and what is true we do not understand.
             self.forget(path)
@@ -191,7 +261,7 @@ class Catalog:
         for member_path, member, replace in _consolidated(path, document):
             if not documents.is_array(member):
                 continue
-            record = documents.read_array(member, member_path)
+            record = self._read_array(member, member_path)
             if member_path not in self._entries or member_path in self._hearsay:
                 self._hearsay.add(member_path)
                 self._entries[member_path] = record or Plain.ARRAY
@@ -202,14 +272,19 @@ class Catalog:
 
     # --- documents that zarr writes -------------------------------------------------------------------------------
 
-    def accept(self, path: str, written: bytes, patterns: Mapping[str, ConcatParts]) -> Steps[bytes]:
+    def _read_array(self, document: Document, path: str) -> ArrayRecord | None:
+        return documents.read_array(document, path, in_session=self._in_session)
+
+    def accept(self, path: str, written: bytes, creation: Creation) -> Steps[bytes]:
         """What is stored of a document that zarr writes: with the array's transformer, new or put back."""
         document = documents.parse(written)
         if document is None:
             self.forget(path)
             return written
         if documents.is_array(document):
-            return (yield from self._accept_array(path, written, document, patterns))
+            if self._in_session:
+                require_keepable(document, path)
+            return (yield from self._accept_array(path, written, document, creation))
         changed = False
         for member_path, member, replace in _consolidated(path, document):
             if documents.is_array(member) and not member.get("storage_transformers"):
@@ -220,22 +295,20 @@ class Catalog:
         self._set(path, Plain.NO_ARRAY)
         return documents.dump(document) if changed else written
 
-    def _accept_array(
-        self, path: str, written: bytes, document: Document, patterns: Mapping[str, ConcatParts]
-    ) -> Steps[bytes]:
+    def _accept_array(self, path: str, written: bytes, document: Document, creation: Creation) -> Steps[bytes]:
         if document.get("storage_transformers"):
             # Somebody writes the stored form himself.
-            self._set(path, documents.read_array(document, path) or Plain.ARRAY)
+            self._set(path, self._read_array(document, path) or Plain.ARRAY)
             return written
         entry = yield from self.read(path, trust_hearsay=False)
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
-        elif entry is Plain.NO_ARRAY and (parts := _matching(path, patterns)) is not None:
-            stored = documents.with_parts(document, parts, path)
+        elif entry is Plain.NO_ARRAY and (parts := creation.parts_of(path)) is not None:
+            stored = documents.with_parts(document, parts, path, is_split=creation.is_split)
         else:
             self._set(path, Plain.ARRAY)
             return written
-        self._set(path, documents.read_array(stored, path) or Plain.ARRAY)
+        self._set(path, self._read_array(stored, path) or Plain.ARRAY)
         return documents.dump(stored)
 
     def _set(self, path: str, entry: Entry) -> None:
@@ -252,7 +325,7 @@ def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
     if not isinstance(entry, ArrayRecord):
         return None
     if entry.encoding.is_chunk_key(relative):
-        return OwnedChunk(Chunk(join(path, relative), entry.parts, path), entry)
+        return OwnedChunk(entry.chunk(path, relative), entry)
     for part in entry.parts.parts:
         suffix = part.key_suffix
         if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):
@@ -273,11 +346,16 @@ def _shown_key(entry: Entry, path: str, relative: str) -> str | None:
     return None if isinstance(_owned(entry, path, relative), Hidden) else join(path, relative)
 
 
-def _matching(path: str, patterns: Mapping[str, ConcatParts]) -> ConcatParts | None:
-    for pattern, parts in patterns.items():
-        if fnmatch.fnmatchcase(path, pattern):
-            return parts
-    return None
+def require_keepable(document: Document, path: str) -> None:
+    """Raise if a session could not keep the chunks of this array."""
+    try:
+        encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), 0)
+    except PartsConfigError as error:
+        raise SessionError(join(path, DOCUMENT), str(error)) from error
+    if (encoding.name, encoding.separator) != ("default", "/"):
+        found = f"{encoding.name!r} with {encoding.separator!r}"
+        problem = f"chunk_key_encoding: expected 'default' with '/', found {found}, whose chunks no session can keep"
+        raise SessionError(join(path, DOCUMENT), problem)
 
 
 def _consolidated(path: str, document: Document) -> Iterator[tuple[str, Document, Callable[[Document], None]]]:

@@ -13,7 +13,13 @@ from parts_store.store import PartsStore
 
 
 def create_array(
-    store: PartsStore, name: str | None = None, *, parts: PartsLike, overwrite: bool = False, **arguments: Any
+    store: PartsStore,
+    name: str | None = None,
+    *,
+    parts: PartsLike,
+    overwrite: bool = False,
+    split: bool = False,
+    **arguments: Any,
 ) -> zarr.Array[Any]:
     """Create an array whose chunks are stored in parts.
 
@@ -28,6 +34,9 @@ def create_array(
         becomes the size of this array's shard index.
     overwrite
         Whether what is at that path is deleted first.
+    split
+        In an Icechunk session, whether each part is a chunk by itself, so that it may be a reference into an existing
+        file; otherwise all parts of a chunk are kept as one.
     arguments
         Those of `zarr.create_array`.
     """
@@ -37,6 +46,7 @@ def create_array(
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
-    array = zarr.create_array(store.with_parts({escaped: parts}), name=path or None, overwrite=overwrite, **arguments)
+    creating = store.with_parts({escaped: parts}, split=split)
+    array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
     return type(array)(inner)

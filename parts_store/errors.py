@@ -4,12 +4,16 @@
     ├── PartsConfigError (a ValueError)         the parts are wrong: mend the call or the document
     ├── UnknownTransformerError (a ValueError)  the array is stored in a way that we do not know
     ├── StoreConfigError (a ValueError)         the store cannot be opened like that
+    ├── SessionError                            an Icechunk session cannot do that, or failed: its message says why
+    │   └── ReadOnlySessionError (a ValueError) the session is read only, or was committed: open a new one
+    ├── ClusterWriteError                       tasks of a cluster failed: nothing was committed; it says which, and why
     ├── ReservedKeyError (a ValueError)         the key is a part's, or the protocol's: not to be used by itself
     ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
     ├── PartSizeError                           a stored part has another size than it should: it is damaged
     ├── IncompleteChunkError                    a part is missing, or of another write: it is damaged
     ├── ConcurrentWriteError                    the chunk changed, or kept changing: read again, then write again
     ├── AmbiguousWriteError                     nobody can know whether the chunk was written: look, then decide
+    ├── CopyMismatchError                       what was copied reads otherwise than it was written
     ├── CodecError (a ValueError)               a chunk cannot be encoded, or what is stored cannot be decoded
     │   ├── CodecConfigError                    the codec's configuration is wrong: mend the call or the document
     │   └── UnboundPaddingError                 the padding is made by a callable, and none is bound: bind one
@@ -25,20 +29,26 @@ from typing import override
 __all__ = [
     "AmbiguousWriteError",
     "ChunkSizeError",
+    "ClusterWriteError",
     "CodecConfigError",
     "CodecError",
     "ConcurrentWriteError",
+    "CopyMismatchError",
     "HeaderError",
     "IncompleteChunkError",
     "PartSizeError",
     "PartsConfigError",
     "PartsStoreError",
+    "ReadOnlySessionError",
     "ReservedKeyError",
+    "SessionError",
     "StoreConfigError",
     "UnboundPaddingError",
     "UnknownTransformerError",
 ]
 
+# So many failures are told one by one.
+_MAX_SHOWN = 10
 _FOUND = reprlib.Repr(maxstring=80, maxother=80)
 
 
@@ -93,6 +103,37 @@ class StoreConfigError(PartsStoreError, ValueError):
     @override
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, found {self.found}"
+
+
+class SessionError(PartsStoreError):
+    """An Icechunk session cannot keep this, or did not answer as it should. What it says is the error's cause."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(key, problem)
+        self.key, self.problem = key, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"session, {self.key!r}: {self.problem}"
+
+
+class ReadOnlySessionError(SessionError, ValueError):
+    """A session is read only, was committed, or can only move nodes. Nothing was written."""
+
+
+class ClusterWriteError(PartsStoreError):
+    """Tasks that wrote to a session from a cluster failed. Nothing was committed, and the session has none of it."""
+
+    def __init__(self, array: str, tasks: int, failed: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(array, tasks, failed)
+        self.array, self.tasks, self.failed = array, tasks, failed
+
+    @override
+    def __str__(self) -> str:
+        shown = "; ".join(f"{region}: {problem}" for region, problem in self.failed[:_MAX_SHOWN])
+        more = f"; and {len(self.failed) - _MAX_SHOWN} more" if len(self.failed) > _MAX_SHOWN else ""
+        count = f"{len(self.failed)} of {self.tasks} tasks failed"
+        return f"array {self.array!r}: {count}, nothing is committed: {shown}{more}"
 
 
 class ReservedKeyError(PartsStoreError, ValueError):
@@ -167,6 +208,19 @@ class AmbiguousWriteError(PartsStoreError):
     @override
     def __str__(self) -> str:
         return f"chunk {self.chunk_key!r} may have been written or not: {self.problem}"
+
+
+class CopyMismatchError(PartsStoreError):
+    """What was copied reads otherwise than it was written: the destination does not keep what it is given."""
+
+    def __init__(self, key: str, expected: int, found: int | None) -> None:
+        super().__init__(key, expected, found)
+        self.key, self.expected, self.found = key, expected, found
+
+    @override
+    def __str__(self) -> str:
+        found = "nothing" if self.found is None else f"{self.found} bytes that are not the same"
+        return f"copy at {self.key!r}: expected the {self.expected} bytes that were written, found {found}"
 
 
 class CodecError(PartsStoreError, ValueError):

@@ -20,6 +20,7 @@ from parts_store.plan.steps import (
     Move,
     Outcome,
     Put,
+    Refer,
     Refused,
     Request,
     Steps,
@@ -119,7 +120,7 @@ async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
         return Done()
     if isinstance(request, Lock):
         raise TypeError(f"a lock is taken alone: {request}")
-    if isinstance(request, Put | Delete | Move):
+    if isinstance(request, Put | Refer | Delete | Move):
         outcome = await _to_its_end(request, backend)
     else:
         outcome = await backend.perform(request)
@@ -167,6 +168,8 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
         case Put(data=data):
             written = 0 if isinstance(outcome, Refused) else memoryview(data).nbytes
             stats.count("put", nbytes_written=written)
+        case Refer():
+            stats.count("put")
         case Delete(keys):
             stats.count("delete", calls=-(-len(keys) // MAX_BULK_DELETE))
         case List():

@@ -8,7 +8,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from parts_store.backends import Backend, BackendRequest, Capabilities
 from parts_store.plan.document import ShardIndex
 from parts_store.plan.ranges import Wanted
-from parts_store.plan.steps import Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put
+from parts_store.plan.steps import Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put, Refer
 from parts_store.plan.why import DATA, INDEX
 from parts_store.stats import Request
 
@@ -58,7 +58,7 @@ class DryBackend:
             case Head(key, why):
                 self.requests.append(Request("head", key, None, None, why))
                 return why == DATA
-            case Put() | Delete() | List() | Move():
+            case Put() | Refer() | Delete() | List() | Move():
                 raise TypeError(f"a read that writes: {request}")
 
 

@@ -5,7 +5,7 @@ to the next, in the context that zarr runs both in, what a shard's index was rea
 it; and what a chunk was when it was read whole, for the write that may follow from it. Carries out nothing.
 """
 
-from collections.abc import Buffer, Mapping, Sequence
+from collections.abc import Buffer, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -13,13 +13,14 @@ from typing import assert_never
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.cache import IndexCache
-from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
-from parts_store.errors import PartsStoreError, ReservedKeyError
-from parts_store.plan import reading, shards, transaction
+from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
+from parts_store.errors import PartsStoreError, ReservedKeyError, SessionError
+from parts_store.plan import commits, nodes, reading, shards, transaction
 from parts_store.plan.attempt import Knobs, Pieces
-from parts_store.plan.document import ShardIndex
-from parts_store.plan.keys import DOCUMENT, Chunk, split
-from parts_store.plan.layout import plan_split
+from parts_store.plan.commits import PartData
+from parts_store.plan.document import ArrayRecord, ShardIndex
+from parts_store.plan.keys import DOCUMENT, Chunk, Placing, split
+from parts_store.plan.layout import require_fit
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
 from parts_store.plan.reading import Read
 from parts_store.plan.rules import Means, Rules
@@ -101,9 +102,8 @@ class Operations:
         """Ranges of a value, all of one write; None if there is no such value."""
         for each in wanted:
             require_byte_request(each)
-        folder, name = split(key)
-        if name == DOCUMENT:
-            return (yield from self._get_document(key, folder, wanted))
+        if self._is_document(key):
+            return (yield from self._get_document(key, split(key)[0], wanted))
         match (yield from self.catalog.owner(key)):
             case OwnedChunk() as owned:
                 return (yield from self._get_chunk(key, owned, wanted, knobs, follows_index=follows_index))
@@ -113,6 +113,9 @@ class Operations:
                 return (yield from self._get_plain(key, wanted, knobs))
             case never:
                 assert_never(never)
+
+    def _is_document(self, key: str) -> bool:
+        return split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
 
     def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
         since = self.catalog.epoch
@@ -223,7 +226,7 @@ class Operations:
 
     def exists(self, key: str) -> Steps[bool]:
         """Whether there is such a value."""
-        if split(key)[1] != DOCUMENT:
+        if not self._is_document(key):
             match (yield from self.catalog.owner(key)):
                 case OwnedChunk(chunk):
                     return (yield from reading.exists(chunk))
@@ -234,10 +237,9 @@ class Operations:
 
     def getsize(self, key: str) -> Steps[int | None]:
         """The size of a value, None if there is none."""
-        path, name = split(key)
-        if name == DOCUMENT:
+        if self._is_document(key):
             # What zarr is served may be larger or smaller than what is stored.
-            values = yield from self._get_document(key, path, [None])
+            values = yield from self._get_document(key, split(key)[0], [None])
             return None if values is None else len(values[0][0])
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
@@ -247,19 +249,26 @@ class Operations:
         (outcome,) = yield (Head(key, "size"),)
         return outcome.nbytes if isinstance(outcome, Found) else None
 
-    def put(
-        self, key: str, value: memoryview, patterns: Mapping[str, ConcatParts], *, only_if_absent: bool = False
-    ) -> Steps[None]:
-        """A value, written whole; `patterns` are the parts of arrays that come into being by it."""
+    def put_parts(self, key: str, values: Sequence[PartData]) -> Steps[None]:
+        """All parts of a chunk of a split array, each of them bytes or a reference."""
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk(chunk, ArrayRecord(placing=Placing.SPLIT)):
+                self._end_of(key, chunk)
+                require_fit(chunk.parts, [value.nbytes for value in values], key)
+                yield from commits.write(chunk, values, self.rules)
+            case _:
+                raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
+
+    def put(self, key: str, value: memoryview, creation: Creation, *, only_if_absent: bool = False) -> Steps[None]:
+        """A value, written whole; `creation` says what an array gets that comes into being by it."""
         path, name = split(key)
-        if name == DOCUMENT:
-            yield from self._put_document(key, value, patterns, only_if_absent=only_if_absent)
+        if self._is_document(key):
+            yield from self._put_document(key, value, creation, only_if_absent=only_if_absent)
             return
         match (yield from self.catalog.owner(key)):
-            case OwnedChunk(chunk):
+            case OwnedChunk(chunk) as owned:
                 seen = self._end_of(key, chunk)
-                spans = plan_split(chunk.parts, value.nbytes, chunk.chunk_key)
-                data = [value[span.start : span.stop] for span in spans]
+                data = owned.cut(value)
                 if only_if_absent:
                     yield from transaction.write_if_absent(chunk, data, self.rules)
                 else:
@@ -273,13 +282,13 @@ class Operations:
             case never:
                 assert_never(never)
 
-    def _put_document(
-        self, key: str, value: memoryview, patterns: Mapping[str, ConcatParts], *, only_if_absent: bool
-    ) -> Steps[None]:
+    def _put_document(self, key: str, value: memoryview, creation: Creation, *, only_if_absent: bool) -> Steps[None]:
         path, _ = split(key)
         try:
-            stored = yield from self.catalog.accept(path, bytes(value), patterns)
+            stored = yield from self.catalog.accept(path, bytes(value), creation)
             yield from _put(key, stored, "document", only_if_absent=only_if_absent)
+            if self.rules.means is Means.SESSION:
+                yield from self._follow(path)
         except BaseException:
             # What was about to be true may not have become so.
             self.catalog.forget(path)
@@ -289,8 +298,10 @@ class Operations:
 
     def delete(self, key: str) -> Steps[None]:
         """A value, gone."""
-        path, name = split(key)
-        if name == DOCUMENT:
+        path, _ = split(key)
+        if self._is_document(key):
+            if self.rules.means is Means.SESSION:
+                yield from self._delete_nodes(path)
             yield from remove((key,), "document")
             self.catalog.forget(path)
             return
@@ -304,6 +315,43 @@ class Operations:
             case never:
                 assert_never(never)
 
+    def _follow(self, path: str) -> Steps[None]:
+        """The nodes of an array's parts, as they should be by its document."""
+        entry = yield from self.catalog.read(path)
+        if isinstance(entry, ArrayRecord):
+            yield from nodes.follow(path, entry)
+
+    def _delete_nodes(self, path: str) -> Steps[None]:
+        """The nodes of an array's parts, gone before it is."""
+        entry = yield from self.catalog.read(path)
+        keys = nodes.keys_of(path, entry) if isinstance(entry, ArrayRecord) else ()
+        if keys:
+            yield from remove(keys, "nodes of parts")
+
+    def delete_all(self, keys: Sequence[str]) -> Steps[None]:
+        """Everything that is stored under these keys, which are all that there are below a folder, gone."""
+        # What makes an array an array goes last, so that an interruption leaves no chunks that nobody owns.
+        documents = sorted((key for key in keys if split(key)[1] == DOCUMENT), key=_depth, reverse=True)
+        others = [key for key in keys if split(key)[1] != DOCUMENT]
+        if self.rules.means is Means.SESSION:
+            # An array's chunks go with it; if none goes, they are a part of one array's.
+            others = [] if documents else (yield from self._stored_keys(others))
+        for batch in (others, documents):
+            if batch:
+                yield from remove(tuple(batch), "everything below")
+
+    def _stored_keys(self, keys: Sequence[str]) -> Steps[list[str]]:
+        """The keys of all parts of these chunks."""
+        stored: list[str] = []
+        for key in keys:
+            owner = yield from self.catalog.owner(key)
+            stored += owner.chunk.part_keys if isinstance(owner, OwnedChunk) else [key]
+        return stored
+
+
+def _depth(key: str) -> int:
+    return key.count("/")
+
 
 def _put(key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[None]:
     """An object that is a value by itself."""
@@ -311,16 +359,6 @@ def _put(key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[Non
         yield from put_if_absent(key, data, why)
     else:
         yield (Put(key, data, None, None, why),)
-
-
-def delete_all(keys: Sequence[str]) -> Steps[None]:
-    """Every one of these objects, gone."""
-    # What makes an array an array goes last, so that an interruption leaves no chunks that nobody owns.
-    documents = tuple(key for key in keys if split(key)[1] == DOCUMENT)
-    others = tuple(key for key in keys if split(key)[1] != DOCUMENT)
-    for batch in (others, documents):
-        if batch:
-            yield from remove(batch, "everything below")
 
 
 def _single(key: str) -> Chunk:

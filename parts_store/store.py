@@ -4,7 +4,8 @@ import asyncio
 import html
 import pickle
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, override
 
@@ -14,14 +15,16 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from parts_store import upkeep
+from parts_store.backends import Place
 from parts_store.backends.local import HAS_LOCKS, LocalBackend
 from parts_store.backends.objects import ObjectBackend, is_local, open_url
+from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
-from parts_store.catalog import Catalog
+from parts_store.catalog import Catalog, Creation
 from parts_store.errors import StoreConfigError
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
-from parts_store.operations import Operations, delete_all
+from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_COALESCED,
     DEFAULT_GAP,
@@ -36,6 +39,8 @@ from parts_store.options import (
 from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
 from parts_store.plan.keys import is_protocol_key
+from parts_store.plan.references import Reference
+from parts_store.plan.rules import Means
 from parts_store.plan.spec import ConcatParts, PartsLike
 from parts_store.plan.steps import Entry, Steps
 from parts_store.plan.upkeep import Orders
@@ -83,18 +88,43 @@ class PartsStore(Store):
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
     ) -> None:
-        self._backend = LocalBackend(store) if is_local(store) else ObjectBackend(store)
+        self._set_up(
+            LocalBackend(store) if is_local(store) else ObjectBackend(store),
+            read_only=read_only,
+            parts=parts,
+            concurrency=concurrency,
+            index_cache_bytes=index_cache_bytes,
+            coalesce_gap=coalesce_gap,
+            retries=retries,
+        )
+
+    def _set_up(
+        self,
+        backend: Place,
+        *,
+        read_only: bool,
+        parts: Mapping[str, PartsLike] | None,
+        concurrency: Concurrency,
+        index_cache_bytes: int,
+        coalesce_gap: int | None,
+        retries: int,
+    ) -> None:
+        self._backend = backend
         # What can only be read is read only, whatever is asked for.
-        super().__init__(read_only=read_only or not self._backend.capabilities.is_writable)
-        self._patterns = parse_patterns(parts)
-        rules = rules_of(concurrency, self._backend.capabilities, has_locks=HAS_LOCKS, is_read_only=self.read_only)
+        super().__init__(read_only=read_only or not backend.capabilities.is_writable)
+        self._creation = Creation(parse_patterns(parts))
+        rules = rules_of(concurrency, backend.capabilities, has_locks=HAS_LOCKS, is_read_only=self.read_only)
         require_count("retries", retries)
         require_count("index_cache_bytes", index_cache_bytes)
         if coalesce_gap is not None:
             require_count("coalesce_gap", coalesce_gap)
         self.stats = Stats()
-        indexes = IndexCache(index_cache_bytes)
-        self._operations = Operations(Catalog(), self.stats, rules, indexes, coalesce_gap, retries)
+        indexes = IndexCache(index_cache_bytes, lambda: backend.is_settled)
+        self._operations = Operations(self._new_catalog(), self.stats, rules, indexes, coalesce_gap, retries)
+
+    def _new_catalog(self, entries: Mapping[str, Any] | None = None) -> Catalog:
+        backend = self._backend
+        return Catalog(entries, in_session=self._is_in_session, snapshot=lambda: backend.snapshot)
 
     @classmethod
     def from_url(
@@ -123,32 +153,82 @@ class PartsStore(Store):
             retries=retries,
         )
 
+    @classmethod
+    def from_session(
+        cls,
+        session: Any,
+        *,
+        read_only: bool = False,
+        parts: Mapping[str, PartsLike] | None = None,
+        index_cache_bytes: int = DEFAULT_INDEX_CACHE,
+        coalesce_gap: int | None = None,
+        retries: int = DEFAULT_RETRIES,
+    ) -> Self:
+        """The store that an Icechunk session shows: writable, read only, forked, or to move nodes.
+
+        The session stays the caller's, to commit, to merge or to discard. Whoever writes to it in this process does so
+        through one store.
+        """
+        store = cls.__new__(cls)
+        backend = SessionBackend(session)
+        # Not by `__init__`, which is for stores of obstore.
+        store._set_up(  # noqa: SLF001
+            backend,
+            read_only=read_only or not backend.may_write,
+            parts=parts,
+            concurrency="writers",
+            index_cache_bytes=index_cache_bytes,
+            coalesce_gap=coalesce_gap,
+            retries=retries,
+        )
+        return store
+
     @property
     def store(self) -> Any:
-        """The underlying obstore store."""
+        """The underlying obstore store; the session, if it is one."""
         return self._backend.store
 
-    def with_parts(self, parts: Mapping[str, PartsLike]) -> Self:
+    @property
+    def session(self) -> Any:
+        """The underlying Icechunk session, None if there is none."""
+        return self._backend.store if self._is_in_session else None
+
+    @property
+    def _is_in_session(self) -> bool:
+        return self._backend.capabilities.means is Means.SESSION
+
+    def with_parts(self, parts: Mapping[str, PartsLike], *, split: bool = False) -> Self:
         """A store over the same objects, with these parts for the arrays that zarr creates through it.
 
-        It knows what this one knows, and counts where this one counts.
+        It knows what this one knows, and counts where this one counts. `split` is for sessions: each part is then a
+        chunk by itself, which may be a reference into an existing file.
         """
-        return self._twin(read_only=self.read_only, patterns=parse_patterns(parts))
+        if split and not self._is_in_session:
+            raise StoreConfigError("split", "a store on an Icechunk session", str(self))
+        return self._twin(read_only=self.read_only, creation=Creation(parse_patterns(parts), split))
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
         if not read_only and not self.supports_writes:
             raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
-        return self._twin(read_only=read_only, patterns=self._patterns)
+        if not read_only and isinstance(self._backend, SessionBackend):
+            self._backend.require_writable()
+        return self._twin(read_only=read_only, creation=self._creation)
 
-    def _twin(self, *, read_only: bool, patterns: dict[str, ConcatParts]) -> Self:
+    def with_own_catalog(self) -> Self:
+        """A store over the same objects that learns of its arrays by itself, and gives no parts to new ones."""
+        twin = self._twin(read_only=self.read_only, creation=Creation())
+        twin.__dict__["_operations"] = replace(self._operations, catalog=self._new_catalog())
+        return twin
+
+    def _twin(self, *, read_only: bool, creation: Creation) -> Self:
         twin = object.__new__(type(self))
-        state = {"_read_only": read_only, "_patterns": patterns, "_is_open": False}
+        state = {"_read_only": read_only, "_creation": creation, "_is_open": False}
         twin.__dict__.update(self.__dict__ | state)
         return twin
 
     def __copy__(self) -> Self:
-        return self._twin(read_only=self.read_only, patterns=self._patterns)
+        return self._twin(read_only=self.read_only, creation=self._creation)
 
     def parts_of(self, path: str) -> ConcatParts | None:
         """The parts of the array at a path; None if it has none, or there is none."""
@@ -161,7 +241,7 @@ class PartsStore(Store):
         Documents and the indexes of shards are read, for what follows depends on them.
         """
         dry = DryBackend(self._backend)
-        twin = self._twin(read_only=True, patterns={})
+        twin = self._twin(read_only=True, creation=Creation())
         operations = self._operations.rehearsal()
         twin.__dict__.update({"_backend": dry, "stats": operations.stats, "_operations": operations})
         array = zarr.open_array(twin, path=path.strip("/"), mode="r")
@@ -187,7 +267,7 @@ class PartsStore(Store):
             Called with how many chunks are done, and how many there are.
         """
         self.require_listable()
-        scope = upkeep.look(self, prefix)
+        scope = upkeep.look(self, prefix, in_session=self._is_in_session)
         knobs = self._operations.knobs()
         return scope.report(upkeep.verify(self, scope, knobs, checksums=checksums, client=client, progress=progress))
 
@@ -217,7 +297,7 @@ class PartsStore(Store):
             Called with how many findings are done, and how many there are.
         """
         self._check_writable()
-        scope = upkeep.look(self, prefix)
+        scope = upkeep.look(self, prefix, in_session=self._is_in_session)
         rules, orders = self._operations.rules, Orders(drop_incomplete, retag)
         found = upkeep.verify(self, scope, self._operations.knobs())
         return scope.report(upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress))
@@ -231,7 +311,7 @@ class PartsStore(Store):
             isinstance(other, PartsStore)
             and bool(self.store == other.store)
             and self.read_only == other.read_only
-            and self._patterns == other._patterns
+            and self._creation == other._creation
             and self._operations.rules.level == other._operations.rules.level
         )
 
@@ -256,23 +336,30 @@ class PartsStore(Store):
         try:
             store = pickle.dumps(self.store)
         except Exception as error:
-            problem = f"a PartsStore on {self._backend} cannot be pickled: its objects are in this process alone"
-            raise pickle.PicklingError(problem) from error
+            why = "fork the session" if self._is_in_session else "its objects are in this process alone"
+            raise pickle.PicklingError(f"a PartsStore on {self._backend} cannot be pickled: {why}") from error
         operations = self._operations
         arguments = {
             "read_only": self.read_only,
-            "parts": self._patterns,
+            "parts": self._creation.patterns,
             "concurrency": operations.rules.level.value,
             "index_cache_bytes": operations.indexes.max_nbytes,
             "coalesce_gap": operations.coalesce_gap,
             "retries": operations.retries,
         }
-        return {"store": store, "arguments": arguments, "arrays": self.catalog.lasting(), "is_open": self._is_open}
+        made_from = {"store": store, "in_session": self._is_in_session, "is_split": self._creation.is_split}
+        known = {"arrays": self.catalog.lasting(), "is_open": self._is_open}
+        return {**made_from, "arguments": arguments, **known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
-        PartsStore.__init__(self, pickle.loads(state["store"]), **state["arguments"])  # noqa: S301
-        self._operations.catalog = Catalog(state["arrays"])
+        store = pickle.loads(state["store"])  # noqa: S301
+        if state["in_session"]:
+            self._set_up(SessionBackend(store), **state["arguments"])
+        else:
+            PartsStore.__init__(self, store, **state["arguments"])
+        self._creation = Creation(self._creation.patterns, state["is_split"])
+        self._operations.catalog = self._new_catalog(state["arrays"])
         self._is_open = state["is_open"]
 
     # --- carrying out ---------------------------------------------------------------------------------------------
@@ -369,6 +456,23 @@ class PartsStore(Store):
 
     # --- writing --------------------------------------------------------------------------------------------------
 
+    @override
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        if isinstance(self._backend, SessionBackend):
+            # One that was committed cannot be written to any more.
+            self._backend.require_writable()
+
+    @property
+    def _supports_sync_io(self) -> bool:
+        # zarr asks: Icechunk has no calls without an event loop, and ours only wait for one.
+        return not self._is_in_session
+
+    @property
+    @override
+    def supports_consolidated_metadata(self) -> bool:
+        return not self._is_in_session
+
     @property
     @override
     def supports_writes(self) -> bool:
@@ -382,17 +486,43 @@ class PartsStore(Store):
     @override
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._patterns))
+        await self._run(self._operations.put(key, _view(value), self._creation))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """The same as `set`, without an event loop."""
         self._check_writable()
-        self.carry_out(self._operations.put(key, _view(value), self._patterns))
+        self.carry_out(self._operations.put(key, _view(value), self._creation))
 
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._patterns, only_if_absent=True))
+        await self._run(self._operations.put(key, _view(value), self._creation, only_if_absent=True))
+
+    async def set_parts_async(self, key: str, values: Sequence[Reference | bytes]) -> None:
+        """The same as `set_parts`, in an event loop."""
+        await self._run(self._operations.put_parts(key, self._protected(values)))
+
+    def set_parts(self, key: str, values: Sequence[Reference | bytes]) -> None:
+        """Write a chunk by its parts, in their order: each its bytes, or a `Reference` into an existing file.
+
+        The array is one of a session, created with `split=True`.
+        """
+        self.carry_out(self._operations.put_parts(key, self._protected(values)))
+
+    def _protected(self, values: Sequence[Reference | bytes]) -> list[memoryview | Reference]:
+        """The parts of a chunk, with something by which a file is known that was changed after it was referred to."""
+        self._check_writable()
+        # As others do it: Icechunk compares whole seconds.
+        now = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        parts: list[memoryview | Reference] = []
+        for value in values:
+            if not isinstance(value, Reference):
+                parts.append(memoryview(value).cast("B"))
+                continue
+            if isinstance(self._backend, SessionBackend):
+                self._backend.require_location(value)
+            parts.append(value if value.checksum is not None else replace(value, checksum=now))
+        return parts
 
     @override
     async def delete(self, key: str) -> None:
@@ -410,7 +540,7 @@ class PartsStore(Store):
         folder = prefix.rstrip("/")
         keys = [entry.key async for entry in self._list_objects(folder)]
         self.catalog.forget_below(folder)
-        await self._run(delete_all(keys))
+        await self._run(self._operations.delete_all(keys))
         # Somebody may have read a document while it was still there.
         self.catalog.forget_below(folder)
 
@@ -419,7 +549,7 @@ class PartsStore(Store):
     @property
     @override
     def supports_listing(self) -> bool:
-        return self._backend.capabilities.is_writable
+        return self._backend.capabilities.is_listable
 
     def require_listable(self) -> None:
         """Raise unless the store can be listed."""

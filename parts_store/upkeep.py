@@ -10,13 +10,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from parts_store.errors import ConcurrentWriteError, PartsStoreError, StoreConfigError, describe
+from parts_store.errors import ConcurrentWriteError, PartsStoreError, SessionError, StoreConfigError, describe
 from parts_store.plan import document, upkeep
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ArrayRecord
-from parts_store.plan.keys import DOCUMENT, PROTOCOL_FOLDER, is_protocol_key, join, split
+from parts_store.plan.keys import (
+    DOCUMENT,
+    PROTOCOL_FOLDER,
+    is_node_key,
+    is_protocol_key,
+    join,
+    parse_node_key,
+    split,
+)
 from parts_store.plan.rules import Level, Means, Rules
-from parts_store.plan.steps import Entry, Get, List, Listed, Put, Steps, content, remove
+from parts_store.plan.steps import Entry, Found, Get, Head, List, Listed, Put, Steps, content, remove
 from parts_store.plan.upkeep import Finding, Listing, Orders, Problem, Survey
 from parts_store.stats import Report
 
@@ -46,6 +54,8 @@ class Scope:
     survey: Survey
     # The paths of arrays that could not be looked at, and why.
     not_understood: tuple[tuple[str, str], ...]
+    # The documents of nodes of parts whose array is gone or another.
+    stray_nodes: tuple[str, ...] = ()
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """The report on all of it."""
@@ -54,26 +64,33 @@ class Scope:
         return Report(ordered, len(self.arrays), len(survey.chunks), survey.objects, self.not_understood)
 
 
-def look(runner: Runner, prefix: str) -> Scope:
+def look(runner: Runner, prefix: str, *, in_session: bool = False) -> Scope:
     """One listing of everything below a prefix, and the documents of the arrays there: as they are now.
 
     A prefix may be inside an array: then what is beside its chunks takes a second listing.
     """
     folder = prefix.strip("/")
-    if is_protocol_key(folder):
+    if is_protocol_key(folder) or (in_session and is_node_key(folder)):
         raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(prefix))
     entries = runner.carry_out(_list(folder))
-    paths = {split(entry.key)[0] for entry in entries if split(entry.key)[1] == DOCUMENT}
+    paths = {split(key)[0] for key in _documents(entries) if not (in_session and is_node_key(key))}
     above = folder.split("/")
     paths |= {"/".join(above[:count]) for count in range(len(above) + 1)}
-    arrays, not_understood = runner.carry_out(_read_documents(sorted(paths)))
+    arrays, not_understood = runner.carry_out(_read_documents(sorted(paths), in_session=in_session))
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
-        entries += runner.carry_out(_list(join(path, PROTOCOL_FOLDER)))
-    found = upkeep.survey(entries, arrays)
-    # What is beside chunks elsewhere in that array is not asked for.
-    strays = {at: of_folder for at, of_folder in found.strays.items() if at[0] not in outer}
-    return Scope(arrays, replace(found, strays=strays), tuple(not_understood))
+        entries += runner.carry_out(_list(join(path, "" if in_session else PROTOCOL_FOLDER).rstrip("/")))
+    strays = runner.carry_out(_stray_nodes(entries)) if in_session else ()
+    nodes = tuple(key.removesuffix(DOCUMENT) for key in strays)
+    found = upkeep.survey([entry for entry in entries if not entry.key.startswith(nodes)], arrays)
+    # What is beside chunks elsewhere in that array is not asked for, nor are these.
+    beside = {at: of_folder for at, of_folder in found.strays.items() if at[0] not in outer}
+    chunks = {key: each for key, each in found.chunks.items() if not outer or f"{key}/".startswith(f"{folder}/")}
+    return Scope(arrays, replace(found, strays=beside, chunks=chunks), tuple(not_understood), strays)
+
+
+def _documents(entries: Sequence[Entry]) -> list[str]:
+    return [entry.key for entry in entries if split(entry.key)[1] == DOCUMENT]
 
 
 def _list(folder: str) -> Steps[tuple[Entry, ...]]:
@@ -83,7 +100,16 @@ def _list(folder: str) -> Steps[tuple[Entry, ...]]:
     return outcome.entries
 
 
-def _read_documents(paths: Iterable[str]) -> Steps[tuple[dict[str, ArrayRecord], list[tuple[str, str]]]]:
+def _stray_nodes(entries: Sequence[Entry]) -> Steps[tuple[str, ...]]:
+    """The documents of nodes of parts that a session lists, and says of that they are not there."""
+    documents = [key for key in _documents(entries) if is_node_key(key)]
+    outcomes = (yield tuple(Head(key, "whose parts these are") for key in documents)) if documents else ()
+    return tuple(key for key, outcome in zip(documents, outcomes, strict=True) if not isinstance(outcome, Found))
+
+
+def _read_documents(
+    paths: Iterable[str], *, in_session: bool
+) -> Steps[tuple[dict[str, ArrayRecord], list[tuple[str, str]]]]:
     """The arrays with parts at these paths, and what is wrong with the documents that say nothing."""
     arrays: dict[str, ArrayRecord] = {}
     not_understood = []
@@ -97,7 +123,7 @@ def _read_documents(paths: Iterable[str]) -> Steps[tuple[dict[str, ArrayRecord],
         if parsed is None or not document.is_array(parsed):
             continue
         try:
-            record = document.read_array(parsed, path)
+            record = document.read_array(parsed, path, in_session=in_session)
         except PartsStoreError as error:
             not_understood.append((path, str(error)))
             continue
@@ -127,6 +153,10 @@ def verify(
         done += len(listings)
         if progress is not None:
             progress(done, total)
+    for key in scope.stray_nodes:
+        place = parse_node_key(key)
+        array = "" if place is None else place.array
+        findings.append(Finding(Problem.STRAY_NODES, array, (key,), "the array of these parts is gone, or another"))
     for (_, folder), entries in scope.survey.strays.items():
         keys = tuple(entry.key for entry in entries)
         findings.append(Finding(Problem.LEFTOVERS, folder, keys, "beside a chunk of which nothing else is there"))
@@ -136,7 +166,16 @@ def verify(
 def _check(
     runner: Runner, listings: Sequence[Listing], record: ArrayRecord, knobs: Knobs, checksums: bool
 ) -> list[Finding]:
-    return runner.carry_out(upkeep.check(listings, record, knobs, with_bytes=checksums))
+    try:
+        return runner.carry_out(upkeep.check(listings, record, knobs, with_bytes=checksums))
+    except SessionError as error:
+        # One of them, which is looked for: the others can be looked at nevertheless.
+        if len(listings) == 1:
+            chunk = listings[0].chunk
+            return [Finding(Problem.UNREADABLE, chunk.chunk_key, (error.key,), error.problem)]
+        half = len(listings) // 2
+        halves = (listings[:half], listings[half:])
+        return [finding for each in halves for finding in _check(runner, each, record, knobs, checksums)]
 
 
 def _on_workers(client: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Finding]]:
@@ -171,7 +210,9 @@ def repair(
         raise StoreConfigError("min_age", "a timedelta or seconds, not negative", describe(min_age))
     # A kernel's lock tells whether a writer lives, whatever its age; and nothing is younger than nothing, whatever the
     # clocks say: a local disk has two, some milliseconds apart.
-    needs_age = seconds > 0 and not (rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE)
+    # In a session there is nobody else.
+    knows_the_dead = rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE
+    needs_age = seconds > 0 and not knows_the_dead and rules.means is not Means.SESSION
     is_work = any(orders.are_about(each.problem) for each in findings)
     now = runner.carry_out(_clock(min(scope.arrays), rules)) if needs_age and is_work else None
     mender = _Mender(runner, scope, rules, orders, now, seconds)
@@ -234,6 +275,9 @@ class _Mender:
         if not self.orders.are_about(finding.problem):
             return finding
         try:
+            if finding.problem is Problem.STRAY_NODES:
+                self.runner.carry_out(remove(finding.keys, "stray nodes"))
+                return replace(finding, is_mended=True)
             listing = self.scope.survey.chunks.get(finding.chunk_key)
             if listing is None:
                 return self._mend_stray(finding)

@@ -39,7 +39,12 @@ class Slow:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            means=Means.TAGS, has_conditions=True, has_unique_etags=True, is_remote=True, is_writable=True
+            means=Means.TAGS,
+            has_conditions=True,
+            has_unique_etags=True,
+            is_remote=True,
+            is_writable=True,
+            is_listable=True,
         )
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:

@@ -23,6 +23,7 @@ def capabilities(means: Means, *, has_conditions: bool = True, has_unique_etags:
         has_unique_etags=has_unique_etags,
         is_remote=True,
         is_writable=means is not Means.ETAGS,
+        is_listable=means is not Means.ETAGS,
     )
 
 

@@ -22,6 +22,7 @@ from zarr.codecs import Crc32cCodec
 
 import parts_store as ps
 from parts_store import upkeep
+from parts_store.catalog import Creation
 from parts_store.errors import IncompleteChunkError, StoreConfigError
 from parts_store.plan.findings import Finding, Problem
 from parts_store.plan.keys import Chunk
@@ -398,7 +399,7 @@ def test_stale_consolidated_metadata_is_not_believed() -> None:
 def steps_of(store: ps.PartsStore, key: str, value: bytes | None) -> Steps[None]:
     """The write of a chunk, or its deletion."""
     operations = store._operations
-    return operations.delete(key) if value is None else operations.put(key, memoryview(value), {})
+    return operations.delete(key) if value is None else operations.put(key, memoryview(value), Creation())
 
 
 def stop_after(store: ps.PartsStore, steps: Steps[None], count: int) -> bool:
@@ -626,7 +627,7 @@ def test_a_process_that_is_killed_with_its_lock_in_hand_is_tidied_up_after(tmp_p
 def test_a_lock_that_somebody_holds_is_told_and_the_rest_is_put_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parts_store.plan.journal._MAX_WAITS", 2)
+    monkeypatch.setattr("parts_store.plan.locking._MAX_WAITS", 2)
     objects = disk(tmp_path)
     store = ps.PartsStore(objects)
     create(store)
@@ -637,7 +638,7 @@ def test_a_lock_that_somebody_holds_is_told_and_the_rest_is_put_right(
     first, second = store.repair().findings
     assert (first.chunk_key, first.is_mended) == ("a/c/0", True)
     assert (second.chunk_key, second.is_mended) == ("a/c/1", False)
-    assert "another process has held its lock" in second.detail
+    assert "somebody has held its lock" in second.detail
     release()
     assert store.repair().is_tidy
     assert store.verify().findings == ()
@@ -650,7 +651,14 @@ def finding(problem: Problem, *, is_mended: bool = False, number: int = 0) -> Fi
     return Finding(problem, f"a/c/{number}", (f"a/c/{number}.tail", f"a/c/{number}"), "of some kind", is_mended)
 
 
-DAMAGE = {Problem.INCOMPLETE, Problem.MIXTURE, Problem.WRONG_SIZE, Problem.PARTLY_TAGGED, Problem.CHECKSUM}
+DAMAGE = {
+    Problem.INCOMPLETE,
+    Problem.MIXTURE,
+    Problem.WRONG_SIZE,
+    Problem.PARTLY_TAGGED,
+    Problem.CHECKSUM,
+    Problem.UNREADABLE,
+}
 
 
 @pytest.mark.parametrize("is_mended", [False, True])

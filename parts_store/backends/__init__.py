@@ -1,16 +1,16 @@
 """What the executor needs of a place where objects are kept."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from parts_store.plan.rules import Means
-from parts_store.plan.steps import Delete, Get, Head, List, Lock, Move, Outcome, Put
+from parts_store.plan.steps import Delete, Entry, Get, Head, List, Lock, Move, Outcome, Put, Refer
 
 # How many keys one request can delete: what S3 takes, and obstore sends.
 MAX_BULK_DELETE = 1000
 
-type BackendRequest = Get | Head | Put | Delete | List | Move
+type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,10 @@ class Capabilities:
     has_unique_etags: bool
     # A request takes its time, so that several are better made at once.
     is_remote: bool
-    # Objects can be written, removed and listed.
+    # Objects can be written and removed.
     is_writable: bool
+    # Objects can be listed.
+    is_listable: bool
 
 
 class Backend(Protocol):
@@ -44,3 +46,25 @@ class Backend(Protocol):
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         """Take a lock without waiting; returns what gives it back, or None if somebody holds it."""
+
+
+class Place(Backend, Protocol):
+    """A backend that a store is made of."""
+
+    @property
+    def store(self) -> Any:
+        """What it was made from, and a copy of it in another process is."""
+
+    @property
+    def snapshot(self) -> str | None:
+        """The version of everything that is there, None if there are none: what was known of another is forgotten."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is said of an object by its ETag is true."""
+
+    def list(self, folder: str) -> AsyncIterator[Entry]:
+        """Every object below a folder."""
+
+    async def list_folder(self, folder: str, /) -> tuple[Sequence[str], Sequence[str]]:
+        """The folders and the keys directly in a folder."""

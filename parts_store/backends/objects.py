@@ -46,12 +46,15 @@ from parts_store.plan.steps import (
     Outcome,
     OutOfRange,
     Put,
+    Refer,
     Refused,
 )
 from parts_store.plan.tags import ATTRIBUTE, Tag
 
-__all__ = ["BaseError", "ObjectBackend", "is_local", "open_url"]
+__all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url"]
 
+# The options that say where a bucket is, and not who asks.
+_WHERE = ("bucket", "container_name", "account_name", "endpoint")
 _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -81,6 +84,16 @@ class ObjectBackend:
             raise StoreConfigError("store", "a store of obstore", f"an object of type {type(self.store).__name__}")
         object.__setattr__(self, "capabilities", self._capabilities())
 
+    @property
+    def snapshot(self) -> None:
+        """Objects are as they are now."""
+        return
+
+    @property
+    def is_settled(self) -> bool:
+        """Whoever changes an object changes its tag or its ETag."""
+        return True
+
     def _capabilities(self) -> Capabilities:
         """What this store can do: a local disk and plain HTTP give no user metadata, and HTTP is for reading alone."""
         match self.store:
@@ -98,6 +111,7 @@ class ObjectBackend:
             has_unique_etags=isinstance(self.store, GCSStore | AzureStore | MemoryStore),
             is_remote=not isinstance(self.store, LocalStore | MemoryStore),
             is_writable=means is not Means.ETAGS,
+            is_listable=means is not Means.ETAGS,
         )
 
     async def perform(self, request: BackendRequest) -> Outcome:
@@ -116,7 +130,7 @@ class ObjectBackend:
                     return Done()
                 case List(folder):
                     return Listed(tuple([entry async for entry in self.list(folder)]))
-                case Move():
+                case Move() | Refer():
                     return _refuse(request)
                 case never:
                     assert_never(never)
@@ -143,7 +157,7 @@ class ObjectBackend:
                     return Done()
                 case List(folder):
                     return Listed(tuple(_entry(each) for batch in self._pages(folder) for each in batch))
-                case Move():
+                case Move() | Refer():
                     return _refuse(request)
                 case never:
                     assert_never(never)
@@ -227,6 +241,19 @@ def is_local(store: object) -> bool:
     return isinstance(store, LocalStore)
 
 
+def address_of(store: Any) -> tuple[object, str]:
+    """Where the objects of a store are: in what, and in which folder of it."""
+    match store:
+        case LocalStore():
+            return "this machine", (store.prefix or Path("/")).resolve().as_posix().strip("/")
+        case S3Store() | GCSStore() | AzureStore():
+            known = {name: str(value).rstrip("/") for name, value in store.config.items() if name in _WHERE}
+            return (type(store).__name__, tuple(sorted(known.items()))), (store.prefix or "").strip("/")
+        case _:
+            # One in memory is where no other is; so is a session.
+            return store, ""
+
+
 def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     """The obstore store at a URL, or in a folder of this machine; `create` makes the folder."""
     text = str(url)
@@ -297,8 +324,8 @@ def _cut(found: Found, wanted: Wanted) -> Outcome:
     return replace(found, data=memoryview(found.data)[span.start : span.stop], span=span)
 
 
-def _refuse(request: Lock | Move) -> Never:
-    raise TypeError(f"only a local disk has locks and renames: {request}")
+def _refuse(request: Lock | Move | Refer) -> Never:
+    raise TypeError(f"no object store has locks, renames and references: {request}")
 
 
 def _entry(meta: Any) -> Entry:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import google_crc32c
@@ -25,9 +26,9 @@ from zarr.errors import UnknownCodecError
 from zarr.registry import get_codec_class
 
 from parts_store.errors import PartsConfigError, UnknownTransformerError, describe
-from parts_store.plan.keys import ChunkKeyEncoding
+from parts_store.plan.keys import Chunk, ChunkKeyEncoding, Placing, join
 from parts_store.plan.ranges import Wanted
-from parts_store.plan.spec import NAME, ConcatParts
+from parts_store.plan.spec import NAME, ConcatParts, Part
 
 type Document = dict[str, Any]
 
@@ -38,6 +39,9 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 _EMPTY = np.iinfo(np.uint64).max
+# A member of the stored document that nobody else has to understand: how the array is kept in a session.
+_MARK = "parts_store"
+_SPLIT = {"must_understand": False, "placing": Placing.SPLIT.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,14 @@ class ArrayRecord:
     parts: ConcatParts
     encoding: ChunkKeyEncoding
     shard_index: ShardIndex | None
+    placing: Placing = Placing.BESIDE
+
+    def chunk(self, path: str, relative: str) -> Chunk:
+        """A chunk of the array, which is at this path, as it is stored: if whole, as a single part."""
+        key = join(path, relative)
+        if self.placing is Placing.WHOLE:
+            return Chunk(key, _whole(self.parts), path)
+        return Chunk(key, self.parts, path, self.placing is Placing.SPLIT)
 
     @property
     def ends_in_checksum(self) -> bool:
@@ -118,6 +130,13 @@ class ArrayRecord:
         codecs = self.stored.get("codecs")
         last = codecs[-1] if isinstance(codecs, list) and codecs else None
         return (last.get("name") if isinstance(last, dict) else last) == "crc32c"
+
+
+@lru_cache
+def _whole(parts: ConcatParts) -> ConcatParts:
+    """One part in place of these: of their size, if all of them have one."""
+    sizes = [size for size in parts.sizes if size is not None]
+    return ConcatParts([Part("", size=None if parts.unsized else sum(sizes))])
 
 
 def parse(data: bytes) -> Document | None:
@@ -139,7 +158,7 @@ def is_array(document: Mapping[str, Any]) -> bool:
     return document.get("zarr_format") == 3 and document.get("node_type") == "array"
 
 
-def read_array(document: Document, path: str) -> ArrayRecord | None:
+def read_array(document: Document, path: str, *, in_session: bool = False) -> ArrayRecord | None:
     """What the document says of the array's parts; None if it has none."""
     transformers = document.get("storage_transformers")
     if transformers is None or transformers == []:
@@ -154,7 +173,21 @@ def read_array(document: Document, path: str) -> ArrayRecord | None:
         encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), _ndim(document.get("shape")))
     except PartsConfigError as error:
         raise error.of_array(path) from error
-    return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)))
+    placing = Placing.BESIDE
+    if in_session:
+        placing = Placing.SPLIT if is_split(document) else Placing.WHOLE
+    return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)), placing)
+
+
+def is_split(document: Document) -> bool:
+    """Whether the parts of the array's chunks are chunks of nodes of their own, in a session."""
+    mark = document.get(_MARK)
+    return isinstance(mark, dict) and mark.get("placing") == Placing.SPLIT.value
+
+
+def without_placing(document: Document) -> Document:
+    """The document as another store may keep it."""
+    return {key: value for key, value in document.items() if key != _MARK}
 
 
 def _ndim(shape: object) -> int:
@@ -165,7 +198,7 @@ def _ndim(shape: object) -> int:
 
 def complete(document: Document) -> Document:
     """The document that zarr is served: without the transformer, and with what zarr asks for."""
-    served = {key: value for key, value in document.items() if key != "storage_transformers"}
+    served = {key: value for key, value in without_placing(document).items() if key != "storage_transformers"}
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
     if isinstance(codecs := document.get("codecs"), list):
         served["codecs"] = _complete_codecs(codecs)
@@ -251,14 +284,15 @@ def _is_same(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def with_parts(document: Document, parts: ConcatParts, path: str) -> Document:
+def with_parts(document: Document, parts: ConcatParts, path: str, *, is_split: bool = False) -> Document:
     """The document of a new array with these parts, `SHARD_INDEX` resolved."""
     try:
         index = shard_index_of(document)
         resolved = parts.with_shard_index(None if index is None else index.nbytes)
     except PartsConfigError as error:
         raise error.of_array(path) from error
-    return {**document, "storage_transformers": [resolved.to_json()]}
+    mark = {_MARK: _SPLIT} if is_split else {}
+    return {**document, "storage_transformers": [resolved.to_json()], **mark}
 
 
 def shard_index_of(served: Document) -> ShardIndex | None:

@@ -11,14 +11,15 @@ from enum import Enum
 from itertools import islice
 
 import google_crc32c
+from zarr.abc.store import RangeByteRequest
 
 from parts_store.errors import ConcurrentWriteError, PartsStoreError
 from parts_store.plan import journal, reading, staging
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ArrayRecord, ShardIndex
-from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, candidates, join
+from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, Placing, candidates, join, parse_node_key
 from parts_store.plan.rules import Means
-from parts_store.plan.steps import Entry, Found, Get, Head, Outcome, Request, Steps, get, head
+from parts_store.plan.steps import Entry, Found, Get, Head, Missing, Outcome, Request, Steps, get, head
 
 _LOOK = "whether the chunk is whole"
 # How often a chunk that changes under a look is looked at.
@@ -40,12 +41,16 @@ class Problem(Enum):
     PARTLY_TAGGED = "partly tagged"
     # The checksum does not fit the bytes.
     CHECKSUM = "checksum"
+    # It cannot be had: in a session, that it is there does not say that its bytes are.
+    UNREADABLE = "unreadable"
     # A write was committed and not finished: readers see it, other programs may not.
     INTERRUPTED = "interrupted"
     # Parts of a chunk that does not exist.
     ORPHANS = "orphans"
     # What a writer keeps beside a chunk; it may be at work.
     LEFTOVERS = "leftovers"
+    # Nodes of parts in a session, whose array is gone or another.
+    STRAY_NODES = "stray nodes"
     # No part is tagged: another program wrote it. It is read as it is.
     UNTAGGED = "untagged"
 
@@ -58,6 +63,7 @@ class Problem(Enum):
             Problem.WRONG_SIZE,
             Problem.PARTLY_TAGGED,
             Problem.CHECKSUM,
+            Problem.UNREADABLE,
         )
 
 
@@ -102,15 +108,14 @@ def survey(entries: Iterable[Entry], arrays: Mapping[str, ArrayRecord]) -> Surve
             if found[0] in arrays:
                 beside.setdefault(found, []).append(entry)
             continue
-        for path, relative in candidates(entry.key):
-            if path in arrays and (place := _place(arrays[path], relative)) is not None:
-                chunk_key, part = join(path, place[0]), place[1]
-                listing = result.chunks.get(chunk_key)
-                if listing is None:
-                    listing = result.chunks[chunk_key] = Listing(Chunk(chunk_key, arrays[path].parts, path))
-                listing.parts[part] = entry
-                result.objects += 1
-                break
+        if (place := _locate(entry.key, arrays)) is not None:
+            path, relative, part = place
+            chunk_key = join(path, relative)
+            listing = result.chunks.get(chunk_key)
+            if listing is None:
+                listing = result.chunks[chunk_key] = Listing(arrays[path].chunk(path, relative))
+            listing.parts[part] = entry
+            result.objects += 1
     if beside:
         by_folder = {each.chunk.side_folder: each for each in result.chunks.values()}
         for (array, folder), of_folder in beside.items():
@@ -134,8 +139,25 @@ def _folder(key: str) -> tuple[str, str] | None:
     return array, join(array, f"{PROTOCOL_FOLDER}/{segments[at + 1].removesuffix('.lock')}")
 
 
+def _locate(key: str, arrays: Mapping[str, ArrayRecord]) -> tuple[str, str, int] | None:
+    """The array that an object belongs to, its chunk relative to that, and which part of it is there."""
+    if (node := parse_node_key(key)) is not None:
+        record = arrays.get(node.array)
+        if record is None or record.placing is not Placing.SPLIT or not record.encoding.is_chunk_key(node.relative):
+            return None
+        numbers = [at for at, part in enumerate(record.parts.parts) if part.key_suffix == node.suffix]
+        return (node.array, node.relative, numbers[0]) if numbers else None
+    for path, relative in candidates(key):
+        if path in arrays and (place := _place(arrays[path], relative)) is not None:
+            return path, *place
+    return None
+
+
 def _place(record: ArrayRecord, relative: str) -> tuple[str, int] | None:
     """The chunk that an object belongs to, and which part of it is there."""
+    if record.placing is not Placing.BESIDE:
+        part = record.parts.anchor if record.placing is Placing.SPLIT else 0
+        return (relative, part) if record.encoding.is_chunk_key(relative) else None
     for part, each in enumerate(record.parts.parts):
         chunk = relative.removesuffix(each.key_suffix)
         if relative.endswith(each.key_suffix) and record.encoding.is_chunk_key(chunk):
@@ -148,14 +170,16 @@ def _place(record: ArrayRecord, relative: str) -> tuple[str, int] | None:
 
 def check(listings: Sequence[Listing], record: ArrayRecord, knobs: Knobs, *, with_bytes: bool) -> Steps[list[Finding]]:
     """What is wrong with these chunks of one array; `with_bytes` reads those whose last codec is a checksum."""
-    index, means = record.shard_index, knobs.means
-    suspects = [each for each in listings if not _seems_whole(each)]
-    whole = [each for each in listings if _seems_whole(each)]
-    glances = yield from _together([_glance(each.chunk, index, means) for each in whole])
-    suspects += [each for each, finding in zip(whole, glances, strict=True) if _is_suspicious(finding)]
-    looks = yield from _together([look_again(each.chunk, index, means) for each in suspects])
-    findings = [each for each in glances if each is not None and not _is_suspicious(each)]
-    findings += [each for each in looks if each is not None]
+    if record.placing is Placing.WHOLE:
+        looks = yield from _together([_look_at_whole(each.chunk, record) for each in listings])
+        findings = [each for each in looks if each is not None]
+    else:
+        findings = yield from _check_parts(listings, record.shard_index, knobs.means)
+    if with_bytes and record.placing is not Placing.BESIDE:
+        # That a session has a chunk does not say that its bytes can be had. Raises if they cannot.
+        stored = [entry for each in listings for entry in each.parts.values() if entry.nbytes]
+        if stored:
+            yield tuple(Get(entry.key, RangeByteRequest(0, 1), _LOOK) for entry in stored)
     if with_bytes and record.ends_in_checksum:
         # Damaged, or no chunk at all.
         without = {each.chunk_key for each in findings if each.problem.is_damage or each.problem is Problem.ORPHANS}
@@ -169,6 +193,35 @@ def check(listings: Sequence[Listing], record: ArrayRecord, knobs: Knobs, *, wit
             keys = tuple(entry.key for entry in each.beside)
             findings.append(Finding(Problem.LEFTOVERS, each.chunk.chunk_key, keys, "beside the chunk"))
     return findings
+
+
+def _look_at_whole(chunk: Chunk, record: ArrayRecord) -> Steps[Finding | None]:
+    """What is wrong with a chunk whose parts are stored as one: its size, and the index of a shard."""
+    key, index = chunk.chunk_key, record.shard_index
+    reads_index = index is not None and index.has_checksum
+    (outcome,) = yield (Get(key, index.request, _LOOK) if index is not None and reads_index else Head(key, _LOOK),)
+    if isinstance(outcome, Missing):
+        return None
+    nbytes = outcome.nbytes if isinstance(outcome, Found) else 0
+    sizes = [size for size in record.parts.sizes if size is not None]
+    if nbytes < sum(sizes) or (not record.parts.unsized and nbytes != sum(sizes)):
+        least = "at least " if record.parts.unsized else ""
+        detail = f"expected {least}{sum(sizes)} bytes, found {nbytes}"
+        return Finding(Problem.WRONG_SIZE, key, (key,), detail)
+    if index is not None and reads_index and isinstance(outcome, Found):
+        return None if index.is_sound(bytes(memoryview(outcome.data))) else _unsound(chunk, key)
+    return None
+
+
+def _check_parts(listings: Sequence[Listing], index: ShardIndex | None, means: Means) -> Steps[list[Finding]]:
+    """What is wrong with chunks in parts: what a listing tells, and what a look at those that seem whole adds."""
+    suspects = [each for each in listings if not _seems_whole(each)]
+    whole = [each for each in listings if _seems_whole(each)]
+    glances = yield from _together([_glance(each.chunk, index, means) for each in whole])
+    suspects += [each for each, finding in zip(whole, glances, strict=True) if _is_suspicious(finding)]
+    looks = yield from _together([look_again(each.chunk, index, means) for each in suspects])
+    findings = [each for each in glances if each is not None and not _is_suspicious(each)]
+    return findings + [each for each in looks if each is not None]
 
 
 def _together[T](several: Sequence[Steps[T]]) -> Steps[list[T]]:
@@ -247,7 +300,7 @@ def look_again(chunk: Chunk, index: ShardIndex | None, means: Means) -> Steps[Fi
     finding: Finding | None = None
     for _ in range(_MAX_LOOKS):
         before = yield from head(chunk.anchor_key, _LOOK)
-        if means is Means.TAGS:
+        if means in (Means.TAGS, Means.SESSION):
             finding = yield from _look_by_tags(chunk, index, before)
         else:
             finding = yield from _look_by_journal(chunk, index)
@@ -373,5 +426,8 @@ def _judge_index(chunk: Chunk, outcome: Outcome, index: ShardIndex | None) -> Fi
         return None
     if index.is_sound(bytes(memoryview(outcome.data))):
         return None
-    detail = "the index does not fit its checksum"
-    return Finding(Problem.CHECKSUM, chunk.chunk_key, (chunk.part_keys[part],), detail)
+    return _unsound(chunk, chunk.part_keys[part])
+
+
+def _unsound(chunk: Chunk, key: str) -> Finding:
+    return Finding(Problem.CHECKSUM, chunk.chunk_key, (key,), "the index does not fit its checksum")

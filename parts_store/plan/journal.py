@@ -31,14 +31,11 @@ from dataclasses import dataclass
 
 from parts_store.errors import ConcurrentWriteError
 from parts_store.plan.keys import Chunk
+from parts_store.plan.locking import lock_folder
 from parts_store.plan.rules import Level, Rules
-from parts_store.plan.steps import Done, Found, IfAbsent, Lock, Move, Put, Steps, Wait, get, head, remove
+from parts_store.plan.steps import Done, Found, IfAbsent, Move, Put, Steps, get, head, remove
 from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Seen, require_still
-
-# The longest wait is the fifth; together they make up five minutes.
-_MAX_WAIT = 5
-_MAX_WAITS = 2000
 
 
 def journal_key(chunk: Chunk) -> str:
@@ -105,16 +102,6 @@ def recover(chunk: Chunk) -> Steps[bool]:
         # What a machine that lost its power may leave: it says nothing, and is in the way.
         yield from remove((journal_key(chunk),), "journal")
     return found is not None
-
-
-def lock_folder(folder: str) -> Steps[None]:
-    """Be the only writer of the chunk that this folder is beside until the steps have ended."""
-    for repeat in range(_MAX_WAITS):
-        (outcome,) = yield (Lock(f"{folder}.lock", "the only writer of a chunk"),)
-        if isinstance(outcome, Done):
-            return
-        yield (Wait(min(repeat + 1, _MAX_WAIT)),)
-    raise ConcurrentWriteError(folder, "another process has held its lock for five minutes")
 
 
 def _enter(chunk: Chunk, rules: Rules) -> Steps[Found | None]:

@@ -6,15 +6,19 @@ Decides which array a key may belong to, and what listings show. Does not know w
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, assert_never
+from urllib.parse import quote, unquote
 
 from parts_store.errors import PartsConfigError, describe
 from parts_store.plan.spec import ConcatParts
 
 DOCUMENT: Final = "zarr.json"
 PROTOCOL_FOLDER: Final = ".parts-txn"
+# Below an array in a session: a node for each of its parts but the anchor.
+NODES_FOLDER: Final = "__parts__"
 
 # A number, as zarr writes it.
 _NUMBER = r"(?:0|[1-9][0-9]*)"
@@ -68,6 +72,17 @@ def _chunk_pattern(encoding: ChunkKeyEncoding) -> re.Pattern[str]:
     return re.compile(rf"{first}(?:{re.escape(encoding.separator)}{_NUMBER}){{{numbers}}}")
 
 
+class Placing(Enum):
+    """Where the parts of an array's chunks are."""
+
+    # Each its own object, at the chunk's key and its suffix: what concat-parts says.
+    BESIDE = "beside"
+    # All of them one chunk of a session, for there a commit keeps them together.
+    WHOLE = "whole"
+    # Each its own chunk of a session: the anchor the array's, every other one that of a node below the array.
+    SPLIT = "split"
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A chunk whose array has parts: its key, its parts, and the key of each."""
@@ -76,10 +91,17 @@ class Chunk:
     parts: ConcatParts
     # The path of its array.
     array: str = ""
+    # Whether the parts but the anchor are chunks of nodes of their own.
+    is_split: bool = False
 
     @cached_property
     def part_keys(self) -> tuple[str, ...]:
         """The keys of the parts, in their order."""
+        if self.is_split:
+            nodes = [part_node(self.array, part.key_suffix) for part in self.parts.parts]
+            keys = [join(node, self.relative) for node in nodes]
+            keys[self.parts.anchor] = self.chunk_key
+            return tuple(keys)
         return tuple(self.chunk_key + part.key_suffix for part in self.parts.parts)
 
     @property
@@ -118,6 +140,41 @@ def join(path: str, relative: str) -> str:
 def is_protocol_key(key: str) -> bool:
     """Whether the key belongs to the write protocol."""
     return PROTOCOL_FOLDER in key.split("/")
+
+
+def part_node(array: str, suffix: str) -> str:
+    """The path of the node whose chunks are the parts with this suffix of an array in a session."""
+    name = quote(suffix, safe="")
+    # A name of dots alone is no name of a node.
+    return join(array, f"{NODES_FOLDER}/{name if name.strip('.') else name.replace('.', '%2E')}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """A key at or below the node of a part."""
+
+    array: str
+    suffix: str
+    relative: str
+
+    @property
+    def node(self) -> str:
+        """The path of the node."""
+        return part_node(self.array, self.suffix)
+
+
+def parse_node_key(key: str) -> NodeKey | None:
+    """What a key says if it is at or below the node of a part, None if it is not."""
+    segments = key.split("/")
+    if NODES_FOLDER not in segments[:-2]:
+        return None
+    at = segments.index(NODES_FOLDER)
+    return NodeKey("/".join(segments[:at]), unquote(segments[at + 1]), "/".join(segments[at + 2 :]))
+
+
+def is_node_key(key: str) -> bool:
+    """Whether the key is at or below a folder for the nodes of parts."""
+    return NODES_FOLDER in key.split("/")
 
 
 def may_be_part(key: str) -> bool:

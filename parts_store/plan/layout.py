@@ -94,15 +94,29 @@ def _as_probes(slices: tuple[Slice, ...]) -> tuple[Probe, ...]:
     return tuple(Probe(each.part, RangeByteRequest(each.span.start, each.span.stop)) for each in slices)
 
 
+def require_fit(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
+    """Raise unless these are the sizes of the parts of a chunk, one for each."""
+    if len(sizes) != len(parts.parts):
+        raise PartsConfigError("parts", f"{len(parts.parts)} values for the parts of {chunk_key!r}", str(len(sizes)))
+    for part, size, found in zip(parts.parts, parts.sizes, sizes, strict=True):
+        if size is not None and found != size:
+            raise ChunkSizeError(chunk_key + part.key_suffix, f"{size}", found)
+
+
+def require_writable(parts: ConcatParts) -> None:
+    """Raise if more than one part could take what the others leave of a chunk."""
+    if len(parts.unsized) > 1:
+        suffixes = ", ".join(repr(parts.parts[index].key_suffix) for index in parts.unsized)
+        raise PartsConfigError("parts", "at most one part without 'size' for writing", suffixes)
+
+
 def plan_split(parts: ConcatParts, nbytes: int, chunk_key: str) -> tuple[Span, ...]:
     """The bytes of a chunk of `nbytes` bytes that go to each part.
 
     Raises `ChunkSizeError` if the sizes of the parts do not fit the chunk, and `PartsConfigError` if more than one part
     could take what is left.
     """
-    if len(parts.unsized) > 1:
-        suffixes = ", ".join(repr(parts.parts[index].key_suffix) for index in parts.unsized)
-        raise PartsConfigError("parts", "at most one part without 'size' for writing", suffixes)
+    require_writable(parts)
     fixed = sum(size for size in parts.sizes if size is not None)
     if nbytes < fixed or (not parts.unsized and nbytes != fixed):
         expected = f"at least {fixed}" if parts.unsized else f"{fixed}"

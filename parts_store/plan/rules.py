@@ -25,6 +25,8 @@ class Means(Enum):
     LOCKS = "locks"
     # By nothing but ETags, and it is read only: plain HTTP.
     ETAGS = "etags"
+    # By what was changed in a session, and by the snapshot that it is of.
+    SESSION = "session"
 
 
 @dataclass(frozen=True, slots=True)

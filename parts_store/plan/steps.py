@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from parts_store.plan.ranges import Span, Wanted
+from parts_store.plan.references import Reference
 from parts_store.plan.tags import Tag
 
 # How often a request is made again, that was refused for no reason or not answered, or lost a race.
@@ -65,6 +66,16 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class Refer:
+    """Let a chunk be a range of an existing file; only in a session."""
+
+    key: str
+    reference: Reference
+    tag: Tag
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Remove objects; those that are not there are no matter."""
 
@@ -91,7 +102,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Be the only one who holds this lock until the steps have ended, however they end; only on a local disk."""
+    """Be the only one who holds this lock until the steps have ended; only on a local disk, and in a session."""
 
     key: str
     why: str
@@ -104,7 +115,7 @@ class Wait:
     repeat: int
 
 
-type Request = Get | Head | Put | Delete | List | Move | Lock | Wait
+type Request = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait
 
 
 @dataclass(frozen=True, slots=True, eq=False)

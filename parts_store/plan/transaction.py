@@ -21,7 +21,7 @@ ends after each step:
 | the other parts               | nothing                           | no chunk                      |
 
 Orphans are hidden, overwritten by the next write, and collected by `upkeep`; so are leftovers. A local disk has neither
-tags nor conditions: `journal` is its variant.
+tags nor conditions: `journal` is its variant. In a session the commit is the transaction: `commits`.
 
 Nothing is ever decided from a refusal alone: who is there is asked for, by the generation first and the ETag second.
 A request without an answer may have been carried out, or be carried out at any later time. A cancelled one is the
@@ -31,7 +31,7 @@ same: its writer is gone, and the next one, or a reader, finds what a crash leav
 from collections.abc import Sequence
 
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
-from parts_store.plan import journal
+from parts_store.plan import commits, journal
 from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.steps import MAX_TRIES, Steps, head, remove
@@ -48,6 +48,9 @@ def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | N
     """
     if rules.means is Means.LOCKS:
         yield from journal.write(chunk, data, rules, seen)
+        return
+    if rules.means is Means.SESSION:
+        yield from commits.write(chunk, data, rules, seen)
         return
     if len(data) == 1:
         end, error = yield from _write_single(chunk, data, rules, seen)
@@ -66,6 +69,8 @@ def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> S
     """All parts of a chunk, unless there is one."""
     if rules.means is Means.LOCKS:
         yield from journal.write_if_absent(chunk, data, rules)
+    elif rules.means is Means.SESSION:
+        yield from commits.write_if_absent(chunk, data, rules)
     elif not rules.has_conditions and (yield from head(chunk.anchor_key, "whether the chunk exists")) is not None:
         return
     elif len(data) == 1:
@@ -83,6 +88,9 @@ def delete(chunk: Chunk, rules: Rules, seen: Seen | None = None) -> Steps[None]:
     """
     if rules.means is Means.LOCKS:
         yield from journal.delete(chunk, rules, seen)
+        return
+    if rules.means is Means.SESSION:
+        yield from commits.delete(chunk, seen)
         return
     if seen is not None:
         require_still(seen, (yield from head(chunk.anchor_key, WHOSE)), chunk.chunk_key)

@@ -16,6 +16,7 @@ from parts_store.plan import journal, staging, transaction
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.findings import Finding, Listing, Problem, Survey, check, judge, look_again, survey
 from parts_store.plan.keys import Chunk, join
+from parts_store.plan.locking import lock_folder
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.staging import Registry
 from parts_store.plan.steps import Done, Entry, Found, Get, Head, Steps, get, head, remove
@@ -50,7 +51,7 @@ class Orders:
     def are_about(self, problem: Problem) -> bool:
         """Whether a repair does anything about a problem."""
         match problem:
-            case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS:
+            case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS | Problem.STRAY_NODES:
                 return True
             case Problem.UNTAGGED:
                 return self.retags
@@ -103,7 +104,7 @@ def _has_locks(rules: Rules) -> bool:
 def _lock(folder: str, rules: Rules) -> Steps[None]:
     """Where there are locks, be the only one at work on a chunk."""
     if _has_locks(rules):
-        yield from journal.lock_folder(folder)
+        yield from lock_folder(folder)
 
 
 def _remove_beside(keys: Sequence[str], rules: Rules) -> Steps[None]:

@@ -15,7 +15,7 @@ from zarr.codecs import ShardingCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
-from parts_store.catalog import Catalog
+from parts_store.catalog import Catalog, Creation
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError
 from parts_store.plan.document import ShardIndex, complete, parse, put_back, read_array, shard_index_of, with_parts
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
@@ -407,7 +407,7 @@ def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:
 
 
 def accepted(catalog: Catalog, path: str, written: Document, bucket: Objects) -> Document:
-    document: Document = json.loads(bucket.run(catalog.accept(path, encode(written), {})))
+    document: Document = json.loads(bucket.run(catalog.accept(path, encode(written), Creation())))
     return document
 
 
