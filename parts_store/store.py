@@ -38,7 +38,7 @@ from parts_store.options import (
 )
 from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
-from parts_store.plan.keys import is_protocol_key
+from parts_store.plan.keys import is_protocol_key, join
 from parts_store.plan.references import Reference
 from parts_store.plan.rules import Means
 from parts_store.plan.spec import ConcatParts, PartsLike
@@ -587,10 +587,10 @@ class PartsStore(Store):
         self.stats.count("list")
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0
-        # The folder of an array's chunks may hold nothing but parts that outlived them.
-        is_array = folder in self.catalog.arrays()
+        # A folder of an array's chunks may hold nothing but parts that outlived them.
+        in_array = any(f"{folder}/".startswith(join(path, "")) for path in self.catalog.arrays())
         for path in folders:
-            if not is_protocol_key(path) and (not is_array or await self._shows(path)):
+            if not is_protocol_key(path) and (not in_array or await self._shows(path)):
                 yield path[start:]
         not_understood: set[str] = set()
         for key in keys:

@@ -798,3 +798,16 @@ def test_a_folder_with_nothing_but_parts_that_outlived_their_chunks_is_not_liste
     store.delete_sync("a/c/0")
     assert "a/c/0.t" in {each["path"] for each in obstore.list(objects).collect()}
     assert set(sync(collect(store.list_dir("a")))) == {"zarr.json"}
+
+
+def test_neither_is_such_a_folder_among_the_chunks() -> None:
+    store = ps.PartsStore(MemoryStore())
+    array = ps.create_array(
+        store, "g/a", shape=(4, 2), chunks=(2, 2), dtype="uint8", compressors=None, parts=["", ps.Part(".t", size=1)]
+    )
+    array[...] = 1
+    store.delete_sync("g/a/c/1/0")
+    assert set(sync(collect(store.list_dir("g/a/c")))) == {"0"}
+    store.delete_sync("g/a/c/0/0")
+    assert set(sync(collect(store.list_dir("g/a/c")))) == set()
+    assert set(sync(collect(store.list_dir("g")))) == {"zarr.json", "a"}
