@@ -114,9 +114,7 @@ def main() -> None:
     print(f"{'link':<9}{'chunk of':<18}{'level':<11}{'create':>8}{'overwrite':>11}")
     with supervised() as server, toxics.supervised() as api:
         host = server.endpoint.removeprefix("http://")
-        Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket(
-            "transactions"
-        )
+        Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket("bench")
         asyncio.run(compare(server, "+0 ms"))
         if api is None:
             sys.exit("no Go to build toxiproxy with: nothing measured at +20 ms")
