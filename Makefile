@@ -28,7 +28,7 @@ help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
 		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
-demo: $(VENV)/ready ## write a picture as TIFF chunks and in parts into demo-output/, without any server
+demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions into demo-output/, without any server
 	@$(BIN)/python -m parts_store.demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
@@ -57,6 +57,7 @@ bench: minio ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/transactions.py
+	$(BIN)/python benchmarks/sessions.py
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict

@@ -25,7 +25,7 @@ from parts_store.plan.keys import (
     may_be_part,
     split,
 )
-from parts_store.plan.layout import plan_split
+from parts_store.plan.layout import plan_split, require_no_empty
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import Get, Steps, content
 
@@ -68,9 +68,11 @@ class OwnedChunk:
     def cut(self, value: memoryview) -> list[memoryview]:
         """The value as it is stored; it is checked in any case whether it fits the array's parts."""
         spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
-        if self.record.placing is Placing.WHOLE:
-            return [value]
-        return [value[span.start : span.stop] for span in spans]
+        is_whole = self.record.placing is Placing.WHOLE
+        stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]
+        if self.record.placing is not Placing.BESIDE:
+            require_no_empty(self.chunk.parts, [each.nbytes for each in stored], self.chunk.chunk_key)
+        return stored
 
 
 @dataclass(frozen=True, slots=True)

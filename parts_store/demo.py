@@ -1,9 +1,14 @@
-"""`make demo`: a picture in chunks that other programs read, and in chunks of several objects, without any server."""
+"""`make demo`: a picture in chunks that other programs read, in chunks of several objects, and under version control.
 
+Without any server.
+"""
+
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import icechunk
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -11,6 +16,7 @@ from PIL import Image
 from zarr.codecs import ZstdCodec
 
 from parts_store.codecs import pad_codec
+from parts_store.copying import copy
 from parts_store.create import create_array
 from parts_store.headers import TiffHeader, tiff
 from parts_store.plan.spec import SHARD_INDEX, Part
@@ -31,6 +37,7 @@ def main(folder: Path) -> None:
         write_parts(store, picture),
         read_from_parts(store, picture),
         assemble(store, folder, picture),
+        *keep_versions(store, folder, picture),
     ]
     print(f"\nlook at {folder}/picture.png; any file below {folder}/pictures.zarr/tiles/c/ opens in an image viewer")
     if not all(checks):
@@ -42,7 +49,7 @@ def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
     header = tiff(CHUNKS, dtype="uint8")
     array = zarr.create_array(store, name="tiles", compressors=[pad_codec(len(header), padding=header)], **of(picture))
     array[...] = picture
-    return say(f"{array.nchunks} chunks, each a TIFF file, in pictures.zarr/tiles", equal(array, picture))
+    return say(f"{array.nchunks} chunks, each a TIFF file, in pictures.zarr/tiles", same=equal(array, picture))
 
 
 def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
@@ -52,7 +59,7 @@ def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) 
     array = zarr.create_array(store, name="compressed", compressors=codecs, **of(picture))
     array[...] = picture
     saved = 1 - array.nbytes_stored() / picture.nbytes
-    return say(f"the same as zstd TIFF, {saved:.0%} smaller, in pictures.zarr/compressed", equal(array, picture))
+    return say(f"the same as zstd TIFF, {saved:.0%} smaller, in pictures.zarr/compressed", same=equal(array, picture))
 
 
 def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
@@ -60,7 +67,7 @@ def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
     with Image.open(folder / "pictures.zarr" / "tiles" / "c" / "1" / "2" / "0") as image:
         image.save(folder / "one-chunk.png")
         same = np.array_equal(np.asarray(image), picture[256:512, 512:768])
-        return say(f"Pillow opens one of them: {image.format}, {image.size[0]} x {image.size[1]}", same)
+        return say(f"Pillow opens one of them: {image.format}, {image.size[0]} x {image.size[1]}", same=same)
 
 
 def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
@@ -69,7 +76,7 @@ def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
     arguments = of(picture) | {"chunks": (64, 64, 3), "shards": CHUNKS}
     array = create_array(store, "parts", parts=parts, **arguments)
     array[...] = picture
-    return say("16 shards, each in three objects, in pictures.zarr/parts", equal(array, picture))
+    return say("16 shards, each in three objects, in pictures.zarr/parts", same=equal(array, picture))
 
 
 def read_from_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
@@ -79,7 +86,7 @@ def read_from_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
     requests = store.explain("parts", selection)
     array: Any = zarr.open_array(store, path="parts", mode="r")
     same = np.array_equal(array[selection], picture[selection])
-    say("reading 40 x 40 pixels of it asks for", same)
+    say("reading 40 x 40 pixels of it asks for", same=same)
     for request in requests:
         # On a disk it is also looked whether somebody is writing.
         if request.kind == "get" and request.stop is not None:
@@ -91,7 +98,45 @@ def assemble(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> boo
     """The whole picture, as a file to look at."""
     assembled = np.asarray(zarr.open_array(store, path="parts", mode="r")[...])
     Image.fromarray(assembled).save(folder / "picture.png")
-    return say("zarr reads the whole picture from its parts", np.array_equal(assembled, picture))
+    return say("zarr reads the whole picture from its parts", same=np.array_equal(assembled, picture))
+
+
+def keep_versions(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> list[bool]:
+    """The same array under version control: a commit has all parts of all chunks, or none."""
+    # About a local disk, where two must not commit at once: nobody else does.
+    icechunk.set_logs_filter("error")
+    shutil.rmtree(folder / "history", ignore_errors=True)
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder / "history")))
+    session = repository.writable_session("main")
+    copied = copy(store, PartsStore.from_session(session), path="parts")
+    first = session.commit("the picture")
+    checks = [say(f"{copied.chunks} shards committed to an Icechunk repository in history/", same=copied.chunks == 16)]
+
+    changed = picture.copy()
+    changed[200:500, 200:500] = 255 - changed[200:500, 200:500]
+    session = repository.writable_session("main")
+    zarr.open_array(PartsStore.from_session(session), path="parts")[200:500, 200:500] = changed[200:500, 200:500]
+    second = session.commit("a part of it inverted")
+    checks.append(say("a part of the picture changed, and committed", same=equal(at(repository, "main"), changed)))
+    same = equal(at(repository, first), picture) and equal(at(repository, second), changed)
+    checks.append(say("both versions are still there, by their snapshots", same=same))
+    chunks = repository.diff(from_snapshot_id=first, to_snapshot_id=second).updated_chunks["/parts"]
+    checks.append(say(f"the difference between them: {len(chunks)} shards of 16", same=len(chunks) == 4))
+
+    repository.create_branch("grey", first)
+    session = repository.writable_session("grey")
+    zarr.open_array(PartsStore.from_session(session), path="parts")[...] = 127
+    session.commit("all of it grey")
+    same = equal(at(repository, "grey"), np.full_like(picture, 127)) and equal(at(repository, "main"), changed)
+    checks.append(say("a branch went its own way, and main stayed as it was", same=same))
+    return checks
+
+
+def at(repository: icechunk.Repository, version: str) -> zarr.Array[Any]:
+    """The array at the tip of a branch, or at a snapshot."""
+    is_branch = version in repository.list_branches()
+    session = repository.readonly_session(version) if is_branch else repository.readonly_session(snapshot_id=version)
+    return zarr.open_array(PartsStore.from_session(session), path="parts", mode="r")
 
 
 def of(picture: NDArray[np.uint8]) -> dict[str, Any]:
@@ -104,7 +149,7 @@ def equal(array: zarr.Array[Any], picture: NDArray[np.uint8]) -> bool:
     return np.array_equal(np.asarray(array[...]), picture)
 
 
-def say(what: str, same: bool) -> bool:
+def say(what: str, *, same: bool) -> bool:
     """Print what was done and whether it came out equal."""
     print(f"{what:<75} {'equal' if same else 'DIFFERENT'}")
     return same

@@ -20,7 +20,7 @@ from parts_store.plan.attempt import Knobs, Pieces
 from parts_store.plan.commits import PartData
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.keys import DOCUMENT, Chunk, Placing, split
-from parts_store.plan.layout import require_fit
+from parts_store.plan.layout import require_fit, require_no_empty
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
 from parts_store.plan.reading import Read
 from parts_store.plan.rules import Means, Rules
@@ -254,7 +254,9 @@ class Operations:
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk, ArrayRecord(placing=Placing.SPLIT)):
                 self._end_of(key, chunk)
-                require_fit(chunk.parts, [value.nbytes for value in values], key)
+                sizes = [value.nbytes for value in values]
+                require_fit(chunk.parts, sizes, key)
+                require_no_empty(chunk.parts, sizes, key)
                 yield from commits.write(chunk, values, self.rules)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")

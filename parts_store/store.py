@@ -21,7 +21,7 @@ from parts_store.backends.objects import ObjectBackend, is_local, open_url
 from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation
-from parts_store.errors import StoreConfigError
+from parts_store.errors import ReservedKeyError, StoreConfigError
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
 from parts_store.operations import Operations
@@ -38,7 +38,7 @@ from parts_store.options import (
 )
 from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
-from parts_store.plan.keys import is_protocol_key, join
+from parts_store.plan.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
 from parts_store.plan.references import Reference
 from parts_store.plan.rules import Means
 from parts_store.plan.spec import ConcatParts, PartsLike
@@ -452,9 +452,20 @@ class PartsStore(Store):
     @override
     async def getsize_prefix(self, prefix: str) -> int:
         objects = self._list_objects(prefix.rstrip("/"))
-        return sum([entry.nbytes async for entry in objects if not is_protocol_key(entry.key)])
+        stored = [entry async for entry in objects if not is_protocol_key(entry.key)]
+        documents = [entry.key for entry in stored if split(entry.key)[1] == DOCUMENT]
+        if self._is_in_session and not documents:
+            # Inside an array, whose chunks may have parts that are kept elsewhere.
+            sizes = [await self._run(self._operations.getsize(entry.key)) for entry in stored]
+            return sum(nbytes for nbytes in sizes if nbytes is not None)
+        hidden = {key for key in documents if self.catalog.is_hidden(key)}
+        return sum(entry.nbytes for entry in stored if entry.key not in hidden)
 
     # --- writing --------------------------------------------------------------------------------------------------
+
+    def require_writable(self) -> None:
+        """Raise unless the store can be written to."""
+        self._check_writable()
 
     @override
     def _check_writable(self) -> None:
@@ -538,6 +549,8 @@ class PartsStore(Store):
     async def delete_dir(self, prefix: str) -> None:
         self._check_writable()
         folder = prefix.rstrip("/")
+        if self._is_in_session and is_node_key(folder):
+            raise ReservedKeyError(folder, "the parts of an array")
         keys = [entry.key async for entry in self._list_objects(folder)]
         self.catalog.forget_below(folder)
         await self._run(self._operations.delete_all(keys))

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import icechunk
 import numpy as np
 import pytest
 import tifffile
+import zarr
 from PIL import Image
 
+import parts_store as ps
 from parts_store import demo
 
 
@@ -27,3 +30,9 @@ def test_the_demo_writes_tiff_chunks_and_parts_and_a_picture_of_them(
     assert "picture.png" in printed
     assert "parts/c/1/2/0.index" in printed
     assert "DIFFERENT" not in printed
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tmp_path / "history")))
+    messages = [info.message for info in repository.ancestry(branch="main")]
+    assert messages[:2] == ["a part of it inverted", "the picture"]
+    store = ps.PartsStore.from_session(repository.readonly_session("main"))
+    changed = np.asarray(zarr.open_array(store, path="parts", mode="r")[200:500, 200:500])
+    np.testing.assert_array_equal(changed, 255 - expected[200:500, 200:500])

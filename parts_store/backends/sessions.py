@@ -61,6 +61,8 @@ from parts_store.plan.tags import Tag
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 # The location of a file in a container that is called by its name.
 _BY_NAME = "vcc://"
+# The name of the folder in which an array has its chunks.
+_CHUNKS = "c"
 _OF_ZARR_V2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 _CAPABILITIES = Capabilities(
@@ -85,9 +87,11 @@ class _Writes:
     has_changes: bool = False
     discards: int = 0
 
-    def base(self, snapshot: str, *, has_changes: bool) -> str:
+    def base(self, session: Session) -> str:
         """What everything is that was not written since: the snapshot, and another one after each discard."""
         with self.guard:
+            # Looked at here: a write that ends between the look and the guard is no discard.
+            snapshot, has_changes = session.snapshot_id, session.has_uncommitted_changes
             if snapshot != self.snapshot:
                 # Committed or rebased: what was written here is in the snapshot, or somebody else's is.
                 self.generations.clear()
@@ -104,15 +108,18 @@ class _Writes:
             return None if self.under_way[key] else self.generations.get(key, base)
 
     @contextmanager
-    def writing(self, key: str, generation: str) -> Iterator[None]:
-        """Change a chunk. However it ends, it is not what it was."""
+    def writing(self, key: str, generation: str, *, or_same: bool = False) -> Iterator[None]:
+        """Change a chunk. However it ends, it is not what it was; `or_same`, unless it fails."""
         with self.guard:
             self.under_way[key] += 1
+        is_changed = not or_same
         try:
             yield
+            is_changed = True
         finally:
             with self.guard:
-                self.generations[key] = generation
+                if is_changed:
+                    self.generations[key] = generation
                 self.has_changes = True
                 self.under_way[key] -= 1
                 if not self.under_way[key]:
@@ -150,7 +157,7 @@ class SessionBackend:
     @property
     def snapshot(self) -> str:
         """What the session is based on: its snapshot, which is another one after its changes were discarded."""
-        return self._writes.base(self.session.snapshot_id, has_changes=self.session.has_uncommitted_changes)
+        return self._writes.base(self.session)
 
     @property
     def is_settled(self) -> bool:
@@ -160,23 +167,22 @@ class SessionBackend:
     @property
     def may_write(self) -> bool:
         """Whether the session can be written to."""
-        return self.session.mode is SessionMode.writable
+        # A fork says that its mode is read only, and is not.
+        return not self.session.read_only and self.session.mode != SessionMode.rearrange
 
     def require_writable(self) -> None:
         """Raise unless the session can be written to."""
-        match self.session.mode:
-            case SessionMode.writable:
-                return
-            case SessionMode.rearrange:
-                raise ReadOnlySessionError(str(self), "it can only move nodes; open a writable session")
-            case _:
-                raise ReadOnlySessionError(str(self), "it is read only, or was committed; open a writable session")
+        if self.session.mode == SessionMode.rearrange:
+            raise ReadOnlySessionError(str(self), "it can only move nodes; open a writable session")
+        if not self.may_write:
+            raise ReadOnlySessionError(str(self), "it is read only, or was committed; open a writable session")
 
     def require_location(self, reference: Reference) -> None:
         """Raise if Icechunk would refuse a reference: before anything is written, not in the midst of a chunk."""
         containers = self.session.config.virtual_chunk_containers or {}
-        if not any(reference.location.startswith(prefix) for prefix in (*containers, _BY_NAME)):
-            known = ", ".join(map(repr, containers)) or "none"
+        names = [f"{_BY_NAME}{each.name}/" for each in containers.values() if each.name]
+        if not reference.location.startswith((*containers, *names)):
+            known = ", ".join(map(repr, [*containers, *names])) or "none"
             problem = f"expected a location in a virtual chunk container of the repository ({known}), found another"
             raise SessionError(reference.location, problem)
 
@@ -196,7 +202,8 @@ class SessionBackend:
             case Delete(keys):
                 # One after the other: a node goes after those below it.
                 for key in keys:
-                    writing = self._writes.writing(key, secrets.token_hex(16))
+                    # One that fails leaves what is there, or nothing.
+                    writing = self._writes.writing(key, secrets.token_hex(16), or_same=True)
                     with _translated(key), _absent_if_no_key(), writing:
                         await self.icechunk.delete(key)
                 return Done()
@@ -387,31 +394,42 @@ class SessionBackend:
 
     async def _chunks(self, path: str) -> AsyncIterator[Entry]:
         """The chunks of the array at a path; none if it is a group."""
+        if not await self._is_array(path):
+            return
+        with _translated(join(path, DOCUMENT)):
+            async for coordinates, _, _, _, lengths, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
+                for at, nbytes in zip(coordinates.tolist(), lengths.tolist(), strict=True):
+                    yield Entry(join(path, "/".join([_CHUNKS, *map(str, at)])), nbytes, None, _LONG_AGO)
+
+    async def _is_array(self, path: str) -> bool:
         document = join(path, DOCUMENT)
         with _translated(document):
             stored = await self.icechunk.get(document, default_buffer_prototype())
-            parsed = None if stored is None else parse(stored.to_bytes())
-            if parsed is None or parsed.get("node_type") != "array":
-                return
-            async for coordinates, _, _, _, lengths, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
-                for at, nbytes in zip(coordinates.tolist(), lengths.tolist(), strict=True):
-                    yield Entry(join(path, "/".join(["c", *map(str, at)])), nbytes, None, _LONG_AGO)
+        parsed = None if stored is None else parse(stored.to_bytes())
+        return parsed is not None and parsed.get("node_type") == "array"
 
     async def list_folder(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
         """Nothing by itself, and the names in a folder: Icechunk lists no folder that has nothing to show."""
         with _translated(folder):
-            return (), [join(folder, name) async for name in self.icechunk.list_dir(folder)]
+            names = [name async for name in self.icechunk.list_dir(folder)]
+            # But that of an array's chunks, which it shows also if there are none.
+            if DOCUMENT in names and _CHUNKS in names and await self._is_array(folder):
+                chunks = self.icechunk.array_chunk_iterator(f"/{folder}", batch_size=1)
+                if await anext(aiter(chunks), None) is None:
+                    names.remove(_CHUNKS)
+        return (), [join(folder, name) for name in names]
 
     def __repr__(self) -> str:
         return f"SessionBackend({self})"
 
     def __str__(self) -> str:
         session = self.session
-        if session.mode is SessionMode.readonly:
+        if session.read_only:
             return f"icechunk at {session.snapshot_id}"
-        kind = "fork" if isinstance(session, ForkSession) else "session"
-        what = ", to move nodes," if session.mode is SessionMode.rearrange else ""
-        return f"icechunk {kind}{what} on {session.branch} at {session.snapshot_id}"
+        if isinstance(session, ForkSession):
+            return f"icechunk fork at {session.snapshot_id}"
+        what = ", to move nodes," if session.mode == SessionMode.rearrange else ""
+        return f"icechunk session{what} on {session.branch} at {session.snapshot_id}"
 
 
 def _whole_seconds(checksum: str | datetime | None) -> str | datetime | None:

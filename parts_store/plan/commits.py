@@ -14,6 +14,8 @@ A new chunk gets its anchor last, as elsewhere. What was there before is in the 
 
 Every write and every delete touches every node of the chunk. Two sessions that change one chunk therefore conflict in
 all of its nodes, or in none, and whoever solves that decides the same for each: no commit holds parts of two writers.
+So that this is true also of a new chunk whose write failed, and that was committed nevertheless, its anchor is removed
+first, where there is none: otherwise the other session's anchor would meet its parts.
 """
 
 from collections.abc import Sequence
@@ -34,10 +36,11 @@ type PartData = memoryview | Reference
 
 def write(chunk: Chunk, data: Sequence[PartData], rules: Rules, seen: Seen | None = None) -> Steps[None]:
     """All parts of a chunk, over whatever is there; if it still is what was `seen`, or else `ConcurrentWriteError`."""
+    # Also what is written at once: not between the look and the write of somebody who changes the chunk.
+    yield from lock_folder(chunk.side_folder)
     if len(data) == 1 and seen is None:
         yield _requests(chunk, data, rules)
         return
-    yield from lock_folder(chunk.side_folder)
     anchor = yield from head(chunk.anchor_key, _EXISTS)
     require_still(seen, anchor, chunk.chunk_key)
     yield from _write(chunk, data, rules, is_new=anchor is None)
@@ -64,7 +67,7 @@ def _write(chunk: Chunk, data: Sequence[PartData], rules: Rules, *, is_new: bool
     if not requests:
         yield (anchor,)
     elif is_new:
-        yield from remove((chunk.anchor_key,), "that nobody else's anchor meets these parts")
+        yield from remove((chunk.anchor_key,), "that there is no anchor")
         yield tuple(requests)
         yield (anchor,)
     else:

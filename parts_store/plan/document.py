@@ -291,6 +291,8 @@ def with_parts(document: Document, parts: ConcatParts, path: str, *, is_split: b
         resolved = parts.with_shard_index(None if index is None else index.nbytes)
     except PartsConfigError as error:
         raise error.of_array(path) from error
+    if is_split and len(resolved.parts) > 1 and 0 in resolved.sizes:
+        raise PartsConfigError("size", "at least 1, for a session keeps no chunk without bytes", "0", path)
     mark = {_MARK: _SPLIT} if is_split else {}
     return {**document, "storage_transformers": [resolved.to_json()], **mark}
 

@@ -142,6 +142,14 @@ def is_protocol_key(key: str) -> bool:
     return PROTOCOL_FOLDER in key.split("/")
 
 
+def side_folder_of(key: str) -> str | None:
+    """The folder of what the write protocol keeps of one chunk, if the key is in one."""
+    segments = key.split("/")
+    if PROTOCOL_FOLDER not in segments[:-2]:
+        return None
+    return "/".join(segments[: segments.index(PROTOCOL_FOLDER) + 2])
+
+
 def part_node(array: str, suffix: str) -> str:
     """The path of the node whose chunks are the parts with this suffix of an array in a session."""
     name = quote(suffix, safe="")

@@ -110,6 +110,13 @@ def require_writable(parts: ConcatParts) -> None:
         raise PartsConfigError("parts", "at most one part without 'size' for writing", suffixes)
 
 
+def require_no_empty(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
+    """Raise if a part would be empty: a session keeps no chunk without bytes."""
+    for part, found in zip(parts.parts, sizes, strict=True):
+        if not found:
+            raise ChunkSizeError(chunk_key + part.key_suffix, "at least 1", found)
+
+
 def plan_split(parts: ConcatParts, nbytes: int, chunk_key: str) -> tuple[Span, ...]:
     """The bytes of a chunk of `nbytes` bytes that go to each part.
 
