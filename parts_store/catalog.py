@@ -19,6 +19,7 @@ from parts_store.plan.keys import (
     ChunkKeyEncoding,
     Placing,
     candidates,
+    is_default_key,
     is_node_key,
     is_protocol_key,
     join,
@@ -332,6 +333,9 @@ def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
         suffix = part.key_suffix
         if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):
             return Hidden(f"chunk {join(path, relative.removesuffix(suffix))!r}")
+    if entry.placing is not Placing.BESIDE and is_default_key(relative):
+        # Of another number of dimensions. Icechunk takes it, and cannot list the array any more.
+        return Hidden(f"array {path!r}, which has no such chunk")
     return None
 
 

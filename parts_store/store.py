@@ -475,11 +475,6 @@ class PartsStore(Store):
             self._backend.require_writable()
 
     @property
-    def _supports_sync_io(self) -> bool:
-        # zarr asks: Icechunk has no calls without an event loop, and ours only wait for one.
-        return not self._is_in_session
-
-    @property
     @override
     def supports_consolidated_metadata(self) -> bool:
         return not self._is_in_session

@@ -215,7 +215,10 @@ class SessionBackend:
                 assert_never(never)
 
     def perform_sync(self, request: BackendRequest) -> Outcome:
-        """Carry out a request, and wait: Icechunk has no calls without an event loop."""
+        """Carry out a request, and wait: Icechunk has no calls without an event loop.
+
+        zarr's fused pipeline calls from threads, where a chunk that is read to be changed is known when it is written.
+        """
         return sync(self.perform(request))
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:

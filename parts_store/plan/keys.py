@@ -24,6 +24,7 @@ NODES_FOLDER: Final = "__parts__"
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 # The rest of a key below its array, if it may be a chunk's or a part's under any encoding and of any dimension.
 _DEFAULT_LIKE = re.compile(rf"c(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
+_DEFAULT = re.compile(rf"c(?:/{_NUMBER})*")
 _V2_LIKE = re.compile(rf"{_NUMBER}(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
 
 
@@ -183,6 +184,11 @@ def parse_node_key(key: str) -> NodeKey | None:
 def is_node_key(key: str) -> bool:
     """Whether the key is at or below a folder for the nodes of parts."""
     return NODES_FOLDER in key.split("/")
+
+
+def is_default_key(relative: str) -> bool:
+    """Whether this, below an array, is the key of a chunk by the default encoding, for whatever number of dimensions."""
+    return _DEFAULT.fullmatch(relative) is not None
 
 
 def may_be_part(key: str) -> bool:

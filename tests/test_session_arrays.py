@@ -1,0 +1,66 @@
+"""Arrays in Icechunk sessions behave like NumPy's, whole and split, and xarray sees nothing of their parts."""
+
+from collections.abc import Iterator, Mapping
+
+import icechunk
+import numpy as np
+import pytest
+import xarray
+import zarr
+
+import parts_store as ps
+from tests.session_machine import Arrays, require_tidy, run
+
+
+class WholeArrays(Arrays):
+    is_split = False
+
+
+class SplitArrays(Arrays):
+    is_split = True
+
+
+MACHINES: Mapping[str, type[Arrays]] = {"whole": WholeArrays, "split": SplitArrays}
+
+
+@pytest.fixture(autouse=True)
+def own_configuration() -> Iterator[None]:
+    yield
+    zarr.config.reset()
+
+
+@pytest.mark.parametrize("kind", sorted(MACHINES))
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+def test_arrays_in_a_session_behave_like_those_of_numpy(kind: str) -> None:
+    run(MACHINES[kind], examples=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(MACHINES))
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+def test_arrays_in_a_session_behave_like_those_of_numpy_at_length(kind: str) -> None:
+    run(MACHINES[kind], examples=60)
+
+
+# --- xarray ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+def test_xarray_writes_appends_and_reads_and_sees_no_parts(pipeline: str, *, split: bool) -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    patterns = {"temperature": [ps.Part(""), ps.Part(".tail", size=2)]}
+    store = ps.PartsStore.from_session(session).with_parts(patterns, split=split)
+    field = np.arange(24.0).reshape(6, 4)
+    first = xarray.Dataset({"temperature": (("time", "x"), field)}, coords={"time": np.arange(6)})
+    # Icechunk has no use for consolidated metadata, and zarr says so.
+    first.to_zarr(store, mode="w", consolidated=False, encoding={"temperature": {"chunks": (2, 4)}})
+    second = first.assign_coords(time=np.arange(6, 12))
+    second.to_zarr(store, append_dim="time", consolidated=False)
+    session.commit("both")
+    reader = ps.PartsStore.from_session(repository.readonly_session("main"))
+    assert reader.parts_of("temperature") == ps.ConcatParts(patterns["temperature"])
+    opened = xarray.open_zarr(reader, consolidated=False)
+    assert set(opened.variables) == {"temperature", "time"}
+    xarray.testing.assert_identical(opened.load(), xarray.concat([first, second], "time"))
+    require_tidy(reader, {"temperature", "time"})
