@@ -24,6 +24,7 @@ FOREIGN = {
     "backends": set(),
     "backends/objects": {"obstore", "zarr"},
     "backends/sessions": {"icechunk", "zarr"},
+    "backends/writes": {"icechunk"},
     "cache": set(),
     "catalog": set(),
     "cli": {"distributed", "tqdm"},

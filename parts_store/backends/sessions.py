@@ -5,8 +5,6 @@ snapshot. Knows of the nodes of parts whose they are, and of nothing else that i
 """
 
 import secrets
-import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +27,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from parts_store.backends import BackendRequest, Capabilities
+from parts_store.backends.writes import Writes
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError
 from parts_store.plan import nodes
 from parts_store.plan.document import parse
@@ -75,64 +74,13 @@ _CAPABILITIES = Capabilities(
 )
 
 
-@dataclass(slots=True)
-class _Writes:
-    """Which write every chunk is that was changed in this process; those under way are no write yet."""
-
-    generations: dict[str, str] = field(default_factory=dict)
-    under_way: Counter[str] = field(default_factory=Counter)
-    guard: threading.Lock = field(default_factory=threading.Lock)
-    # The snapshot when it was last looked at, whether anything was changed since, and how often that was discarded.
-    snapshot: str = ""
-    has_changes: bool = False
-    discards: int = 0
-
-    def base(self, session: Session) -> str:
-        """What everything is that was not written since: the snapshot, and another one after each discard."""
-        with self.guard:
-            # Looked at here: a write that ends between the look and the guard is no discard.
-            snapshot, has_changes = session.snapshot_id, session.has_uncommitted_changes
-            if snapshot != self.snapshot:
-                # Committed or rebased: what was written here is in the snapshot, or somebody else's is.
-                self.generations.clear()
-                self.snapshot, self.has_changes = snapshot, False
-            elif self.has_changes and not has_changes and not self.under_way:
-                self.generations.clear()
-                self.discards, self.has_changes = self.discards + 1, False
-            self.has_changes |= has_changes
-            return f"{snapshot}, {self.discards} discarded" if self.discards else snapshot
-
-    def label(self, key: str, base: str) -> str | None:
-        """The write that a chunk is; None while it is being written."""
-        with self.guard:
-            return None if self.under_way[key] else self.generations.get(key, base)
-
-    @contextmanager
-    def writing(self, key: str, generation: str, *, or_same: bool = False) -> Iterator[None]:
-        """Change a chunk. However it ends, it is not what it was; `or_same`, unless it fails."""
-        with self.guard:
-            self.under_way[key] += 1
-        is_changed = not or_same
-        try:
-            yield
-            is_changed = True
-        finally:
-            with self.guard:
-                if is_changed:
-                    self.generations[key] = generation
-                self.has_changes = True
-                self.under_way[key] -= 1
-                if not self.under_way[key]:
-                    del self.under_way[key]
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class SessionBackend:
     """An Icechunk session: writable, read only, forked, or one that can only move nodes."""
 
     session: Session
     icechunk: IcechunkStore = field(init=False)
-    _writes: _Writes = field(default_factory=_Writes)
+    _writes: Writes = field(default_factory=Writes)
     _locks: set[str] = field(default_factory=set)
     # To which array a node of parts belongs: both by their ids, which do not come back.
     _owners: dict[str, str] = field(default_factory=dict)

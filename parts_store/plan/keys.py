@@ -187,7 +187,7 @@ def is_node_key(key: str) -> bool:
 
 
 def is_default_key(relative: str) -> bool:
-    """Whether this, below an array, is the key of a chunk by the default encoding, for whatever number of dimensions."""
+    """Whether this, below an array, is the key of a chunk by the default encoding, of any number of dimensions."""
     return _DEFAULT.fullmatch(relative) is not None
 
 
