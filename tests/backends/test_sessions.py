@@ -667,6 +667,8 @@ def require_ours(error: BaseException) -> None:
     """The error is of our tree, nothing that zarr takes for absence, and survives pickling."""
     assert isinstance(error, PartsStoreError)
     assert not isinstance(error, KeyError | FileNotFoundError)
+    # Without where it came from: distributed, once imported, pickles that too, and it can be too deep.
+    error.__traceback__ = error.__cause__ = error.__context__ = None
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
 

@@ -522,8 +522,8 @@ LOCAL_DISKS = [
     mutant(
         "local: reader looks once",
         "reading",
-        "if (yield from _is_unchanged(attempt, why, has_journal=has_journal)):",
-        "if True:",
+        "(yield from _is_unchanged(attempt, why, has_journal=has_journal)):",
+        "True:",
         [W(A)],
         [R],
         initial=C,
