@@ -6,6 +6,10 @@
     ├── StoreConfigError (a ValueError)         the store cannot be opened like that
     ├── SessionError                            an Icechunk session cannot do that, or failed: its message says why
     │   └── ReadOnlySessionError (a ValueError) the session is read only, or was committed: open a new one
+    ├── AdoptionError                           a file cannot be adopted, or not all of it: it says what, and why
+    ├── ManifestError (a ValueError)            references are wrong, or cannot do that: mend them, or load the values
+    ├── LocationError                           a file that is referred to may not be read, or not so: register it, or
+    │                                           make the references anew
     ├── ClusterWriteError                       tasks of a cluster failed: nothing was committed; it says which, and why
     ├── ReservedKeyError (a ValueError)         the key is a part's, or the protocol's: not to be used by itself
     ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
@@ -27,6 +31,7 @@ import reprlib
 from typing import override
 
 __all__ = [
+    "AdoptionError",
     "AmbiguousWriteError",
     "ChunkSizeError",
     "ClusterWriteError",
@@ -36,6 +41,8 @@ __all__ = [
     "CopyMismatchError",
     "HeaderError",
     "IncompleteChunkError",
+    "LocationError",
+    "ManifestError",
     "PartSizeError",
     "PartsConfigError",
     "PartsStoreError",
@@ -119,6 +126,44 @@ class SessionError(PartsStoreError):
 
 class ReadOnlySessionError(SessionError, ValueError):
     """A session is read only, was committed, or can only move nodes. Nothing was written."""
+
+
+class AdoptionError(PartsStoreError):
+    """A file cannot be adopted, or not all of it where all was asked for. Nothing was written."""
+
+    def __init__(self, location: str, problems: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(location, problems)
+        self.location, self.problems = location, problems
+
+    @override
+    def __str__(self) -> str:
+        shown = "; ".join(f"{name}: {reason}" for name, reason in self.problems[:_MAX_SHOWN])
+        more = f"; and {len(self.problems) - _MAX_SHOWN} more" if len(self.problems) > _MAX_SHOWN else ""
+        return f"file {self.location!r} cannot be adopted, nothing was written: {shown}{more}"
+
+
+class ManifestError(PartsStoreError, ValueError):
+    """References to chunks are not what they should be, or cannot do what values could."""
+
+    def __init__(self, subject: str, expected: str, found: str) -> None:
+        super().__init__(subject, expected, found)
+        self.subject, self.expected, self.found = subject, expected, found
+
+    @override
+    def __str__(self) -> str:
+        return f"references, {self.subject}: expected {self.expected}, found {self.found}"
+
+
+class LocationError(PartsStoreError):
+    """A file that a chunk refers to is in no registered store, cannot be read, or ends before the reference does."""
+
+    def __init__(self, location: str, problem: str) -> None:
+        super().__init__(location, problem)
+        self.location, self.problem = location, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"location {self.location!r}: {self.problem}"
 
 
 class ClusterWriteError(PartsStoreError):

@@ -50,6 +50,10 @@ class _Noted[T]:
         return self.value
 
 
+# How far apart inner chunks of a file may be to be read together, and how much is read at once.
+_GAP = 1 << 14
+_COALESCED = 1 << 24
+
 # One place each in a context: zarr reads a shard's index and its data, or a chunk and writes it, one after the other.
 _pinned: ContextVar[_Noted[Pin] | None] = ContextVar("parts_store_pin", default=None)
 _seen: ContextVar[_Noted[Seen] | None] = ContextVar("parts_store_seen", default=None)
@@ -158,6 +162,8 @@ class Operations:
         pin = self._take_pin(chunk)
         if index is not None and pin is not None and follows_index:
             read = yield from self._get_data(chunk, index, wanted, knobs, pin)
+        elif index is not None and list(wanted) == [None] and _has_gaps(owned, index):
+            read = yield from shards.read_whole(chunk, index, self.knobs(_GAP, _COALESCED))
         else:
             read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
         if list(wanted) == [None]:
@@ -258,6 +264,9 @@ class Operations:
                 require_fit(chunk.parts, sizes, key)
                 require_no_empty(chunk.parts, sizes, key)
                 yield from commits.write(chunk, values, self.rules)
+            case Other() if self.rules.means is Means.SESSION and len(values) == 1:
+                # An array without parts: its chunk is one.
+                yield from commits.write(_single(key), values, self.rules)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
 
@@ -349,6 +358,13 @@ class Operations:
             owner = yield from self.catalog.owner(key)
             stored += owner.chunk.part_keys if isinstance(owner, OwnedChunk) else [key]
         return stored
+
+
+def _has_gaps(owned: OwnedChunk, index: ShardIndex) -> bool:
+    """Whether a shard may be a span of a file with others' bytes between its own: its index is a part by itself."""
+    sizes = owned.record.parts.sizes
+    is_apart = index.location == "end" and sizes[-1] == index.nbytes
+    return owned.record.placing is Placing.SPLIT and is_apart and index.is_understood
 
 
 def _depth(key: str) -> int:

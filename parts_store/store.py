@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, override
+from typing import TYPE_CHECKING, Any, Self, override
 
 import numpy as np
 import zarr
@@ -46,6 +46,9 @@ from parts_store.plan.steps import Entry, Steps
 from parts_store.plan.upkeep import Orders
 from parts_store.stats import Report, Request, Stats
 from parts_store.upkeep import Progress
+
+if TYPE_CHECKING:
+    from parts_store.manifests import PartsArray
 
 
 class PartsStore(Store):
@@ -302,6 +305,18 @@ class PartsStore(Store):
         found = upkeep.verify(self, scope, self._operations.knobs())
         return scope.report(upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress))
 
+    def manifest(self, path: str, *, native_chunks_prefix: str | None = None) -> "PartsArray":
+        """The array at a path as references to what it is stored in; extra `virtual`.
+
+        From one listing: a part is an object, or what an Icechunk session says where its chunk is. What is in memory
+        alone, or inline in a session, is in the manifest. Chunks that Icechunk keeps itself have names only below
+        `native_chunks_prefix`, the URL of the repository's folder `chunks`.
+        """
+        # Only who asks for it needs VirtualiZarr.
+        from parts_store.manifests.stored import manifest_of  # noqa: PLC0415
+
+        return manifest_of(self, path.strip("/"), native_chunks_prefix)
+
     def carry_out[T](self, steps: Steps[T]) -> T:
         """Carry out steps against the objects of this store, without an event loop."""
         return run_sync(steps, self._backend, self.stats)
@@ -514,6 +529,12 @@ class PartsStore(Store):
         The array is one of a session, created with `split=True`.
         """
         self.carry_out(self._operations.put_parts(key, self._protected(values)))
+
+    def require_location(self, reference: Reference) -> None:
+        """Raise unless a part may be this reference: there is a session, and the file is in one of its containers."""
+        if not isinstance(self._backend, SessionBackend):
+            raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
+        self._backend.require_location(reference)
 
     def _protected(self, values: Sequence[Reference | bytes]) -> list[memoryview | Reference]:
         """The parts of a chunk, with something by which a file is known that was changed after it was referred to."""

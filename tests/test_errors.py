@@ -7,6 +7,7 @@ import pytest
 
 from parts_store import errors
 from parts_store.errors import (
+    AdoptionError,
     AmbiguousWriteError,
     ChunkSizeError,
     ClusterWriteError,
@@ -16,6 +17,8 @@ from parts_store.errors import (
     CopyMismatchError,
     HeaderError,
     IncompleteChunkError,
+    LocationError,
+    ManifestError,
     PartsConfigError,
     PartSizeError,
     PartsStoreError,
@@ -39,6 +42,12 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (StoreConfigError("url", "a path", "'x'"), "url: expected a path, found 'x'"),
     (SessionError("a/c/0", "object not found"), "session, 'a/c/0': object not found"),
     (ReadOnlySessionError("a/c/0", "it is read only"), "session, 'a/c/0': it is read only"),
+    (ManifestError("part 0", "a range", "none"), "references, part 0: expected a range, found none"),
+    (LocationError("s3://b/f", "it ends before"), "location 's3://b/f': it ends before"),
+    (
+        AdoptionError("file:///a.h5", (("x", "a filter"), ("y", "a link"))),
+        "file 'file:///a.h5' cannot be adopted, nothing was written: x: a filter; y: a link",
+    ),
     (
         ClusterWriteError("a", 5, (("[0:4]", "ValueError: no"), ("[4:8]", "killed"))),
         "array 'a': 2 of 5 tasks failed, nothing is committed: [0:4]: ValueError: no; [4:8]: killed",
@@ -99,6 +108,9 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
         "StoreConfigError": ["PartsStoreError", "ValueError"],
         "SessionError": ["PartsStoreError"],
         "ReadOnlySessionError": ["SessionError", "ValueError"],
+        "ManifestError": ["PartsStoreError", "ValueError"],
+        "LocationError": ["PartsStoreError"],
+        "AdoptionError": ["PartsStoreError"],
         "ClusterWriteError": ["PartsStoreError"],
         "ReservedKeyError": ["PartsStoreError", "ValueError"],
         "ChunkSizeError": ["PartsStoreError", "ValueError"],

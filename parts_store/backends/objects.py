@@ -51,7 +51,7 @@ from parts_store.plan.steps import (
 )
 from parts_store.plan.tags import ATTRIBUTE, Tag
 
-__all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url"]
+__all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url", "url_of"]
 
 # The options that say where a bucket is, and not who asks.
 _WHERE = ("bucket", "container_name", "account_name", "endpoint")
@@ -233,7 +233,7 @@ class ObjectBackend:
     def __str__(self) -> str:
         if isinstance(self.store, MemoryStore):
             return "memory"
-        return _without_password(repr(self.store))
+        return without_password(repr(self.store))
 
 
 def is_local(store: object) -> bool:
@@ -254,13 +254,35 @@ def address_of(store: Any) -> tuple[object, str]:
             return store, ""
 
 
+def url_of(store: Any) -> str | None:
+    """The URL that the objects of a store are below, None if they have none: in memory, for one."""
+    folder = str(getattr(store, "prefix", None) or "").strip("/")
+    match store:
+        case LocalStore():
+            return (store.prefix or Path("/")).absolute().as_uri().rstrip("/")
+        case S3Store():
+            scheme, name = "s3", store.config.get("bucket")
+        case GCSStore():
+            scheme, name = "gs", store.config.get("bucket")
+        case AzureStore():
+            scheme, name = "az", store.config.get("container_name")
+        case HTTPStore():
+            return str(store.url).rstrip("/")
+        case _:
+            return None
+    if not name:
+        found = f"a {type(store).__name__} that does not"
+        raise StoreConfigError("store", "a store that says which bucket it is", found)
+    return f"{scheme}://{name}/{folder}".rstrip("/")
+
+
 def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     """The obstore store at a URL, or in a folder of this machine; `create` makes the folder."""
     text = str(url)
     scheme = text.partition("://")[0] if "://" in text else ""
     try:
         if not scheme or scheme == "file":
-            folder = _local_path(text) if scheme else Path(text).expanduser().absolute()
+            folder = local_path(text) if scheme else Path(text).expanduser().absolute()
             # Without clean-up, a folder whose last object is gone stays, and is listed.
             return LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options})
         if scheme == "memory":
@@ -273,13 +295,13 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
         names = ", ".join(sorted(options)) or "none"
         raise StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names) from None
     except (GenericError, ValueError):
-        shown = describe(_without_password(text))
+        shown = describe(without_password(text))
         if scheme in _SCHEMES:
             raise StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown) from None
         raise StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown) from None
 
 
-def _local_path(url: str) -> Path:
+def local_path(url: str) -> Path:
     parsed = urllib.parse.urlsplit(url)
     if parsed.netloc not in ("", "localhost"):
         raise StoreConfigError("url", "file:///path, on this machine", describe(url))
@@ -294,7 +316,7 @@ def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "client_options": {"allow_http": True, **(options.get("client_options") or {})}}
 
 
-def _without_password(address: str) -> str:
+def without_password(address: str) -> str:
     """An address without what stands between `//` and `@`, or behind `?`: passwords and signatures."""
     return re.sub(r"\?[^\s\"')]+", "?***", re.sub(r"//[^\s\"]*@", "//***@", address))
 
@@ -372,7 +394,7 @@ def _outcome(request: BackendRequest, error: Exception) -> Outcome:
         # A time-out, or a connection that was closed: MinIO closes some that it refuses, before it has read the body.
         case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
             return Lost(error)
-    if isinstance(error, BaseError) and (safe := _without_password(str(error))) != str(error):
+    if isinstance(error, BaseError) and (safe := without_password(str(error))) != str(error):
         raise type(error)(safe) from None
     raise error
 

@@ -94,6 +94,14 @@ class ShardIndex:
         rows = table.tolist()
         return tuple(None if holes[slot] else RangeByteRequest(rows[slot][0], sum(rows[slot])) for slot in slots)
 
+    def encode(self, places: Sequence[tuple[int, int] | None]) -> bytes:
+        """The index that says where every inner chunk begins and how many bytes it has, None where there is none."""
+        if self.dtype is None:
+            raise TypeError("an index that we do not understand")
+        table = np.array([(_EMPTY, _EMPTY) if place is None else place for place in places], self.dtype)
+        data = table.tobytes()
+        return data + (google_crc32c.value(data).to_bytes(4, "little") if self.has_checksum else b"")
+
     def _table(self, index: bytes) -> NDArray[np.uint64] | None:
         """The offset and size of every inner chunk, None if other codecs than we know encode them, or it is damaged."""
         table, checksum = index[: self.slots * 16], index[self.slots * 16 :]

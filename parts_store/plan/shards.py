@@ -7,6 +7,9 @@ zarr reads the index, and asks for data only afterwards. So what the index was r
   range asked for tells which inner chunk it means, and that one is read where the new index says.
 - If the old index has a hole, zarr has already filled it in, and nothing can be put right: `ConcurrentWriteError`.
 
+A shard whose main part is a span of an existing file may have others' bytes between its own. Read whole, it comes
+without them: the inner chunks one after the other, and an index that says so.
+
 For a hole zarr makes no data request that would tell an old index from a new one. An index with holes is therefore
 compared with the anchor before it is handed out; one without is not, and may be as old as it likes.
 """
@@ -14,7 +17,9 @@ compared with the anchor before it is handed out; one without is not, and may be
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parts_store.errors import ConcurrentWriteError
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.errors import ConcurrentWriteError, PartSizeError
 from parts_store.plan import reading
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ShardIndex
@@ -95,6 +100,45 @@ def read_data(chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: 
             values = tuple(None if each is None else next(present_values) for each in ranges)
             return Remapped(values, read.version, read.saved, now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+
+
+def read_whole(chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Read | None]:
+    """The whole shard, without what is between its inner chunks; None if there is no such chunk."""
+    for _ in range(max(knobs.retries, 1) + 1):
+        pin = yield from _read_pin(chunk, index, knobs, with_anchor=True)
+        if pin is None:
+            return None
+        ranges = index.ranges_of(pin.index, range(index.slots))
+        if ranges is None:
+            # Damaged, which is the codec's to say.
+            return (yield from reading.read(chunk, [None], knobs=knobs, with_anchor=True))
+        present = [each for each in ranges if each is not None]
+        read = yield from reading.read(chunk, present, knobs=knobs, with_anchor=True)
+        if read is None:
+            return None
+        if pin.version.fits(read.version):
+            return _compacted(chunk, index, ranges, read)
+    raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+
+
+def _compacted(chunk: Chunk, index: ShardIndex, ranges: Sequence[RangeByteRequest | None], read: Read) -> Read:
+    """The same inner chunks one after the other, and the index of that."""
+    found = iter(read.values)
+    pieces: list[memoryview] = []
+    moved: list[tuple[int, int] | None] = []
+    at = 0
+    for each in ranges:
+        if each is None:
+            moved.append(None)
+            continue
+        value = next(found) or ()
+        nbytes = sum(piece.nbytes for piece in value)
+        if nbytes != each.end - each.start:
+            raise PartSizeError(chunk.anchor_key, each.end, each.start + nbytes)
+        pieces += value
+        moved.append((at, nbytes))
+        at += nbytes
+    return Read(((*pieces, memoryview(index.encode(moved))),), read.version, read.saved)
 
 
 def _read_pin(chunk: Chunk, index: ShardIndex, knobs: Knobs, *, with_anchor: bool) -> Steps[Pin | None]:

@@ -1,0 +1,11 @@
+"""Arrays as references: where the parts of every chunk are, in files that exist already. Extra `virtual`."""
+
+try:
+    import virtualizarr  # noqa: F401
+except ImportError as error:
+    raise ImportError("parts_store.manifests needs VirtualiZarr: pip install 'parts_store[virtual]'") from error
+
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.group import PartsGroup
+
+__all__ = ["PartsArray", "PartsGroup"]
