@@ -1,7 +1,7 @@
 """`parts-store`: the library's calls from a shell, what they return printed, for people or as JSON.
 
 Exit codes: 0 all is well; 1 chunks are damaged; 2 the call is wrong, or the store cannot be reached; 3 nothing is
-damaged, but a repair would tidy up.
+damaged, but a repair would tidy up, or something in a file was not adopted.
 """
 
 import argparse
@@ -74,6 +74,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_place(verify)
     verify.add_argument("--checksums", action="store_true", help="read chunks that end in a crc32c, and compare")
     verify.add_argument("--dask", metavar="ADDRESS", help="look from the workers of this dask scheduler")
+    adopt = add("adopt", _adopt, "Make an HDF5 or netCDF4 file readable as Zarr, without a copy of its data.")
+    adopt.add_argument("file", help="a path, or s3://, gs://, az://, https://")
+    adopt.add_argument("into", help="an Icechunk repository, made if there is none; with --copy, a Zarr store")
+    adopt.add_argument("--path", default="", help="where in it the arrays appear")
+    adopt.add_argument("--branch", default="main", help="the branch that is committed to: main")
+    adopt.add_argument("--message", help="of the commit")
+    adopt.add_argument("--copy", action="store_true", help="copy or link the file to where it is a part of an array")
+    adopt.add_argument("--strict", action="store_true", help="write nothing if not all of the file can be adopted")
+    adopt.add_argument("--overwrite", action="store_true", help="replace arrays that are there")
+    _add_options(adopt)
     repair = add("repair", _repair, "Finish committed writes, and remove what dead writers have left.")
     _add_place(repair)
     repair.add_argument("--concurrency", default="writers", help="the level of the array's writers: writers")
@@ -86,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_place(command: argparse.ArgumentParser, *, has_prefix: bool = True) -> None:
     """Where the arrays are."""
     command.add_argument("url", help="a path, or s3://, gs://, az://, https://, file://")
+    _add_options(command)
+    if has_prefix:
+        command.add_argument("--prefix", default="", help="look below this path only")
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         *("-o", "--option"),
         action="append",
@@ -94,8 +110,6 @@ def _add_place(command: argparse.ArgumentParser, *, has_prefix: bool = True) -> 
         metavar="NAME=VALUE",
         help="an option of obstore's; JSON if it is an object",
     )
-    if has_prefix:
-        command.add_argument("--prefix", default="", help="look below this path only")
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -207,6 +221,23 @@ def _repair(options: argparse.Namespace) -> int:
             progress=progress,
         )
     return _print(report, options)
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    # Only who adopts needs h5py.
+    from parts_store.adoption import adopt  # noqa: PLC0415
+    from parts_store.adoption.repositories import writable_session  # noqa: PLC0415
+
+    arguments: dict[str, Any] = {name: getattr(options, name) for name in ("path", "strict", "overwrite")}
+    more = dict(options.option)
+    session = None if options.copy else writable_session(options.into, options.file, options.branch, more)
+    into = PartsStore.from_url(options.into, **more) if session is None else session
+    with _progress("arrays", shown=not options.json) as progress:
+        report = adopt(options.file, into=into, copy=options.copy, progress=progress, **arguments, **more)
+    if session is not None and report.arrays:
+        session.commit(options.message or f"adopt {report.location}")
+    print(json.dumps(report.to_json(), indent=2) if options.json else report)
+    return OK if report.is_complete else UNTIDY
 
 
 def _print(report: Report, options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`make demo`: a picture in chunks that other programs read, in chunks of several objects, and under version control.
+"""`make demo`: a picture in chunks that other programs read, in chunks of several objects, in versions, and in a file.
 
 Without any server.
 """
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5netcdf
 import icechunk
 import numpy as np
 import zarr
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from zarr.codecs import ZstdCodec
 
+from parts_store.adoption import adopt
 from parts_store.codecs import pad_codec
 from parts_store.copying import copy
 from parts_store.create import create_array
@@ -38,6 +40,7 @@ def main(folder: Path) -> None:
         read_from_parts(store, picture),
         assemble(store, folder, picture),
         *keep_versions(store, folder, picture),
+        adopt_a_file(folder, picture),
     ]
     print(f"\nlook at {folder}/picture.png; any file below {folder}/pictures.zarr/tiles/c/ opens in an image viewer")
     if not all(checks):
@@ -137,6 +140,35 @@ def at(repository: icechunk.Repository, version: str) -> zarr.Array[Any]:
     is_branch = version in repository.list_branches()
     session = repository.readonly_session(version) if is_branch else repository.readonly_session(snapshot_id=version)
     return zarr.open_array(PartsStore.from_session(session), path="parts", mode="r")
+
+
+def adopt_a_file(folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """A netCDF4 file that exists already, as an array of Zarr: only an index is written."""
+    file = (folder / "picture.nc").resolve()
+    with h5netcdf.File(file, "w") as dataset:
+        dataset.dimensions = {"y": SIDE, "x": SIDE, "colour": 3}
+        variable = dataset.create_variable(
+            "picture", ("y", "x", "colour"), "uint8", chunks=(64, 64, 3), compression="gzip", shuffle=True
+        )
+        variable[...] = picture
+    place = f"{file.parent.as_uri()}/"
+    config = icechunk.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icechunk.VirtualChunkContainer(place, store=icechunk.local_filesystem_store(str(file.parent)))
+    )
+    repository = icechunk.Repository.create(
+        icechunk.in_memory_storage(),
+        config=config,
+        authorize_virtual_chunk_access={place: icechunk.credentials.LocalFileSystemAccess},
+    )
+    session = repository.writable_session("main")
+    report = adopt(file, into=session)
+    session.commit("a file adopted")
+    store = PartsStore.from_session(repository.readonly_session("main"))
+    same = equal(zarr.open_array(store, path="picture", mode="r"), picture) and report.nbytes_copied == 0
+    chunks = sum(each.chunks for each in report.arrays)
+    what = f"a netCDF4 file of {chunks} chunks adopted as Zarr by {report.references} reference, bytes copied: 0"
+    return say(what, same=same)
 
 
 def of(picture: NDArray[np.uint8]) -> dict[str, Any]:

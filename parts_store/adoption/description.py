@@ -1,0 +1,130 @@
+"""What a file holds, in Zarr's terms: the arrays, where in the file their bytes are, and what cannot be had.
+
+Every format module makes one of these of a file; nothing here knows of formats or of stores.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.core.dtype import get_data_type_from_native_dtype
+
+from parts_store.adoption.report import Skipped
+
+MISSING: Final = np.iinfo(np.uint64).max
+"""In place of an offset: there is no such chunk."""
+
+type Json = dict[str, Any]
+
+
+class CannotBeReadError(Exception):
+    """Something in a file cannot be read as Zarr: the reason, for the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What all arrays have: their name in the file, and what Zarr says of an array without its chunks."""
+
+    name: str
+    shape: tuple[int, ...]
+    # In the byte order of the file.
+    dtype: np.dtype[Any]
+    fill_value: Any
+    attributes: Mapping[str, Any]
+    dimension_names: tuple[str, ...]
+
+    def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
+        """The document of the array, with these chunks."""
+        kind = get_data_type_from_native_dtype(self.dtype.newbyteorder("="))
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": kind.to_json(zarr_format=3),
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3)),
+            "codecs": codecs,
+            "attributes": dict(self.attributes),
+            "dimension_names": list(self.dimension_names),
+            "storage_transformers": [],
+        }
+
+    def _fill_value(self, json: Any) -> Any:
+        """The fill value in JSON: of a NaN, Zarr takes the bits too, and does not write them by itself."""
+        value = np.asarray(self.fill_value, self.dtype.newbyteorder(">"))
+        if self.dtype.kind == "c":
+            parts = value.reshape(1).view(f">f{self.dtype.itemsize // 2}")
+            return [_nan(part) if np.isnan(part) else each for part, each in zip(parts, json, strict=True)]
+        return _nan(value) if self.dtype.kind == "f" and np.isnan(value) else json
+
+    @property
+    def keeps_fill_value(self) -> bool:
+        """Whether zarr reads the same fill value again, bit for bit: some NaNs become others."""
+        native = self.dtype.newbyteorder("=")
+        kind = get_data_type_from_native_dtype(native)
+        json = self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3))
+        again: Any = kind.from_json_scalar(json, zarr_format=3)
+        return np.asarray(again, native).tobytes() == np.asarray(self.fill_value, native).tobytes()
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the values take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def bytes_codec(self) -> Json:
+        """The codec for numbers in the byte order of the file."""
+        if self.dtype.itemsize == 1:
+            return {"name": "bytes"}
+        order: Literal["big", "little"] = "big" if self.dtype.newbyteorder("=") != self.dtype else "little"
+        return {"name": "bytes", "configuration": {"endian": order}}
+
+
+def _nan(value: Any) -> str:
+    return f"0x{np.asarray(value).tobytes().hex()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunked:
+    """An array in chunks, each of them somewhere in the file."""
+
+    header: Header
+    chunk_shape: tuple[int, ...]
+    # What was done with the bytes of a chunk, in order.
+    codecs: tuple[Json, ...]
+    # Of every chunk, in the shape of the grid; an offset may be MISSING.
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Contiguous:
+    """An array in one piece, uncompressed, with its first axis slowest."""
+
+    header: Header
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """An array whose values are so few, or so placed, that they are copied."""
+
+    header: Header
+    values: NDArray[Any]
+
+
+type Array = Chunked | Contiguous | Values
+
+
+@dataclass(slots=True)
+class Description:
+    """Everything that is in a file."""
+
+    # The attributes of the groups, by their names in the file; that of the file itself is "".
+    groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    arrays: list[Array] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)

@@ -1,0 +1,77 @@
+"""Files adopted into a repository in memory, and held against what h5py reads."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import icechunk
+import numpy as np
+import zarr
+
+import parts_store as ps
+from parts_store.adoption import Adoption, adopt
+
+
+def repository(folder: Path) -> icechunk.Repository:
+    """A repository that may refer to the files of a folder."""
+    prefix = f"{folder.resolve().as_uri()}/"
+    config = icechunk.RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = 65535
+    files = icechunk.local_filesystem_store(str(folder.resolve()))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=files))
+    return icechunk.Repository.create(
+        icechunk.in_memory_storage(),
+        config=config,
+        authorize_virtual_chunk_access={prefix: icechunk.credentials.LocalFileSystemAccess},
+    )
+
+
+def settle(path: Path) -> None:
+    """Make the file an old one: of one that was just written, `adopt` waits for the next second."""
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def adopted(file: Path, **options: Any) -> tuple[Adoption, ps.PartsStore]:
+    """What became of a file, in a new repository."""
+    settle(file)
+    session = repository(file.parent).writable_session("main")
+    report = adopt(file, into=session, **options)
+    return report, ps.PartsStore.from_session(session)
+
+
+def array(store: ps.PartsStore, name: str) -> Any:
+    return zarr.open_array(store, path=name, mode="r")
+
+
+def bits(values: Any, dtype: np.dtype[Any]) -> bytes:
+    """The values as the file would have them: two NaNs are the same only if their bits are."""
+    return np.asarray(values).astype(dtype.newbyteorder("<")).tobytes()
+
+
+def datasets(group: h5py.Group) -> Iterator[h5py.Dataset]:
+    """All datasets below a group, each once for every hard link."""
+    for name in group:
+        if isinstance(group.get(name, getlink=True), h5py.HardLink):
+            each = group[name]
+            if isinstance(each, h5py.Group):
+                yield from datasets(each)
+            elif isinstance(each, h5py.Dataset):
+                yield each
+
+
+def require_equal(report: Adoption, store: ps.PartsStore, path: Path) -> int:
+    """Every numeric dataset is adopted, and equal bit for bit, or skipped with a reason; returns how many are equal."""
+    skipped = {each.name: each.reason for each in report.skipped}
+    assert all(skipped.values())
+    adopted = {each.path for each in report.arrays}
+    with h5py.File(path) as file:
+        for dataset in datasets(file):
+            name = dataset.name.strip("/")
+            assert (name in adopted) != (name in skipped), name
+            if name in adopted:
+                found = array(store, name)
+                assert found.shape == dataset.shape
+                assert bits(found[...], dataset.dtype) == bits(dataset[()], dataset.dtype), name
+    return len(adopted)

@@ -1,0 +1,183 @@
+"""netCDF4 files adopted: xarray sees the dataset that it sees in the file."""
+
+from pathlib import Path
+from typing import Any
+
+import h5netcdf.legacyapi
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import parts_store as ps
+from parts_store.errors import AdoptionError
+from tests.adoption.adopting import adopted
+
+DAYS = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(30, "D")
+KINDS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
+
+
+def weather() -> xr.Dataset:
+    """Several variables on two axes and time, some of them packed."""
+    random = np.random.default_rng(3)
+    temperature = random.normal(280, 10, (12, 5, 7)).astype("f4")
+    temperature[2, 3] = np.nan
+    packed = random.normal(0, 50, (12, 5, 7))
+    packed[0, 0, 0] = np.nan
+    return xr.Dataset(
+        {
+            "temperature": (("time", "y", "x"), temperature, {"units": "K", "valid_range": np.array([0, 400], "f4")}),
+            "packed": (("time", "y", "x"), packed, {"long_name": "packed in 16 bits"}),
+            "count": (("time",), np.arange(12)),
+            "time_bounds": (
+                ("time", "edge"),
+                DAYS[:, None] + np.array([0, 30], "m8[D]"),
+            ),
+            "crs": ((), np.int32(0), {"grid_mapping_name": "latitude_longitude", "semi_major_axis": 6378137.0}),
+        },
+        {
+            "time": ("time", DAYS, {"bounds": "time_bounds"}),
+            "y": ("y", np.linspace(-10, 10, 5)),
+            "x": ("x", np.arange(7, dtype="f4")),
+            "area": (("y", "x"), random.random((5, 7))),
+        },
+        {"title": "weather", "version": 3, "missing": np.float64(1.5)},
+    )
+
+
+ENCODING: dict[str, Any] = {
+    "temperature": {"zlib": True, "shuffle": True, "chunksizes": (5, 2, 4), "_FillValue": np.float32(-999)},
+    "packed": {"dtype": "i2", "scale_factor": 0.01, "add_offset": 5.0, "_FillValue": -32768, "chunksizes": (4, 5, 7)},
+    "time": {"units": "days since 1999-12-31"},
+    "area": {"fletcher32": True, "chunksizes": (2, 3)},
+}
+
+
+def open_both(path: Path, group: str | None = None, **options: Any) -> tuple[xr.Dataset, xr.Dataset]:
+    """What xarray reads of the file, and of the arrays that refer to it."""
+    _, store = adopted(path)
+    found = xr.open_zarr(store, group=group, consolidated=False, chunks=None, **options)
+    with xr.open_dataset(path, engine="h5netcdf", group=group, **options) as file:
+        return file.load(), found.load()
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_xarray_sees_the_same_dataset(tmp_path: Path, decode: bool, pipeline: str) -> None:
+    path = tmp_path / "a.nc"
+    weather().to_netcdf(path, engine="h5netcdf", encoding=ENCODING, unlimited_dims=["time"])
+    report, _ = adopted(path)
+    # A dimension without a variable is no loss.
+    assert [(each.name, each.has_values) for each in report.skipped] == [("edge", False)]
+    adopted(path, strict=True)
+    file, found = open_both(path, decode_cf=decode)
+    if decode:
+        xr.testing.assert_identical(found, file)
+        assert np.issubdtype(found["time"].dtype, np.datetime64)
+        for name in file.variables:
+            assert found[name].dtype == file[name].dtype
+    else:
+        for name in file.variables:
+            assert np.array_equal(found[name].values, file[name].values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fill_values_of_every_type_are_masked(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.nc"
+    fills = (
+        [np.iinfo(kind).max, np.iinfo(kind).min] if kind[0] in "iu" else [np.nan, -1e30, np.inf, 9.969209968386869e36]
+    )
+    with h5netcdf.legacyapi.Dataset(path, "w") as file:
+        file.createDimension("x", 10)
+        for number, fill in enumerate(fills):
+            made = file.createVariable(f"v{number}", kind, ("x",), chunksizes=(3,), fill_value=np.array(fill, kind)[()])
+            made[1:5] = np.arange(1, 5)
+            made[2] = np.array(fill, kind)
+    for options in ({"mask_and_scale": True}, {"mask_and_scale": False}):
+        file_side, found = open_both(path, None, **options)
+        for name in file_side.variables:
+            # What is beyond a double's precision has become one in the file's reader too.
+            assert found[name].dtype == file_side[name].dtype
+            assert np.array_equal(found[name].values, file_side[name].values, equal_nan=True)
+
+
+def test_groups_are_groups(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    weather().to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
+    weather().isel(time=slice(3)).to_netcdf(
+        path, engine="h5netcdf", group="deep/inside", mode="a", encoding={"time": ENCODING["time"]}
+    )
+    for group in (None, "deep/inside"):
+        file, found = open_both(path, group)
+        xr.testing.assert_identical(found, file)
+    _, store = adopted(path)
+    tree = xr.open_datatree(store, engine="zarr", consolidated=False)  # type: ignore[arg-type]
+    assert set(tree.groups) == {"/", "/deep", "/deep/inside"}
+
+
+def test_a_missing_value_of_nan_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with h5netcdf.legacyapi.Dataset(path, "w") as file:
+        file.createDimension("x", 4)
+        file.createVariable("v", "f4", ("x",), chunksizes=(3,))[:] = [1, np.nan, 3, 4]
+        file["v"].setncattr("missing_value", np.float32(np.nan))
+    expected, found = open_both(path)
+    assert np.array_equal(found["v"].values, expected["v"].values, equal_nan=True)
+
+
+def test_strings_and_characters_are_named_and_the_rest_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    dataset = weather()
+    dataset["names"] = ("x", np.array(list("abcdefg"), object))
+    dataset["characters"] = ("x", np.array([b"ab"] * 7, "S2"))
+    dataset.to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
+    report, _ = adopted(path)
+    assert {each.name for each in report.skipped if each.has_values} == {"names", "characters"}
+    with pytest.raises(AdoptionError, match="names: values of type string"):
+        adopted(path, strict=True)
+    file, found = open_both(path)
+    xr.testing.assert_identical(found, file.drop_vars(["names", "characters"]))
+
+
+def test_dimensions_without_names_get_some(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(12.0).reshape(3, 4)
+        file["b"] = np.arange(4)
+        file["c"] = np.arange(16).reshape(4, 4)
+    _, store = adopted(path)
+    found = xr.open_zarr(store, consolidated=False, chunks=None)
+    with xr.open_dataset(path, engine="h5netcdf", phony_dims="access") as expected:
+        assert {name: each.shape for name, each in expected.items()} == {
+            name: each.shape for name, each in found.items()
+        }
+        for name in expected:
+            assert len(set(found[name].dims)) == found[name].ndim
+            assert np.array_equal(found[name].values, expected[name].values)
+
+
+def test_a_variable_called_like_a_dimension_that_it_is_not_along(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with h5netcdf.legacyapi.Dataset(path, "w") as file:
+        file.createDimension("x", 3)
+        file.createDimension("y", 2)
+        file.createVariable("x", "i4", ("y",))[:] = [1, 2]
+        file.createVariable("y", "f8", ("y", "x"))[:] = np.arange(6).reshape(2, 3)
+    report, store = adopted(path)
+    assert sorted(each.path for each in report.arrays) == ["x", "y"]
+    group: Any = zarr.open_group(store, mode="r")
+    with h5netcdf.legacyapi.Dataset(path) as file:
+        for name in ("x", "y"):
+            assert group[name].metadata.dimension_names == file[name].dimensions
+            assert np.array_equal(group[name][...], file[name][...])
+
+
+def test_what_is_appended_to_an_adopted_array_is_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    weather().to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
+    before = path.read_bytes()
+    _, store = adopted(path)
+    array = zarr.open_array(store, path="temperature", mode="r+")
+    array[3, 2] = 7
+    assert np.all(zarr.open_array(ps.PartsStore.from_session(store.session), path="temperature")[3, 2] == 7)
+    assert path.read_bytes() == before
