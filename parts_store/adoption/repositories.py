@@ -34,7 +34,7 @@ def writable_session(url: str, file: str, branch: str, options: dict[str, Any]) 
             config.inline_chunk_threshold_bytes = INLINE_NBYTES
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=store))
         repository = icechunk.Repository.open_or_create(
-            storage, config=config, authorize_virtual_chunk_access={prefix: access}
+            storage, config=config, authorize_virtual_chunk_access=icechunk.containers_credentials({prefix: access})
         )
         repository.save_config()
         return repository.writable_session(branch)
