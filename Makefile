@@ -58,6 +58,7 @@ bench: minio ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/transactions.py
 	$(BIN)/python benchmarks/sessions.py
+	$(BIN)/python benchmarks/adoption.py
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict

@@ -158,6 +158,9 @@ class Operations:
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
             return (yield from self._get_index(chunk, index, knobs))
+        if index is not None and self.coalesce_gap is None and _has_gaps(owned, index):
+            # What lies between the inner chunks of a file is mostly not of this array.
+            knobs = replace(knobs, max_gap=min(knobs.max_gap, _GAP))
         # A read that needs no index before it, and every write, ends what an earlier index was good for.
         pin = self._take_pin(chunk)
         if index is not None and pin is not None and follows_index:

@@ -70,7 +70,7 @@ class PartsStore(Store):
         How much memory the indexes of shards may take, that need not be read again while their shard is the same.
     coalesce_gap
         Two ranges of one object are read with one request if at most this many bytes lie between them; if None, that is
-        zarr's to say, which says a megabyte.
+        zarr's to say, which says a megabyte, but at most 16 KiB for shards that are spans of adopted files.
     retries
         How often a read is repeated when a chunk changes under it.
 
