@@ -115,7 +115,8 @@ class _Walk:
         layout = dataset.id.get_create_plist().get_layout()
         if layout == h5py.h5d.CHUNKED and dataset.shape:
             return self._chunked(dataset, header)
-        offset = dataset.id.get_offset()
+        # Of what was never written, HDF5 says a wrong offset if there is a user block.
+        offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
         if layout == h5py.h5d.CONTIGUOUS and offset is not None and dataset.shape:
             if offset + dataset.nbytes > self.nbytes:
                 raise CannotBeReadError(f"its bytes end at {offset + dataset.nbytes}, and the file at {self.nbytes}")

@@ -27,7 +27,7 @@ type Phony = dict[tuple[int, int], str]
 
 def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
     """The names of the dimensions: those of their scales, or ones made up by their sizes, as netCDF4 readers do."""
-    is_scale = text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
+    is_scale = _is_scale(dataset)
     if is_scale and "_Netcdf4Coordinates" in dataset.attrs:
         names = _names_by_number(dataset.parent)
         numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
@@ -36,8 +36,7 @@ def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
             return
     met: Counter[int] = Counter()
     for axis, size in enumerate(dataset.shape):
-        scale = None if is_scale and "DIMENSION_LIST" not in dataset.attrs else _scale_name(dataset, axis)
-        if scale is not None:
+        if (scale := _scale_name(dataset, axis)) is not None:
             yield scale
         elif is_scale and len(dataset.shape) == 1:
             yield _own_name(dataset)
@@ -46,13 +45,21 @@ def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
             met[size] += 1
 
 
+def _is_scale(dataset: h5py.Dataset) -> bool:
+    return text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
+
+
 def _scale_name(dataset: h5py.Dataset, axis: int) -> str | None:
-    """The name of the scale; of several the last, as netCDF has it; None if it was deleted."""
+    """The name of the scale; of several the last, as netCDF has it; None if there is none, or it was deleted.
+
+    Not by h5py's `dims`: the library below them ends the process if the file is damaged.
+    """
     try:
-        scales = [each for each in dataset.dims[axis].values() if each.name is not None]
-    except RuntimeError:
+        scales = dataset.attrs["DIMENSION_LIST"][axis]
+        scale = dataset.file[scales[-1]] if len(scales) else None
+    except (KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError):
         return None
-    return _own_name(scales[-1]) if scales else None
+    return _own_name(scale) if isinstance(scale, h5py.Dataset) and scale.name is not None else None
 
 
 def _own_name(dataset: h5py.Dataset) -> str:
@@ -65,7 +72,8 @@ def _names_by_number(group: h5py.Group) -> dict[int, str]:
     while True:
         for member in group:
             each = group.get(member) if isinstance(group.get(member, getlink=True), h5py.HardLink) else None
-            if isinstance(each, h5py.Dataset) and "_Netcdf4Dimid" in each.attrs:
+            # Variables have the number of their first dimension.
+            if isinstance(each, h5py.Dataset) and _is_scale(each) and "_Netcdf4Dimid" in each.attrs:
                 names.setdefault(int(each.attrs["_Netcdf4Dimid"]), _own_name(each))
         if group.name == "/":
             return names

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import h5py
@@ -18,47 +19,81 @@ type Table = dict[Place, tuple[int, int]]
 """The offset and size of each chunk, by its place in the grid."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Listed:
+    """All chunks as the library lists them: where each begins in the array, and where it is in the file."""
+
+    starts: NDArray[np.int64]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    masks: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> "_Listed":
+        """The chunks of a dataset."""
+        listed: list[Any] = []
+        if dataset.id.get_num_chunks():
+            dataset.id.chunk_iter(listed.append)
+        listed = [chunk for chunk in listed if chunk.byte_offset is not None]
+        starts = np.array([chunk.chunk_offset for chunk in listed], np.int64).reshape(len(listed), len(dataset.shape))
+        return cls(
+            starts,
+            np.array([chunk.byte_offset for chunk in listed], np.uint64),
+            np.array([chunk.size for chunk in listed], np.uint64),
+            np.array([chunk.filter_mask for chunk in listed], np.uint32),
+        )
+
+
 def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64], NDArray[np.uint64], set[int]]:
     """The offsets and the sizes of all chunks, in the shape of the grid, and which filter masks they have."""
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
     if math.prod(grid) > _MAX_CHUNKS:
         raise CannotBeReadError(f"{math.prod(grid):,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
-    listed: list[Any] = []
-    if dataset.id.get_num_chunks():
-        dataset.id.chunk_iter(listed.append)
-    listed = [chunk for chunk in listed if chunk.byte_offset is not None]
+    listed = _Listed.of(dataset)
+    _require_order(listed.starts, dataset.chunks)
     places = _right_places(dataset, file, listed)
+    # HDF5 keeps chunks beyond the shape, if it was larger once.
+    is_inside = np.all(places < np.array(grid), axis=1)
+    numbers = np.ravel_multi_index(tuple(places[is_inside].T), grid)
+    seen, counts = np.unique(numbers, return_counts=True)
+    if len(twice := seen[counts > 1]):
+        place = tuple(int(at) for at in np.unravel_index(int(twice[0]), grid))
+        raise CannotBeReadError(f"its chunk {place} is in the file twice")
     offsets, lengths = (np.full(grid, MISSING, np.uint64) for _ in range(2))
-    masks: set[int] = set()
-    for place, chunk in zip(places, listed, strict=True):
-        # HDF5 keeps chunks beyond the shape, if it was larger once.
-        if any(at >= size for at, size in zip(place, grid, strict=True)):
-            continue
-        if offsets[place] != MISSING:
-            raise CannotBeReadError(f"its chunk {place} is in the file twice")
-        offsets[place], lengths[place] = chunk.byte_offset, chunk.size
-        masks.add(chunk.filter_mask)
-    return offsets, lengths, masks
+    offsets.ravel()[numbers] = listed.offsets[is_inside]
+    lengths.ravel()[numbers] = listed.lengths[is_inside]
+    return offsets, lengths, set(listed.masks[is_inside].tolist())
 
 
-def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: list[Any]) -> list[Place]:
+def _require_order(starts: NDArray[np.int64], chunk_shape: Place) -> None:
+    """Raise if an index is damaged so that HDF5 would not find a chunk that it lists, and would fill in for it."""
+    steps = np.diff(starts, axis=0)
+    # Each comes after the one before if the first axis on which they differ says so.
+    first = np.argmax(steps != 0, axis=1, keepdims=True) if len(steps) else np.zeros((0, 1), np.int64)
+    if np.any(np.take_along_axis(steps, first, axis=1) <= 0):
+        raise CannotBeReadError("the index of its chunks is not in order: it is damaged")
+    if np.any(starts % np.array(chunk_shape)):
+        raise CannotBeReadError("the index of its chunks names one that is not in the grid: it is damaged")
+
+
+def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _Listed) -> NDArray[np.int64]:
     """The places of the chunks: as they are listed, or as they are numbered.
 
     Where one axis is unlimited and not the first, chunks may be kept by number, with that axis slowest. HDF5 finds them
-    so when it reads, and forgets that it did when it lists them. Which
-    of both it is, is told by reading some.
+    so when it reads, and forgets that it did when it lists them. Which of both it is, is told by reading some.
     """
-    said = [tuple(at // size for at, size in zip(each.chunk_offset, dataset.chunks, strict=True)) for each in listed]
+    places: NDArray[np.int64] = listed.starts // np.array(dataset.chunks)
     unlimited = [axis for axis, size in enumerate(dataset.maxshape) if size is None]
     if len(unlimited) != 1 or unlimited[0] == 0:
-        return said
+        return places
     most = tuple(
         1 if size is None else -(-size // chunk) for size, chunk in zip(dataset.maxshape, dataset.chunks, strict=True)
     )
+    said: list[Place] = [tuple(place) for place in places.tolist()]
     numbered = [_by_number(place, unlimited[0], most) for place in said]
-    where = [(each.byte_offset, each.size) for each in listed]
+    where = list(zip(listed.offsets.tolist(), listed.lengths.tolist(), strict=True))
     one, other = dict(zip(said, where, strict=True)), dict(zip(numbered, where, strict=True))
-    return numbered if _is_rather(dataset, file, other, one) else said
+    return np.array(numbered, np.int64).reshape(places.shape) if _is_rather(dataset, file, other, one) else places
 
 
 def _by_number(place: Place, slowest: int, most: Place) -> Place:

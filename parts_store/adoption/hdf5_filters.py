@@ -25,14 +25,20 @@ _BUILT_IN: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.F
 
 def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
     """Zarr's codecs for the filters of a dataset, in their order, without those that the mask says were left out."""
-    is_shuffled_first = True
+    # How many bytes a filter is given, as far as that is known.
+    nbytes: int | None = math.prod(dataset.chunks) * dataset.dtype.itemsize
     for number, (code, values, label) in enumerate(_filters(dataset)):
         if mask >> number & 1:
             continue
-        if code == h5py.h5z.FILTER_SHUFFLE and not is_shuffled_first:
-            raise CannotBeReadError("the filter shuffle after another, where it leaves bytes over")
-        is_shuffled_first &= code == h5py.h5z.FILTER_SHUFFLE
-        yield _codec(code, values, label, dataset.dtype.itemsize)
+        codec = _codec(code, values, label, dataset.dtype.itemsize)
+        if code == h5py.h5z.FILTER_SHUFFLE:
+            if nbytes is None or nbytes % values[0]:
+                raise CannotBeReadError("the filter shuffle after another, where it leaves bytes over")
+        elif code == h5py.h5z.FILTER_FLETCHER32 and nbytes is not None:
+            nbytes += 4
+        else:
+            nbytes = None
+        yield codec
 
 
 def _filters(dataset: h5py.Dataset) -> list[tuple[int, tuple[int, ...], bytes]]:

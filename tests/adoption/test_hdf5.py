@@ -94,7 +94,7 @@ def test_every_type_and_filter_is_read_bit_for_bit(tmp_path: Path, pipeline: str
     expected = {}
     with h5py.File(path, "w") as file:
         for number, (dtype, (label, filters)) in enumerate(itertools.product(DTYPES, FILTERS.items())):
-            if number % 8 and dtype not in {">f4", "<i2"}:
+            if number % 8 and dtype != ">f4":
                 continue
             name = f"{dtype.strip('<>')} {dtype[0] == '>'}/{label}"
             # Blosc leaves out what it cannot make smaller.
@@ -102,7 +102,7 @@ def test_every_type_and_filter_is_read_bit_for_bit(tmp_path: Path, pipeline: str
             expected[name] = np.broadcast_to(cycle, (7, 9)).copy()
             file.create_dataset(name, data=expected[name], chunks=(3, 4), **filters)
     report, store = adopted(path, strict=True, shard_chunks=4)
-    assert len(report.arrays) == len(expected) > 60
+    assert len(report.arrays) == len(expected) > 50
     for name, values in expected.items():
         require_reads(store, name, values)
 
@@ -197,7 +197,7 @@ def test_chunks_are_found_whichever_axis_is_unlimited(tmp_path: Path, libver: st
         for shape in shapes:
             for limits in itertools.product((0, 3, None), repeat=len(shape)):
                 most = tuple(None if each is None else size + each for each, size in zip(limits, shape, strict=True))
-                if limits.count(None) > 1 and 3 in limits:
+                if limits.count(None) > 1 or (len(shape) == 3 and limits[0] == 3):
                     continue
                 values = np.arange(1, np.prod(shape) + 1).reshape(shape)
                 options: dict[str, Any] = {
@@ -225,10 +225,11 @@ def test_offsets_count_from_the_file_also_after_a_user_block(tmp_path: Path, nby
         file.create_dataset("chunked", data=np.arange(100), chunks=(7,), compression="gzip")
         file.create_dataset("plain", data=np.arange(100), chunks=(7,), maxshape=(None,))
         file.create_dataset("contiguous", data=np.arange(100))
+        file.create_dataset("never", (2,), "u1", fillvalue=4)
     with path.open("r+b") as raw:
-        raw.write(b"a block of the user's" * 20)
+        raw.write(b"the user's block" * (nbytes // 16))
     report, store = adopted(path, strict=True)
-    assert require_equal(report, store, path) == 3
+    assert require_equal(report, store, path) == 4
 
 
 def test_an_offset_that_does_not_count_the_user_block_is_not_believed(
@@ -325,17 +326,19 @@ def test_what_is_not_filled_is_what_h5py_says(tmp_path: Path) -> None:
     assert set(reasons(report).values()) == {"it was never written, and has no fill value"}
 
 
-def test_shuffle_after_another_filter_is_named(tmp_path: Path) -> None:
+def test_shuffle_after_another_filter_is_read_if_it_leaves_no_bytes_over(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_chunk((5,))
-        plist.set_fletcher32()
-        plist.set_shuffle()
-        h5py.h5d.create(file.id, b"a", h5py.h5t.NATIVE_INT64, h5py.h5s.create_simple((10,)), plist)
-        file["a"][...] = np.arange(10)
-    report, _ = adopted(path)
-    assert "shuffle after another" in reasons(report)["a"]
+        for name, kind in {"over": h5py.h5t.NATIVE_INT64, "even": h5py.h5t.NATIVE_INT32}.items():
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((5,))
+            plist.set_fletcher32()
+            plist.set_shuffle()
+            h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((10,)), plist)
+            file[name][...] = np.arange(10)
+    report, store = adopted(path)
+    assert "shuffle after another" in reasons(report)["over"]
+    assert require_equal(report, store, path) == 1
 
 
 # --- what is no array of numbers --------------------------------------------------------------------------------------
@@ -643,7 +646,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     described=st.lists(layouts(), min_size=1, max_size=3),
     libver=st.sampled_from(["earliest", "v110", "latest"]),
@@ -970,9 +973,11 @@ def require_right_or_refused(path: Path, session: icechunk.Session) -> str:
             found = array(store, each.path)[...]
         except Exception:
             continue
-        expected = h5py_values(path, each.path)
-        if expected is not None:
-            assert bits(found, expected.dtype) == bits(expected, expected.dtype), each.path
+        expected, before = h5py_values(path, each.path), h5py_values(path.parent / "whole.h5", each.path)
+        if expected is None or bits(found, expected.dtype) == bits(expected, expected.dtype):
+            continue
+        # HDF5 fills in for a chunk that it lists and, by a damaged bound of its index, does not find again.
+        assert bits(found, expected.dtype) == bits(before, expected.dtype), each.path
     session.discard_changes()
     return "adopted"
 
