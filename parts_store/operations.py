@@ -364,9 +364,9 @@ class Operations:
 
 
 def _has_gaps(owned: OwnedChunk, index: ShardIndex) -> bool:
-    """Whether a shard may be a span of a file with others' bytes between its own: its index is a part by itself."""
+    """Whether a shard may be a span of a file with others' bytes between its own: of two parts, one its index."""
     sizes = owned.record.parts.sizes
-    is_apart = index.location == "end" and sizes[-1] == index.nbytes
+    is_apart = len(sizes) == 2 and index.location == "end" and sizes[-1] == index.nbytes
     return owned.record.placing is Placing.SPLIT and is_apart and index.is_understood
 
 

@@ -10,6 +10,8 @@ zarr reads the index, and asks for data only afterwards. So what the index was r
 A shard whose main part is a span of an existing file may have others' bytes between its own. Read whole, it comes
 without them: the inner chunks one after the other, and an index that says so.
 
+An index that names bytes beyond the shard is an error: what came back would be short.
+
 For a hole zarr makes no data request that would tell an old index from a new one. An index with holes is therefore
 compared with the anchor before it is handed out; one without is not, and may be as old as it likes.
 """
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.errors import ConcurrentWriteError, PartSizeError
+from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.plan import reading
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ShardIndex
@@ -81,7 +83,7 @@ def read_data(chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: 
     """
     read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
     if read is None or pin.version.fits(read.version):
-        return read
+        return _whole(chunk, wanted, read)
     slots = index.slots_of(pin.index, wanted)
     for _ in range(max(knobs.retries, 1)):
         # Raises if the index and the anchor do not fit together, and stay so.
@@ -110,34 +112,27 @@ def read_whole(chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Read | No
             return None
         ranges = index.ranges_of(pin.index, range(index.slots))
         if ranges is None:
-            # Damaged, which is the codec's to say.
-            return (yield from reading.read(chunk, [None], knobs=knobs, with_anchor=True))
+            raise TypeError("an index that we do not understand")
         present = [each for each in ranges if each is not None]
         read = yield from reading.read(chunk, present, knobs=knobs, with_anchor=True)
         if read is None:
             return None
-        if pin.version.fits(read.version):
-            return _compacted(chunk, index, ranges, read)
+        if read.version.fits(pin.version):
+            return _compacted(index, ranges, _whole(chunk, present, read))
     raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
 
 
-def _compacted(chunk: Chunk, index: ShardIndex, ranges: Sequence[RangeByteRequest | None], read: Read) -> Read:
-    """The same inner chunks one after the other, and the index of that."""
-    found = iter(read.values)
+def _compacted(index: ShardIndex, ranges: Sequence[RangeByteRequest | None], read: Read) -> Read:
+    """The same inner chunks one after the other, in the order in which they lie, and the index of that."""
+    present = [(slot, each) for slot, each in enumerate(ranges) if each is not None]
+    found = sorted(zip(present, read.values, strict=True), key=lambda each: each[0][1].start)
     pieces: list[memoryview] = []
-    moved: list[tuple[int, int] | None] = []
+    moved: list[tuple[int, int] | None] = [None] * len(ranges)
     at = 0
-    for each in ranges:
-        if each is None:
-            moved.append(None)
-            continue
-        value = next(found) or ()
-        nbytes = sum(piece.nbytes for piece in value)
-        if nbytes != each.end - each.start:
-            raise PartSizeError(chunk.anchor_key, each.end, each.start + nbytes)
-        pieces += value
-        moved.append((at, nbytes))
-        at += nbytes
+    for (slot, each), value in found:
+        pieces += value or ()
+        moved[slot] = (at, each.end - each.start)
+        at += each.end - each.start
     return Read(((*pieces, memoryview(index.encode(moved))),), read.version, read.saved)
 
 
@@ -145,7 +140,21 @@ def _read_pin(chunk: Chunk, index: ShardIndex, knobs: Knobs, *, with_anchor: boo
     read = yield from reading.read(chunk, [index.request], knobs=knobs, with_anchor=with_anchor, why=INDEX)
     if read is None:
         return None
-    return Pin(b"".join(read.values[0] or ()), read.version)
+    pin = Pin(b"".join(read.values[0] or ()), read.version)
+    # Of a file that others may write. Elsewhere that is zarr's to say, which compares it too.
+    if chunk.is_split and index.is_understood and not index.is_sound(pin.index):
+        expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"
+        raise CodecError("sharding_indexed", expected, f"{len(pin.index)} others")
+    return pin
+
+
+def _whole[R: Read | None](chunk: Chunk, wanted: Sequence[Wanted], read: R) -> R:
+    """The same; raises if there are fewer bytes than a range says: the index names more than the shard has."""
+    for each, pieces in zip(wanted, read.values, strict=True) if read is not None else ():
+        found = sum(piece.nbytes for piece in pieces or ())
+        if isinstance(each, RangeByteRequest) and pieces is not None and found < each.end - each.start:
+            raise PartSizeError(chunk.anchor_key, each.end, each.start + found)
+    return read
 
 
 def _is_of(version: Version, anchor: Found) -> bool:

@@ -1,0 +1,87 @@
+"""Indexes of shards that say what is not so: an error of ours, or the very bytes, and nothing else."""
+
+import struct
+from collections import Counter
+from operator import itemgetter
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.errors import PartsStoreError
+from parts_store.plan import shards
+from parts_store.plan.attempt import Knobs
+from parts_store.plan.document import ShardIndex
+from parts_store.plan.keys import Chunk
+from parts_store.plan.rules import Means
+from parts_store.plan.spec import ConcatParts, Part
+from tests.plan.objects import Objects
+
+SLOTS, MAIN = 4, bytes(range(40))
+NBYTES = SLOTS * 16 + 4
+NONE = 2**64 - 1
+
+
+def fuzzed(seed: int) -> bytes:
+    """An index of four inner chunks, mostly with a right checksum, with numbers that tend to be on some edge."""
+    random = np.random.default_rng(seed)
+    edges = [0, 1, 39, 40, 41, NONE, NONE - 1, 2**63, 2**63 - 1, 2**32, 10]
+    numbers = [
+        int(random.integers(0, 45)) if random.random() < 0.6 else edges[random.integers(len(edges))]
+        for _ in range(2 * SLOTS)
+    ]
+    table = struct.pack(f"<{2 * SLOTS}Q", *numbers)
+    checksum = google_crc32c.value(table) ^ int(random.random() < 0.1)
+    return table + struct.pack("<I", checksum)
+
+
+INDEX = ShardIndex(NBYTES, "end", SLOTS, "<u8", has_checksum=True)
+CHUNK = Chunk("a/c/0", ConcatParts([Part(""), Part(".index", size=NBYTES)]), "a", is_split=True)
+KNOBS = Knobs(0, 1 << 20, 1, Means.SESSION)
+
+
+def attempted(call: Any) -> Any:
+    """What a call returns, None if it raises an error of ours; every other error is one of the test."""
+    try:
+        return call()
+    except PartsStoreError:
+        return None
+
+
+def in_range(index: bytes) -> list[tuple[int, int]]:
+    table = struct.unpack(f"<{2 * SLOTS}Q", index[:-4])
+    pairs = list(zip(table[::2], table[1::2], strict=True))
+    return [(start, nbytes) for start, nbytes in pairs if (start, nbytes) != (NONE, NONE)]
+
+
+def test_ten_thousand_wrong_indexes_give_our_errors_or_the_bytes_they_name() -> None:
+    outcomes: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(10_000):
+        index = fuzzed(seed)
+        is_sound = google_crc32c.value(index[:-4]).to_bytes(4, "little") == index[-4:]
+        bucket = Objects(has_tags=False)
+        for key, data in zip(CHUNK.part_keys, (MAIN, index), strict=True):
+            bucket.put(key, data)
+        # Offsets count from the beginning of the shard, which ends with its index.
+        shard, places = MAIN + index, in_range(index)
+        is_there = all(not nbytes or start + nbytes <= len(shard) for start, nbytes in places)
+        whole = attempted(lambda: bucket.run(shards.read_whole(CHUNK, INDEX, KNOBS)))  # noqa: B023
+        assert (whole is not None) == (is_sound and is_there), seed
+        if whole is not None:
+            # In the order in which they lie; of equals, in any.
+            expected = b"".join(shard[start : start + nbytes] for start, nbytes in sorted(places, key=itemgetter(0)))
+            assert b"".join(whole.values[0])[:-NBYTES] == expected
+        pin = attempted(lambda: bucket.run(shards.read_index(CHUNK, INDEX, KNOBS, known=None, is_suspect=False)))  # noqa: B023
+        assert (pin is not None) == is_sound, seed
+        outcomes[is_sound, is_there] += 1
+        wanted = [RangeByteRequest(start, start + nbytes) for start, nbytes in places if nbytes]
+        if pin is None or not wanted:
+            continue
+        read = attempted(lambda: bucket.run(shards.read_data(CHUNK, INDEX, wanted, KNOBS, pin)))  # noqa: B023
+        assert (read is not None) == is_there, seed
+        if read is not None:
+            assert [b"".join(value) for value in read.values] == [shard[each.start : each.end] for each in wanted]
+    # All of them were met, often.
+    assert len(outcomes) == 4
+    assert min(outcomes.values()) > 50
