@@ -19,9 +19,9 @@ from typing import Any, NoReturn, override
 from parts_store.backends.objects import BaseError
 from parts_store.errors import PartsStoreError, StoreConfigError, describe
 from parts_store.plan.document import ArrayRecord
-from parts_store.stats import Report
+from parts_store.stats import Progress, Report
 from parts_store.store import PartsStore
-from parts_store.upkeep import Progress, look
+from parts_store.upkeep import look
 
 OK, DAMAGED, WRONG, UNTIDY = 0, 1, 2, 3
 # What a wrong address, a store that is not there, an array that is not there or another than was thought, a selection

@@ -7,7 +7,7 @@ nothing is merged and nothing committed. A worker that dies loses nothing: what 
 import itertools
 import pickle
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +16,8 @@ import zarr
 from zarr.storage import StorePath
 
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError, describe
+from parts_store.stats import Progress
 from parts_store.store import PartsStore
-
-type Progress = Callable[[int, int], None]
-"""Called with how many tasks are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)

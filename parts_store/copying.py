@@ -31,8 +31,8 @@ from parts_store.plan.document import is_array, parse
 from parts_store.plan.keys import DOCUMENT, join, side_folder_of, split
 from parts_store.plan.layout import require_writable
 from parts_store.plan.steps import List, Listed, Steps, remove
+from parts_store.stats import Progress
 from parts_store.store import PartsStore
-from parts_store.upkeep import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from parts_store.plan.findings import Finding, Problem
 
 type Kind = Literal["get", "put", "head", "list", "delete", "copy"]
+type Progress = Callable[[int, int], None]
+"""Called with how much of something is done, and how much there is of it."""
 # How many findings a report shows in words.
 _MAX_SHOWN = 100
 KINDS: tuple[Kind, ...] = ("get", "put", "head", "list", "delete", "copy")

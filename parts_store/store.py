@@ -44,8 +44,7 @@ from parts_store.plan.rules import Means
 from parts_store.plan.spec import ConcatParts, PartsLike
 from parts_store.plan.steps import Entry, Steps
 from parts_store.plan.upkeep import Orders
-from parts_store.stats import Report, Request, Stats
-from parts_store.upkeep import Progress
+from parts_store.stats import Progress, Report, Request, Stats
 
 if TYPE_CHECKING:
     from parts_store.manifests import PartsArray

@@ -4,7 +4,7 @@ Decides what is looked at together, and how old something must be to be nobody's
 steps are carried out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from parts_store.plan.keys import (
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.steps import Entry, Found, Get, Head, List, Listed, Put, Steps, content, remove
 from parts_store.plan.upkeep import Finding, Listing, Orders, Problem, Survey
-from parts_store.stats import Report
+from parts_store.stats import Progress, Report
 
 # How many chunks are looked at together: enough to keep a store busy.
 _BATCH = 1000
@@ -34,9 +34,6 @@ _BATCH = 1000
 _MENDERS = 16
 # How often the clock is looked at: another repair may take the object that it is read from for a leftover.
 _MAX_LOOKS = 3
-
-type Progress = Callable[[int, int], None]
-"""Called with how many chunks are done, and how many there are."""
 
 
 class Runner(Protocol):

@@ -1,7 +1,7 @@
 """Adopting a file: what it holds is described, and then written as arrays that refer to it."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +21,7 @@ from parts_store.plan.document import dump, parse, with_parts
 from parts_store.plan.keys import DOCUMENT, NODES_FOLDER, join
 from parts_store.plan.references import Reference
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
+from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
 # The largest chunk that Icechunk can keep in a manifest, where it is compressed; an index of so many chunks is that.
@@ -30,9 +31,6 @@ _AT_ONCE: Final = 32
 # What a node of Zarr cannot be called.
 _NO_NAMES: Final = ("", ".", "..", NODES_FOLDER, DOCUMENT)
 _PARTS: Final = ConcatParts([Part(""), Part(".index", size=SHARD_INDEX)])
-
-type Progress = Callable[[int, int], None]
-"""Called with how many arrays are done, and how many there are."""
 
 
 def adopt(
