@@ -33,6 +33,8 @@ import parts_store as ps
 from parts_store.cluster import write_array, write_dataset
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError
 
+pytestmark = pytest.mark.slow
+
 HEAD = (ps.Part(".head", size=100), ps.Part(""))
 SHARDS = (ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX))
 VALUES: NDArray[np.int32] = np.arange(1, 81, dtype="int32").reshape(8, 10)

@@ -585,6 +585,7 @@ def events_of(place: Place) -> Events:
     return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails_late", [False, True])
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_copy_that_fails_at_any_write_leaves_nothing_behind(kind: str, fails_late: bool, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import zarr
 import parts_store as ps
 from tests.session_machine import Arrays, require_tidy, run
 
+pytestmark = pytest.mark.slow
+
 
 class WholeArrays(Arrays):
     is_split = False

@@ -69,6 +69,8 @@ from tests.histories import (
     repository,
 )
 
+pytestmark = pytest.mark.slow
+
 IN_THREE = KINDS["split, 3 parts"]
 USE_OURS = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
 USE_THEIRS = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)

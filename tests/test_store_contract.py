@@ -116,6 +116,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield lambda: LocalStore(tmp_path / str(next(numbers)), mkdir=True, automatic_cleanup=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [None, EVERY_ARRAY_IN_PARTS], ids=["plain", "parts"])
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")

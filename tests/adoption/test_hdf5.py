@@ -22,6 +22,8 @@ from parts_store.errors import AdoptionError, PartsStoreError, SessionError, Sto
 from tests.adoption.adopting import adopted, array, bits, repository, require_equal, settle
 from tests.conftest import PIPELINES
 
+pytestmark = pytest.mark.slow
+
 DTYPES = [
     *("i1", "u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8", "?"),
     *("<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "<c8", ">c8", "<c16", ">c16"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import pytest
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.errors import PartsStoreError
@@ -55,6 +56,7 @@ def in_range(index: bytes) -> list[tuple[int, int]]:
     return [(start, nbytes) for start, nbytes in pairs if (start, nbytes) != (NONE, NONE)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_wrong_indexes_give_our_errors_or_the_bytes_they_name() -> None:
     outcomes: Counter[tuple[bool, bool]] = Counter()
     for seed in range(10_000):

@@ -63,6 +63,7 @@ def arrays(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], list[Any]]:
     return values, chunks, codecs
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
 @settings(max_examples=200)
 @given(case=arrays(), data=st.data())

@@ -118,6 +118,7 @@ NASTY: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 def test_ten_thousand_damaged_documents_give_references_or_our_own_errors() -> None:
     rng = np.random.default_rng(20261116)
     original = example().to_json()

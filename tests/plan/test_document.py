@@ -686,6 +686,7 @@ def require_never_taken_for_absence(error: PartsStoreError) -> None:
     assert str(error)
 
 
+@pytest.mark.slow
 def test_ten_thousand_mutated_documents_are_served_or_refused_by_our_errors_alone() -> None:
     randomness = random.Random(20240)
     served, refused = 0, 0
