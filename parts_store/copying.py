@@ -25,6 +25,7 @@ from parts_store.errors import (
     StoreConfigError,
     describe,
 )
+from parts_store.options import require_count
 from parts_store.plan import copies
 from parts_store.plan.copies import ARRAY_V2, GROUP_V2, Contents
 from parts_store.plan.document import is_array, parse
@@ -123,12 +124,11 @@ def _require_arguments(
         if destination.read_only:
             raise StoreConfigError("destination", "a store that can be written", "one that is read only")
         # A session may have been committed since.
-        destination.with_read_only(read_only=False)
+        destination.require_writable()
     for name, flag in (("overwrite", overwrite), ("verify", verify)):
         if not isinstance(flag, bool):
             raise StoreConfigError(name, "True or False", describe(flag))
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
-        raise StoreConfigError("max_concurrency", "an integer from 1", describe(max_concurrency))
+    require_count("max_concurrency", max_concurrency, least=1)
     if progress is not None and not callable(progress):
         raise StoreConfigError("progress", "something to call with two numbers", describe(progress))
 

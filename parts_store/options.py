@@ -42,10 +42,10 @@ def _new_generation() -> str:
     return secrets.token_hex(16)
 
 
-def require_count(option: str, found: object) -> None:
-    """Raise unless this is a whole number that is not negative."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise StoreConfigError(option, "an integer from 0", describe(found))
+def require_count(option: str, found: object, *, least: int = 0) -> None:
+    """Raise unless this is a whole number, and not less than the least."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < least:
+        raise StoreConfigError(option, f"an integer from {least}", describe(found))
 
 
 def parse_patterns(parts: Mapping[str, PartsLike] | None) -> dict[str, ConcatParts]:

@@ -56,7 +56,7 @@ OWN = {
     "backends": {"backends", "plan", "errors"},
     "cache": {"plan"},
     "catalog": {"plan", "errors"},
-    "adoption": {"adoption", "backends", "errors", "plan", "stats", "store"},
+    "adoption": {"adoption", "backends", "errors", "options", "plan", "stats", "store"},
     "cli": {"adoption", "backends", "demo", "errors", "plan", "stats", "store", "upkeep"},
     "cluster": {"errors", "stats", "store"},
     "operations": {"cache", "catalog", "plan", "stats", "errors"},
@@ -68,7 +68,7 @@ OWN = {
         # Within the method that needs it: it is an extra.
         *("manifests", "upkeep"),
     },
-    "copying": {"backends", "catalog", "errors", "plan", "stats", "store"},
+    "copying": {"backends", "catalog", "errors", "options", "plan", "stats", "store"},
     "create": {"errors", "plan", "store"},
     "codecs": {"codecs", "errors"},
     "headers": {"headers", "errors"},

@@ -17,6 +17,7 @@ from parts_store.adoption.description import Array, Chunked, Contiguous, Descrip
 from parts_store.adoption.report import AdoptedArray, Adoption, Skipped
 from parts_store.backends.files import StoredFile, open_file
 from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.options import require_count
 from parts_store.plan.document import dump, parse, with_parts
 from parts_store.plan.keys import DOCUMENT, NODES_FOLDER, join
 from parts_store.plan.references import Reference
@@ -76,8 +77,7 @@ def adopt(
         If the file cannot be read at all, or, if `strict`, not all of it. Nothing was written.
     """
     store = _require_store(into, copy=copy)
-    if isinstance(shard_chunks, bool) or not isinstance(shard_chunks, int) or shard_chunks < 1:
-        raise StoreConfigError("shard_chunks", "an integer from 1", describe(shard_chunks))
+    require_count("shard_chunks", shard_chunks, least=1)
     file = files.opened(str(url), lambda: open_file(url, options))
     description = files.describe_file(file)
     if not copy:

@@ -43,9 +43,7 @@ class Knobs:
     def __post_init__(self) -> None:
         require_count("coalesce_gap", self.coalesce_gap)
         require_count("coalesced_nbytes", self.coalesced_nbytes)
-        require_count("concurrency", self.concurrency)
-        if not self.concurrency:
-            raise StoreConfigError("concurrency", "an integer from 1", "0")
+        require_count("concurrency", self.concurrency, least=1)
 
 
 def parse_registry(registry: Any) -> ObjectStoreRegistry[Any]:
