@@ -1,5 +1,6 @@
 """What every test may lean on: one set of hypothesis settings, and zarr's two pipelines to run under."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +28,11 @@ def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
         yield name
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise `KeyboardInterrupt`, also where the tests run in the background and ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

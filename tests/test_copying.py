@@ -710,7 +710,7 @@ def test_a_chunk_that_vanishes_meanwhile_is_not_taken_for_one_that_was_never_the
     assert destination.raw() == {}
 
 
-def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path, interruptible: None) -> None:
     class Interrupting(Watched):
         @override
         async def get(self, key: str, prototype: BufferPrototype, byte_range: Any = None) -> Buffer | None:

@@ -112,10 +112,8 @@ def test_an_error_is_raised_bare_when_all_of_its_batch_have_ended(*, synchronous
     assert sorted(backend.made) == ["a", "b", "fails"]
 
 
-def test_an_interrupt_waits_for_what_is_under_way() -> None:
+def test_an_interrupt_waits_for_what_is_under_way(interruptible: None) -> None:
     backend = Slow(0.4)
-    # Whoever runs the tests in the background has them ignore interrupts.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
@@ -123,7 +121,6 @@ def test_an_interrupt_waits_for_what_is_under_way() -> None:
             run_sync(puts("a", "b", "c"), backend, Stats())
     finally:
         timer.join()
-        signal.signal(signal.SIGINT, handler)
     # A PUT that came later could destroy what is written next.
     assert backend.under_way == 0
 
