@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     adopt.add_argument("--strict", action="store_true", help="write nothing if not all of the file can be adopted")
     adopt.add_argument("--overwrite", action="store_true", help="replace arrays that are there")
     _add_options(adopt)
+    check = add("check", _check, "Find out whether a server supports what writing needs; exit code 1: it does not.")
+    check.add_argument("url", help="a path, or s3://, gs://, az://, https://, file://")
+    _add_options(check)
     repair = add("repair", _repair, "Finish committed writes, and remove what dead writers have left.")
     _add_place(repair)
     repair.add_argument("--concurrency", default="writers", help="the level of the array's writers: writers")
@@ -205,6 +208,15 @@ def _verify(options: argparse.Namespace) -> int:
     with _progress("chunks", shown=not options.json) as progress, _client(options.dask) as client:
         report = store.verify(options.prefix, checksums=options.checksums, client=client, progress=progress)
     return _print(report, options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    if "://" not in options.url or options.url.startswith("file://"):
+        options.option = [("mkdir", False), *options.option]
+    # At this level, since a store with conditional PUTs disabled opens at no other.
+    features = _open(options, concurrency="exclusive").check()
+    print(json.dumps(features.to_json(), indent=2) if options.json else features)
+    return OK if features.supports_default else DAMAGED
 
 
 def _repair(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@
     ├── PartsConfigError (a ValueError)         the parts are wrong: mend the call or the document
     ├── UnknownTransformerError (a ValueError)  the array is stored in a way that we do not know
     ├── StoreConfigError (a ValueError)         the store cannot be opened like that
+    │   └── ServerFeatureError                  the server lacks what writing needs: it says what to do instead
     ├── SessionError                            an Icechunk session cannot do that, or failed: its message says why
     │   └── ReadOnlySessionError (a ValueError) the session is read only, or was committed: open a new one
     ├── AdoptionError                           a file cannot be adopted, or not all of it: it says what, and why
@@ -48,6 +49,7 @@ __all__ = [
     "PartsStoreError",
     "ReadOnlySessionError",
     "ReservedKeyError",
+    "ServerFeatureError",
     "SessionError",
     "StoreConfigError",
     "UnboundPaddingError",
@@ -110,6 +112,19 @@ class StoreConfigError(PartsStoreError, ValueError):
     @override
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, found {self.found}"
+
+
+class ServerFeatureError(StoreConfigError):
+    """A server lacks a feature that is needed. Nothing was written."""
+
+    def __init__(self, server: str, lacks: str, needed_for: str, advice: str) -> None:
+        super().__init__(server, f"a server that supports {needed_for}", lacks)
+        self.args = (server, lacks, needed_for, advice)
+        self.server, self.lacks, self.needed_for, self.advice = server, lacks, needed_for, advice
+
+    @override
+    def __str__(self) -> str:
+        return f"server {self.server} cannot support {self.needed_for}: {self.lacks}; {self.advice}"
 
 
 class SessionError(PartsStoreError):

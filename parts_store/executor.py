@@ -12,6 +12,7 @@ from parts_store.backends import MAX_BULK_DELETE, Backend, BackendRequest
 from parts_store.plan.steps import (
     Delete,
     Done,
+    Failed,
     Found,
     Get,
     Head,
@@ -24,6 +25,7 @@ from parts_store.plan.steps import (
     Refused,
     Request,
     Steps,
+    Trial,
     Wait,
 )
 from parts_store.stats import Stats
@@ -115,6 +117,11 @@ def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, .
 
 
 async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
+    if isinstance(request, Trial):
+        try:
+            return await _perform(request.request, backend, stats)
+        except Exception as error:
+            return _failed(request, error, stats)
     if isinstance(request, Wait):
         await asyncio.sleep(_seconds(request))
         return Done()
@@ -145,6 +152,11 @@ async def _to_its_end(request: BackendRequest, backend: Backend) -> Outcome:
 
 
 def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
+    if isinstance(request, Trial):
+        try:
+            return _perform_sync(request.request, backend, stats)
+        except Exception as error:
+            return _failed(request, error, stats)
     if isinstance(request, Wait):
         time.sleep(_seconds(request))
         return Done()
@@ -152,6 +164,13 @@ def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
         raise TypeError(f"a lock is taken alone: {request}")
     outcome = backend.perform_sync(request)
     _count(request, outcome, stats)
+    return outcome
+
+
+def _failed(trial: Trial, error: Exception, stats: Stats) -> Outcome:
+    """The outcome of a trial that raised; the request was made, and counts."""
+    outcome = Failed(error)
+    _count(trial.request, outcome, stats)
     return outcome
 
 
@@ -166,7 +185,7 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
         case Head():
             stats.count("head")
         case Put(data=data):
-            written = 0 if isinstance(outcome, Refused) else memoryview(data).nbytes
+            written = 0 if isinstance(outcome, Refused | Failed) else memoryview(data).nbytes
             stats.count("put", nbytes_written=written)
         case Refer():
             stats.count("put")

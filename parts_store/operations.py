@@ -21,14 +21,16 @@ from parts_store.plan.commits import PartData
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.keys import DOCUMENT, Chunk, Placing, split
 from parts_store.plan.layout import require_fit, require_no_empty
+from parts_store.plan.probe import Features, probe, require_features
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
 from parts_store.plan.reading import Read
 from parts_store.plan.rules import Means, Rules
 from parts_store.plan.shards import Pin, Remapped
 from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, put_if_absent, remove
+from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
 from parts_store.plan.versions import Absent, Seen
 from parts_store.plan.why import DATA
+from parts_store.server import Server
 from parts_store.stats import Stats
 
 
@@ -70,6 +72,8 @@ class Operations:
     # In place of what zarr says, if not None.
     coalesce_gap: int | None
     retries: int
+    # What may lack features that writing needs; None where nothing does: memory, a local disk, a session.
+    server: Server | None = None
     # Chunks whose index did not fit the data that followed: the next index is not trusted by itself.
     _suspects: set[str] = field(default_factory=set)
     # By this a pin is known to be ours: the address of an object may come back.
@@ -281,6 +285,7 @@ class Operations:
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
+                yield from self.require_server(owned.record)
                 seen = self._end_of(key, chunk)
                 data = owned.cut(value)
                 if only_if_absent:
@@ -290,7 +295,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
-                yield from _put(key, value, "data", only_if_absent=only_if_absent)
+                yield from self._put(key, value, "data", only_if_absent=only_if_absent)
                 if name == ".zarray":
                     self.catalog.learn_plain(path)
             case never:
@@ -300,7 +305,10 @@ class Operations:
         path, _ = split(key)
         try:
             stored = yield from self.catalog.accept(path, bytes(value), creation)
-            yield from _put(key, stored, "document", only_if_absent=only_if_absent)
+            # It is known now, unless it is a group or a document that nobody understands.
+            if path in (arrays := self.catalog.arrays()):
+                yield from self.require_server(arrays[path])
+            yield from self._put(key, stored, "document", only_if_absent=only_if_absent)
             if self.rules.means is Means.SESSION:
                 yield from self._follow(path)
         except BaseException:
@@ -309,6 +317,36 @@ class Operations:
             raise
         if only_if_absent:
             self.catalog.forget(path)
+
+    def require_server(self, *records: ArrayRecord) -> Steps[None]:
+        """Raise unless the server supports writing these arrays; the first call asks it."""
+        if self.server is None or not records:
+            return
+        features = yield from self.server.features(self.rules.new_generation)
+        parts = max(len(record.parts.parts) for record in records)
+        require_features(features, self.rules.level, parts, self.server.address)
+        if self.rules.has_conditions and not features.has_conditions:
+            # Conditions that the server ignores must not be taken for kept.
+            self.rules = replace(self.rules, has_conditions=False)
+
+    def check(self) -> Steps[Features]:
+        """Ask the server for everything that can be known of it."""
+        if self.rules.means is not Means.TAGS:
+            return Features(self.rules.means)
+        has_conditions = self.rules.has_conditions if self.server is None else self.server.has_conditions
+        features = yield from probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
+        if self.server is not None:
+            self.server.learn(features)
+        return features
+
+    def _put(self, key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[None]:
+        """An object that is a value by itself."""
+        if not only_if_absent:
+            yield (Put(key, data, None, None, why),)
+        elif self.rules.means is not Means.TAGS or self.rules.has_conditions:
+            yield from put_if_absent(key, data, why)
+        elif (yield from head(key, "whether it exists")) is None:
+            yield (Put(key, data, None, None, why),)
 
     def delete(self, key: str) -> Steps[None]:
         """A value, gone."""
@@ -372,14 +410,6 @@ def _has_gaps(owned: OwnedChunk, index: ShardIndex) -> bool:
 
 def _depth(key: str) -> int:
     return key.count("/")
-
-
-def _put(key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[None]:
-    """An object that is a value by itself."""
-    if only_if_absent:
-        yield from put_if_absent(key, data, why)
-    else:
-        yield (Put(key, data, None, None, why),)
 
 
 def _single(key: str) -> Chunk:

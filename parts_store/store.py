@@ -17,7 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from parts_store import upkeep
 from parts_store.backends import Place
 from parts_store.backends.local import HAS_LOCKS, LocalBackend
-from parts_store.backends.objects import ObjectBackend, is_local, open_url
+from parts_store.backends.objects import ObjectBackend, address_of, is_local, open_url, shown_address
 from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation
@@ -39,11 +39,13 @@ from parts_store.options import (
 from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
 from parts_store.plan.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
+from parts_store.plan.probe import Features
 from parts_store.plan.references import Reference
 from parts_store.plan.rules import Means
 from parts_store.plan.spec import ConcatParts, PartsLike
 from parts_store.plan.steps import Entry, Steps
 from parts_store.plan.upkeep import Orders
+from parts_store.server import Server
 from parts_store.stats import Progress, Report, Request, Stats
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ class PartsStore(Store):
     Raises
     ------
     StoreConfigError
-        If the store cannot give what `concurrency` needs.
+        If the store cannot give what `concurrency` needs. What a server lacks is found out before the first write to an
+        array with parts, which then raises `ServerFeatureError`; see `check`.
     """
 
     def __init__(
@@ -122,7 +125,8 @@ class PartsStore(Store):
             require_count("coalesce_gap", coalesce_gap)
         self.stats = Stats()
         indexes = IndexCache(index_cache_bytes, lambda: backend.is_settled)
-        self._operations = Operations(self._new_catalog(), self.stats, rules, indexes, coalesce_gap, retries)
+        server = _server_of(backend)
+        self._operations = Operations(self._new_catalog(), self.stats, rules, indexes, coalesce_gap, retries, server)
 
     def _new_catalog(self, entries: Mapping[str, Any] | None = None) -> Catalog:
         backend = self._backend
@@ -300,9 +304,28 @@ class PartsStore(Store):
         """
         self._check_writable()
         scope = upkeep.look(self, prefix, in_session=self._is_in_session)
+        self.carry_out(self._operations.require_server(*scope.arrays.values()))
         rules, orders = self._operations.rules, Orders(drop_incomplete, retag)
         found = upkeep.verify(self, scope, self._operations.knobs())
         return scope.report(upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress))
+
+    def check(self) -> Features:
+        """Find out what the server supports, with a small object below `.parts-txn/` that is removed again.
+
+        Returns
+        -------
+        Features
+            What the server supports, and at which levels of `concurrency` arrays with parts can be written there. A
+            local disk and an Icechunk session need nothing of a server, and are not asked.
+
+        Raises
+        ------
+        ValueError
+            If the store is read-only.
+        """
+        if self.supports_writes:
+            self._check_writable()
+        return self.carry_out(self._operations.check())
 
     def manifest(self, path: str, *, native_chunks_prefix: str | None = None) -> "PartsArray":
         """The array at a path as references to what it is stored in; extra `virtual`.
@@ -362,7 +385,8 @@ class PartsStore(Store):
             "retries": operations.retries,
         }
         made_from = {"store": store, "in_session": self._is_in_session, "is_split": self._creation.is_split}
-        known = {"arrays": self.catalog.lasting(), "is_open": self._is_open}
+        server = None if operations.server is None else operations.server.known
+        known = {"arrays": self.catalog.lasting(), "is_open": self._is_open, "server": server}
         return {**made_from, "arguments": arguments, **known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -375,6 +399,8 @@ class PartsStore(Store):
         self._creation = Creation(self._creation.patterns, state["is_split"])
         self._operations.catalog = self._new_catalog(state["arrays"])
         self._is_open = state["is_open"]
+        if self._operations.server is not None and state["server"] is not None:
+            self._operations.server.learn(state["server"])
 
     # --- carrying out ---------------------------------------------------------------------------------------------
 
@@ -625,6 +651,15 @@ class PartsStore(Store):
             shown = await self._run(self.catalog.shown(key, not_understood)) if key != folder else None
             if shown is not None:
                 yield shown[start:]
+
+
+def _server_of(backend: Place) -> Server | None:
+    """What has to be asked before the first write, None if nothing has: memory and a local disk lack nothing."""
+    can = backend.capabilities
+    if can.means is not Means.TAGS or not can.is_remote:
+        return None
+    key = (address_of(backend.store), can.has_conditions)
+    return Server(key, shown_address(backend.store), can.has_conditions)
 
 
 def _view(value: Buffer) -> memoryview:

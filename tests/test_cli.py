@@ -19,7 +19,7 @@ from parts_store.plan.keys import Chunk
 from parts_store.plan.spec import ConcatParts
 
 OK, DAMAGED, WRONG, UNTIDY = 0, 1, 2, 3
-COMMANDS = ["demo", "inspect", "explain", "verify", "repair"]
+COMMANDS = ["demo", "inspect", "explain", "verify", "check", "repair"]
 TWO = [ps.Part(""), ps.Part(".tail", size=2)]
 SIDE = "a/.parts-txn/" + Chunk("a/c/0", ConcatParts([""]), "a").side_folder.rpartition("/")[2]
 

@@ -34,6 +34,7 @@ FOREIGN = {
     "options": set(),
     "executor": set(),
     "explain": {"zarr"},
+    "server": set(),
     "stats": set(),
     "store": {"numpy", "zarr"},
     "copying": {"zarr"},
@@ -59,11 +60,13 @@ OWN = {
     "adoption": {"adoption", "backends", "errors", "options", "plan", "stats", "store"},
     "cli": {"adoption", "backends", "demo", "errors", "plan", "stats", "store", "upkeep"},
     "cluster": {"errors", "stats", "store"},
-    "operations": {"cache", "catalog", "plan", "stats", "errors"},
+    "operations": {"cache", "catalog", "plan", "server", "stats", "errors"},
     "options": {"backends", "errors", "plan"},
     "executor": {"backends", "plan", "stats"},
     "explain": {"backends", "plan", "stats"},
+    "server": {"plan"},
     "store": {
+        *("server",),
         *("backends", "cache", "catalog", "errors", "executor", "explain", "operations", "options", "plan", "stats"),
         # Within the method that needs it: it is an extra.
         *("manifests", "upkeep"),
@@ -85,7 +88,7 @@ OWN = {
 PLAN = [
     {"__init__", "coalesce", "ranges", "references", "spec", "tags", "why", "rules"},
     {"keys", "layout", "steps"},
-    {"document", "locking", "staging", "versions"},
+    {"document", "locking", "probe", "staging", "versions"},
     {"attempt", "commits", "copies", "journal", "nodes", "writer"},
     {"reading", "transaction"},
     {"findings", "shards"},

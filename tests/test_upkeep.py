@@ -27,7 +27,7 @@ from parts_store.errors import IncompleteChunkError, StoreConfigError
 from parts_store.plan.findings import Finding, Problem
 from parts_store.plan.keys import Chunk
 from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Done, Lock, Outcome, Steps, Wait
+from parts_store.plan.steps import Done, Lock, Outcome, Steps, Trial, Wait
 from parts_store.stats import Report
 
 VALUES: NDArray[Any] = np.arange(1, 17, dtype="uint16")
@@ -415,6 +415,7 @@ def stop_after(store: ps.PartsStore, steps: Steps[None], count: int) -> bool:
             if count == 0:
                 return True
             count -= 1
+            assert not isinstance(request, Trial), "only a probe makes trials"
             answers.append(Done() if isinstance(request, Lock | Wait) else store._backend.perform_sync(request))
         outcomes = tuple(answers)
 

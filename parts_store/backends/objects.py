@@ -4,6 +4,7 @@ The only module that imports obstore. Knows nothing of chunks or parts, and of z
 """
 
 import re
+import threading
 import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +26,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.backends import MAX_BULK_DELETE, BackendRequest, Capabilities
-from parts_store.errors import StoreConfigError, describe
+from parts_store.errors import ServerFeatureError, StoreConfigError, describe
 from parts_store.plan.ranges import Span, Wanted, resolve
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import (
@@ -51,7 +52,7 @@ from parts_store.plan.steps import (
 )
 from parts_store.plan.tags import ATTRIBUTE, Tag
 
-__all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url", "url_of"]
+__all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url", "shown_address", "url_of"]
 
 # The options that say where a bucket is, and not who asks.
 _WHERE = ("bucket", "container_name", "account_name", "endpoint")
@@ -77,6 +78,8 @@ class ObjectBackend:
 
     store: Any
     capabilities: Capabilities = field(init=False)
+    # Whether the server answered a conditional PUT, if only to refuse it.
+    _has_conditions: threading.Event = field(init=False, compare=False, default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, _STORES):
@@ -118,12 +121,14 @@ class ObjectBackend:
         """Carry out a request."""
         try:
             match request:
-                case Get(key, wanted):
-                    return await self._get(key, wanted)
+                case Get(key, wanted, _, if_match):
+                    return await self._get(key, wanted, self._pin(if_match))
                 case Head(key):
                     return _found(await obstore.get_async(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
-                    await obstore.put_async(self.store, key, cast("bytes", data), **self._options_of(request))
+                    store = self._store_for(request)
+                    await obstore.put_async(store, key, cast("bytes", data), **self._options_of(request))
+                    self._note_answer(request, None)
                     return Done()
                 case Delete(keys):
                     await self._delete(keys)
@@ -135,6 +140,7 @@ class ObjectBackend:
                 case never:
                     assert_never(never)
         except Exception as error:
+            self._note_answer(request, error)
             return _outcome(request, error)
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
@@ -145,12 +151,14 @@ class ObjectBackend:
         """Carry out a request without an event loop."""
         try:
             match request:
-                case Get(key, wanted):
-                    return self._get_sync(key, wanted)
+                case Get(key, wanted, _, if_match):
+                    return self._get_sync(key, wanted, self._pin(if_match))
                 case Head(key):
                     return _found(obstore.get(self.store, key, options={"head": True}), b"")
                 case Put(key, data):
-                    obstore.put(self.store, key, cast("bytes", data), **self._options_of(request))
+                    store = self._store_for(request)
+                    obstore.put(store, key, cast("bytes", data), **self._options_of(request))
+                    self._note_answer(request, None)
                     return Done()
                 case Delete(keys):
                     self._delete_sync(keys)
@@ -162,32 +170,56 @@ class ObjectBackend:
                 case never:
                     assert_never(never)
         except Exception as error:
+            self._note_answer(request, error)
             return _outcome(request, error)
 
     def _options_of(self, put: Put) -> dict[str, Any]:
         return _put_options(put, keeps_tags=self.capabilities.means is Means.TAGS)
 
-    async def _get(self, key: str, wanted: Wanted) -> Outcome:
+    def _store_for(self, put: Put) -> Any:
+        """Return the store for a PUT: until the server has answered a conditional one, a store that does not retry.
+
+        obstore retries every answer from 500 on, with pauses, also 501: not implemented.
+        """
+        if put.condition is None or self._has_conditions.is_set() or not isinstance(self.store, S3Store):
+            return self.store
+        return _without_retries(self.store)
+
+    def _note_answer(self, request: BackendRequest, error: Exception | None) -> None:
+        """Note that a conditional PUT was carried out, or failed for another reason than that there are none."""
+        if isinstance(request, Put) and request.condition is not None:
+            if error is not None and _is_not_implemented(error):
+                advice = "open the store with concurrency='exclusive' and the option conditional_put='disabled'"
+                lacks = "it does not implement them (501)"
+                raise ServerFeatureError(shown_address(self.store), lacks, "conditional PUTs", advice) from None
+            self._has_conditions.set()
+
+    def _pin(self, if_match: str | None) -> dict[str, Any]:
+        """Return the option that makes a GET conditional; none where the ETag is not the server's, or a weak one."""
+        is_sent = if_match is not None and self.capabilities.means is Means.TAGS and not if_match.startswith("W/")
+        return {"if_match": if_match} if is_sent else {}
+
+    async def _get(self, key: str, wanted: Wanted, pin: dict[str, Any]) -> Outcome:
         try:
-            response = await obstore.get_async(self.store, key, options=_options(wanted))
+            response = await obstore.get_async(self.store, key, options=_options(wanted) | pin)
         except NotSupportedError:
             if not self._counts_from_end_only(wanted):
-                response = await obstore.get_async(self.store, key)
+                response = await obstore.get_async(self.store, key, options=cast("Any", pin))
                 return _cut(_found(response, await response.bytes_async()), wanted)
             nbytes = (await obstore.head_async(self.store, key))["size"]
-            options = _options(_suffix_as_offset(wanted, nbytes))
+            options = _options(_suffix_as_offset(wanted, nbytes)) | pin
             response = await obstore.get_async(self.store, key, options=options)
         return _found(response, await response.bytes_async())
 
-    def _get_sync(self, key: str, wanted: Wanted) -> Outcome:
+    def _get_sync(self, key: str, wanted: Wanted, pin: dict[str, Any]) -> Outcome:
         try:
-            response = obstore.get(self.store, key, options=_options(wanted))
+            response = obstore.get(self.store, key, options=_options(wanted) | pin)
         except NotSupportedError:
             if not self._counts_from_end_only(wanted):
-                response = obstore.get(self.store, key)
+                response = obstore.get(self.store, key, options=cast("Any", pin))
                 return _cut(_found(response, response.bytes()), wanted)
             nbytes = obstore.head(self.store, key)["size"]
-            response = obstore.get(self.store, key, options=_options(_suffix_as_offset(wanted, nbytes)))
+            response = obstore.get(self.store, key, options=_options(_suffix_as_offset(wanted, nbytes)) | pin)
         return _found(response, response.bytes())
 
     def _counts_from_end_only(self, wanted: Wanted) -> bool:
@@ -274,6 +306,13 @@ def url_of(store: Any) -> str | None:
         found = f"a {type(store).__name__} that does not"
         raise StoreConfigError("store", "a store that says which bucket it is", found)
     return f"{scheme}://{name}/{folder}".rstrip("/")
+
+
+def shown_address(store: Any) -> str:
+    """Return where the objects of a store are, as errors show it: without secrets."""
+    url = without_password(url_of(store) or type(store).__name__)
+    endpoint = getattr(store, "config", {}).get("endpoint")
+    return f"{url!r}" if endpoint is None else f"{url!r} at {without_password(str(endpoint))}"
 
 
 def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
@@ -388,15 +427,36 @@ def _outcome(request: BackendRequest, error: Exception) -> Outcome:
             return Missing()
         case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
             return OutOfRange()
+        case Get(if_match=str()) if isinstance(error, PreconditionError):
+            return Refused()
         # "Not found" is what some say of a condition on an object that is gone.
         case Put(condition=IfAbsent() | IfMatch()) if isinstance(error, _REFUSALS):
             return Refused()
+        case Put() | Delete() if _is_not_implemented(error):
+            # This is an answer: to ask again is of no use.
+            pass
         # A time-out, or a connection that was closed: MinIO closes some that it refuses, before it has read the body.
         case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
             return Lost(error)
     if isinstance(error, BaseError) and (safe := without_password(str(error))) != str(error):
         raise type(error)(safe) from None
     raise error
+
+
+def _without_retries(store: S3Store) -> S3Store:
+    """Return a store on the same objects that makes each request once."""
+    return S3Store(
+        prefix=store.prefix,
+        config=store.config,
+        client_options=store.client_options,
+        retry_config={"max_retries": 0},
+        credential_provider=store.credential_provider,
+    )
+
+
+def _is_not_implemented(error: Exception) -> bool:
+    # The words are obstore's. No key can imitate them, since a key has no spaces where an error shows it.
+    return isinstance(error, BaseError) and "status code: 501" in str(error)
 
 
 def _is_out_of_range(error: BaseError) -> bool:

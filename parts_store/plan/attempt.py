@@ -19,6 +19,7 @@ from parts_store.plan.ranges import Span, Wanted
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import (
     Done,
+    Failed,
     Found,
     Get,
     Head,
@@ -169,7 +170,7 @@ def _take_all(
                 attempt.missing.add(part)
             case OutOfRange():
                 beyond.append(part)
-            case Listed() | Done() | Refused() | Lost():
+            case Listed() | Done() | Refused() | Lost() | Failed():
                 raise TypeError(f"a read was answered with {outcome}")
             case never:
                 assert_never(never)

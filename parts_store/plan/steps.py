@@ -35,11 +35,15 @@ type Condition = IfAbsent | IfMatch
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read an object, or a range of it."""
+    """Read an object, or a range of it; with `if_match`, only if it still has this ETag: else it is `Refused`.
+
+    Not every server keeps this condition. Whoever sets it compares the ETag that came back, too.
+    """
 
     key: str
     wanted: Wanted
     why: str
+    if_match: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,17 @@ class Wait:
     repeat: int
 
 
-type Request = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait
+type TrialRequest = Get | Head | Put | Delete | List
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Carry out a request, and return what it would raise as `Failed`."""
+
+    request: TrialRequest
+
+
+type Request = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait | Trial
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +203,14 @@ class Lost:
     error: Exception
 
 
-type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost
+@dataclass(frozen=True, slots=True, eq=False)
+class Failed:
+    """A request of a `Trial` raised this error."""
+
+    error: Exception
+
+
+type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost | Failed
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
 
 

@@ -34,6 +34,7 @@ from parts_store.plan.steps import (
     Refused,
     Request,
     Steps,
+    Trial,
     Wait,
 )
 from parts_store.plan.tags import Tag
@@ -95,6 +96,8 @@ class Objects:
                 return Done()
             case Put():
                 return self._put(request)
+            case Trial(inner):
+                return self.perform(inner)
             case Get() | Head():
                 return self._look(request)
             case Refer():
