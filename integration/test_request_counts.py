@@ -216,6 +216,9 @@ class Place:
 
     def cost(self, store: PartsStore, act: Callable[[], object]) -> Costs:
         """The requests of each kind that an act takes."""
+        if not store.read_only:
+            # The first write through a store asks the server what it supports: that is counted in `test_server_check`.
+            store.check()
         if self.proxy is not None:
             with counted(self.proxy, store):
                 act()

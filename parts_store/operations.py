@@ -14,7 +14,7 @@ from zarr.abc.store import RangeByteRequest
 
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
-from parts_store.errors import PartsStoreError, ReservedKeyError, SessionError
+from parts_store.errors import ConcurrentWriteError, PartsStoreError, ReservedKeyError, SessionError
 from parts_store.plan import commits, nodes, reading, shards, transaction
 from parts_store.plan.attempt import Knobs, Pieces
 from parts_store.plan.commits import PartData
@@ -23,12 +23,12 @@ from parts_store.plan.keys import DOCUMENT, Chunk, Placing, split
 from parts_store.plan.layout import require_fit, require_no_empty
 from parts_store.plan.probe import Features, probe, require_features
 from parts_store.plan.ranges import Wanted, require_byte_request, resolve
-from parts_store.plan.reading import Read
+from parts_store.plan.reading import Outdated, Read
 from parts_store.plan.rules import Means, Rules
 from parts_store.plan.shards import Pin, Remapped
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
-from parts_store.plan.versions import Absent, Seen
+from parts_store.plan.versions import Absent, Seen, Version
 from parts_store.plan.why import DATA
 from parts_store.server import Server
 from parts_store.stats import Stats
@@ -58,6 +58,7 @@ _COALESCED = 1 << 24
 
 # One place each in a context: zarr reads a shard's index and its data, or a chunk and writes it, one after the other.
 _pinned: ContextVar[_Noted[Pin] | None] = ContextVar("parts_store_pin", default=None)
+_ranged: ContextVar[_Noted[Version] | None] = ContextVar("parts_store_ranged", default=None)
 _seen: ContextVar[_Noted[Seen] | None] = ContextVar("parts_store_seen", default=None)
 
 
@@ -118,7 +119,7 @@ class Operations:
             case Hidden():
                 return None
             case Other():
-                return (yield from self._get_plain(key, wanted, knobs))
+                return (yield from self._get_plain(key, wanted, knobs, follows_index=follows_index))
             case never:
                 assert_never(never)
 
@@ -135,12 +136,20 @@ class Operations:
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
 
-    def _get_plain(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces | None] | None]:
+    def _get_plain(
+        self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
+    ) -> Steps[Sequence[Pieces | None] | None]:
         """An object that is a value by itself: read as a chunk of one part."""
         folder, name = split(key)
+        before = self._end_of_plain(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
+        if follows_index and before is not None and not is_empty_range:
+            return (yield from self._get_plain_data(key, wanted, knobs, before))
         if len(wanted) == 1 and not is_empty_range:
             (outcome,) = yield (Get(key, wanted[0], DATA),)
+            if wanted[0] is not None and isinstance(outcome, Found) and self.rules.means is not Means.SESSION:
+                # It may be the index of a shard, of which zarr reads ranges next.
+                _ranged.set(_Noted(self._token, key, Version(outcome.tag, (outcome.unchanged,), 0)))
             if name == ".zarray" and isinstance(outcome, Found):
                 self.catalog.learn_plain(folder)
             match outcome:
@@ -155,6 +164,23 @@ class Operations:
             return None
         self.stats.count_saved(by_coalescing=read.saved)
         return read.values
+
+    def _get_plain_data(
+        self, key: str, wanted: Sequence[Wanted], knobs: Knobs, before: Version
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Ranges of the object of which a range was read before: of the same object, or an error."""
+        read = yield from reading.read_of(_single(key), wanted, before, knobs=knobs)
+        if isinstance(read, Outdated):
+            raise ConcurrentWriteError(key, "it was replaced after its index was read")
+        if read is None:
+            return None
+        self.stats.count_saved(by_coalescing=read.saved)
+        return read.values
+
+    def _end_of_plain(self, key: str) -> Version | None:
+        """What an object was when a range of it was read in this context, which is then forgotten."""
+        noted = _ranged.get()
+        return None if noted is None else noted.take(self._token, key)
 
     def _get_chunk(
         self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
@@ -295,6 +321,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
+                self._end_of_plain(key)
                 yield from self._put(key, value, "data", only_if_absent=only_if_absent)
                 if name == ".zarray":
                     self.catalog.learn_plain(path)
@@ -363,6 +390,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
+                self._end_of_plain(key)
                 yield from remove((key,), "data")
             case never:
                 assert_never(never)

@@ -23,6 +23,7 @@ from parts_store.plan.steps import (
     Found,
     Get,
     Head,
+    IfMatch,
     Listed,
     Lost,
     Missing,
@@ -61,6 +62,10 @@ class Attempt:
     plans: dict[Wanted, Located] = field(default_factory=dict)
     damage: PartSizeError | None = None
     saved: int = 0
+    # The objects that the parts must still be, where that is known.
+    pinned: Mapping[int, IfMatch] = field(default_factory=dict)
+    # A part is another object than the one that it must be.
+    is_outdated: bool = False
 
     def take(self, part: int, outcome: Found) -> None:
         """Add what was found of a part, and the sizes that it tells."""
@@ -74,6 +79,8 @@ class Attempt:
                 self.damage = PartSizeError(key, tagged[part], outcome.nbytes)
             self.sizes = [size if size is not None else tagged[index] for index, size in enumerate(self.sizes)]
         self.sizes[part] = outcome.nbytes
+        # Not every server keeps the condition that the request carried.
+        self.is_outdated |= part in self.pinned and outcome.unchanged != self.pinned[part]
         insort(self.found.setdefault(part, []), outcome, key=_start)
 
     def piece(self, wanted: Slice) -> memoryview | None:
@@ -102,7 +109,7 @@ class Attempt:
         one_generation = len({each.generation for each in everything}) <= 1
         # A part that was replaced between two of its ranges is torn, whatever its tag.
         untorn = all(len({each.etag for each in pieces}) == 1 for pieces in self.found.values())
-        return not self.missing and self.damage is None and one_generation and untorn
+        return not self.missing and self.damage is None and one_generation and untorn and not self.is_outdated
 
     @property
     def version(self) -> Version:
@@ -129,9 +136,14 @@ def look(
     with_anchor: bool,
     given: Mapping[int, Sequence[Found]] | None = None,
     keys: Sequence[str] | None = None,
+    pinned: Version | None = None,
 ) -> Steps[Attempt]:
-    """What one look at the chunk finds, beyond what is `given`; under other `keys` than the parts' own, if any."""
-    attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes))
+    """What one look at the chunk finds, beyond what is `given`; under other `keys` than the parts' own, if any.
+
+    The parts that `pinned` names must still be the same objects: otherwise the attempt is outdated.
+    """
+    pins = {part: each for part, each in enumerate(() if pinned is None else pinned.parts) if each is not None}
+    attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes), pinned=pins)
     for part, pieces in (given or {}).items():
         for piece in pieces:
             attempt.take(part, piece)
@@ -170,6 +182,8 @@ def _take_all(
                 attempt.missing.add(part)
             case OutOfRange():
                 beyond.append(part)
+            case Refused() if part in attempt.pinned:
+                attempt.is_outdated = True
             case Listed() | Done() | Refused() | Lost() | Failed():
                 raise TypeError(f"a read was answered with {outcome}")
             case never:
@@ -195,14 +209,16 @@ def _requests(attempt: Attempt, wanted: Sequence[Wanted], knobs: Knobs, why: str
                         spans.setdefault(probe.part, set()).add(Span(start, end))
                 case _ if probe.part not in attempt.found:
                     probes[probe] = None
+    etags = {part: each.etag for part, each in attempt.pinned.items()}
     requests: list[tuple[int, Request]] = [
-        (probe.part, Get(attempt.keys[probe.part], probe.wanted, why)) for probe in probes
+        (probe.part, Get(attempt.keys[probe.part], probe.wanted, why, etags.get(probe.part))) for probe in probes
     ]
     for part, of_part in sorted(spans.items()):
         merged = coalesce(of_part, max_gap=knobs.max_gap, max_nbytes=knobs.max_nbytes)
         attempt.saved += len(of_part) - len(merged)
         key = attempt.keys[part]
-        requests += [(part, Get(key, RangeByteRequest(span.start, span.stop), why)) for span in merged]
+        ranges = [RangeByteRequest(span.start, span.stop) for span in merged]
+        requests += [(part, Get(key, each, why, etags.get(part))) for each in ranges]
     return requests
 
 

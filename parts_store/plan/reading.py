@@ -2,7 +2,8 @@
 
 Decides when what came back is one write, when to look again, and when to give up:
 
-- All parts that a read touches carry the same tag: it is one write. All untagged counts as the same.
+- All parts that a read touches carry the same tag: it is one write. All untagged counts as the same, but data that
+  follows an index must be in the objects that the index was read with.
 - The anchor is missing: there is no chunk, whatever orphans lie about.
 - The parts are not of the anchor's write: its staged copy has the rest. If there is none, the parts are read again; if
   they then are not of the anchor's write, and the anchor still is, the chunk is damaged.
@@ -15,6 +16,7 @@ looked at a second time, and its ETags must not have changed. A session knows wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from parts_store.plan import journal, staging
@@ -27,6 +29,7 @@ from parts_store.plan.versions import Version
 from parts_store.plan.why import DATA
 
 _IS_THERE = "whether the chunk exists"
+STILL: Final = "whether the index is still that of the shard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class Read:
     values: tuple[Pieces | None, ...]
     version: Version
     saved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """The chunk is not the write any more that it must be."""
 
 
 def read(
@@ -56,8 +64,40 @@ def read(
     return Read(tuple(assemble(attempt, each) for each in wanted), attempt.version, attempt.saved)
 
 
+def read_of(chunk: Chunk, wanted: Sequence[Wanted], version: Version, *, knobs: Knobs) -> Steps[Read | Outdated | None]:
+    """The bytes of every request, of the write that an earlier read saw; `Outdated` if the chunk is another one now.
+
+    The parts of an untagged chunk are held to the objects that they were: a GET of one that was touched before carries
+    its ETag. If other parts are read now, one that was touched before is looked at again after them: only if it stayed
+    the same all the time, all of them were there together.
+    """
+    if knobs.means is not Means.TAGS or version.tag is not None:
+        other = yield from read(chunk, wanted, knobs=knobs, with_anchor=True)
+        return other if other is None or version.fits(other.version) else Outdated()
+    attempt = yield from _read_tagged(chunk, wanted, knobs, DATA, with_anchor=True, pinned=version)
+    if attempt is None:
+        return None
+    if attempt.is_outdated or not version.fits(attempt.version):
+        return Outdated()
+    again = attempt.pinned.keys() - attempt.found.keys()
+    if attempt.found.keys() - attempt.pinned.keys():
+        again = again or set(attempt.pinned)
+    parts = sorted(again)
+    outcomes = (yield tuple(Head(chunk.part_keys[part], STILL) for part in parts)) if parts else ()
+    for part, now in zip(parts, outcomes, strict=True):
+        if not isinstance(now, Found) or now.unchanged != attempt.pinned[part]:
+            return Outdated()
+    return Read(tuple(assemble(attempt, each) for each in wanted), attempt.version, attempt.saved)
+
+
 def _read_tagged(
-    chunk: Chunk, wanted: Sequence[Wanted], knobs: Knobs, why: str, *, with_anchor: bool
+    chunk: Chunk,
+    wanted: Sequence[Wanted],
+    knobs: Knobs,
+    why: str,
+    *,
+    with_anchor: bool,
+    pinned: Version | None = None,
 ) -> Steps[Attempt | None]:
     anchor = chunk.parts.anchor
     # The writes whose parts have to do, since there is no staged copy of them.
@@ -67,10 +107,10 @@ def _read_tagged(
     for repeat in range(attempts):
         if repeat > 1:
             yield (Wait(repeat - 1),)
-        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0)
+        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0, pinned=pinned)
         if anchor in attempt.missing:
             return None
-        if attempt.is_one_write:
+        if attempt.is_one_write or attempt.is_outdated:
             return attempt
         seen = attempt.found.get(anchor)
         if seen is not None and not all(map(seen[0].is_same, seen)):

@@ -5,6 +5,8 @@ zarr reads the index, and asks for data only afterwards. So what the index was r
 - Data of the same write is handed out as it is.
 - Data of another write is where another index says. If the old index names every inner chunk at a place of its own, a
   range asked for tells which inner chunk it means, and that one is read where the new index says.
+- An untagged shard is another write if an object of it has another ETag. If the index is an object by itself, it is
+  looked at again after the data.
 - If the old index has a hole, zarr has already filled it in, and nothing can be put right: `ConcurrentWriteError`.
 
 A shard whose main part is a span of an existing file may have others' bytes between its own. Read whole, it comes
@@ -27,7 +29,7 @@ from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ShardIndex
 from parts_store.plan.keys import Chunk
 from parts_store.plan.ranges import Wanted
-from parts_store.plan.reading import Read
+from parts_store.plan.reading import Outdated, Read
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import Found, Steps, head
 from parts_store.plan.versions import Version
@@ -81,8 +83,8 @@ def read_data(chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: 
 
     A value is None where the shard has no such inner chunk any more.
     """
-    read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
-    if read is None or pin.version.fits(read.version):
+    read = yield from reading.read_of(chunk, wanted, pin.version, knobs=knobs)
+    if not isinstance(read, Outdated):
         return _whole(chunk, wanted, read)
     slots = index.slots_of(pin.index, wanted)
     for _ in range(max(knobs.retries, 1)):
@@ -94,10 +96,10 @@ def read_data(chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: 
         if ranges is None:
             break
         present = [each for each in ranges if each is not None]
-        read = yield from reading.read(chunk, present, knobs=knobs, with_anchor=True)
+        read = yield from reading.read_of(chunk, present, now.version, knobs=knobs)
         if read is None:
             return None
-        if now.version.fits(read.version):
+        if not isinstance(read, Outdated):
             present_values = iter(read.values)
             values = tuple(None if each is None else next(present_values) for each in ranges)
             return Remapped(values, read.version, read.saved, now)

@@ -112,8 +112,8 @@ READERS = [
     mutant(
         "data is not held to the index",
         "shards",
-        "if read is None or pin.version.fits(read.version):",
-        "if True:",
+        "reading.read_of(chunk, wanted, pin.version, knobs=knobs)",
+        "reading.read(chunk, wanted, knobs=knobs, with_anchor=True)",
         [O(A)],
         [S],
         initial=C,
@@ -166,8 +166,8 @@ READERS = [
     mutant(
         "remap without a second validation",
         "shards",
-        "if now.version.fits(read.version):",
-        "if True:",
+        "reading.read_of(chunk, present, now.version, knobs=knobs)",
+        "reading.read(chunk, present, knobs=knobs, with_anchor=True)",
         [O(A), O(B)],
         [S],
         initial=C,

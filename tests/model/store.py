@@ -102,7 +102,8 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
         who = f"{author}.{slot}"
         match type(request).__name__:
             case "Get":
-                found.append(Action("get", request.key, slot, who, operation, request.wanted))
+                pin = None if request.if_match is None else (request.if_match,)
+                found.append(Action("get", request.key, slot, who, operation, request.wanted, condition=pin))
             case "Head":
                 found.append(Action("head", request.key, slot, who, operation))
             case "Put":
@@ -198,6 +199,8 @@ class Store:
         key = action.key
         match action.kind:
             case "head" | "get":
+                if key in objects and not self._is_met(objects[key], action.condition):
+                    return state, REFUSED
                 return state, self._read(objects.get(key), action)
             case "put":
                 if not self._is_met(objects.get(key), action.condition):

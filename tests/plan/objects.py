@@ -119,6 +119,8 @@ class Objects:
             return Missing()
         if isinstance(request, Head):
             return self._found(request.key, Span(0, 0))
+        if request.if_match not in (None, self.stored[request.key].etag):
+            return Refused()
         span = requested(request.wanted, len(self.stored[request.key].data))
         return OutOfRange() if span is None else self._found(request.key, span)
 
