@@ -50,6 +50,8 @@ class Creation:
     patterns: Mapping[str, ConcatParts] = field(default_factory=dict)
     # In a session, whether each part is a chunk of its own.
     is_split: bool = False
+    # Whether an array that plain readers would misread gets a member that they have to understand.
+    must_understand: bool = True
 
     def parts_of(self, path: str) -> ConcatParts | None:
         """The parts of a new array, by the first pattern that matches; None if it gets none."""
@@ -307,7 +309,11 @@ class Catalog:
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
         elif entry is Plain.NO_ARRAY and (parts := creation.parts_of(path)) is not None:
-            stored = documents.with_parts(document, parts, path, is_split=creation.is_split)
+            placing = Placing.BESIDE
+            if self._in_session:
+                placing = Placing.SPLIT if creation.is_split else Placing.WHOLE
+            must_understand = creation.must_understand
+            stored = documents.with_parts(document, parts, path, placing=placing, must_understand=must_understand)
         else:
             self._set(path, Plain.ARRAY)
             return written

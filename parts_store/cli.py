@@ -28,7 +28,10 @@ OK, DAMAGED, WRONG, UNTIDY = 0, 1, 2, 3
 # beyond it, and a package that is not installed make.
 _MISTAKES = (OSError, BaseError, ValueError, IndexError, ImportError)
 # Options of the store itself, which are the commands' to set.
-_OWN = ("read_only", "parts", "concurrency", "index_cache_bytes", "coalesce_gap", "retries", "url")
+_OWN = (
+    *("read_only", "parts", "concurrency", "index_cache_bytes", "coalesce_gap", "retries", "must_understand"),
+    "url",
+)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -93,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     repair.add_argument("--min-age", type=_age, default="24h", help="how old a dead writer's things are: 24h")
     repair.add_argument("--drop-incomplete", action="store_true", help="remove chunks that cannot be read")
     repair.add_argument("--retag", action="store_true", help="let parts without tags count as one write")
+    repair.add_argument(
+        "--must-understand",
+        action="store_true",
+        help="tell software without concat-parts to refuse arrays that it would misread",
+    )
     return parser
 
 
@@ -230,6 +238,7 @@ def _repair(options: argparse.Namespace) -> int:
             min_age=options.min_age,
             drop_incomplete=options.drop_incomplete,
             retag=options.retag,
+            must_understand=options.must_understand,
             progress=progress,
         )
     return _print(report, options)

@@ -97,7 +97,7 @@ def copy(
     _require_apart(source, destination, start, into)
     # What these learn is true of this copy alone: that an array is there whose document is not, for one.
     reading, writing = source.with_own_catalog(), destination.with_own_catalog()
-    contents = _look(reading, start, for_session=destination.session is not None)
+    contents = _look(reading, start, destination)
     _require_keepable(writing, contents, into)
     documents = _require_room(writing, contents, into, overwrite=overwrite)
     job = _Job(reading, writing, start, into, contents, documents, verify, max_concurrency, progress)
@@ -149,7 +149,7 @@ def _require_apart(source: PartsStore, destination: PartsStore, path: str, to: s
         raise StoreConfigError("to", f"a path apart from {path!r}, in the same store or another", describe(to))
 
 
-def _look(store: PartsStore, path: str, *, for_session: bool) -> Contents:
+def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
     """Everything at and below a path, with the documents as they are to arrive; the store then knows its arrays."""
     prefix = f"{path}/" if path else ""
     keys = sorted({key for key in sync(_collect(store.list_prefix(path))) if key.startswith(prefix)})
@@ -168,7 +168,11 @@ def _look(store: PartsStore, path: str, *, for_session: bool) -> Contents:
             require_writable(record.parts)
         except PartsConfigError as error:
             raise error.of_array(array) from error
-    arriving = {key: copies.arriving(data, in_session=for_session) for key, data in documents.items()}
+    in_session, must_understand = destination.session is not None, destination.must_understand
+    arriving = {
+        key: copies.arriving(data, in_session=in_session, must_understand=must_understand)
+        for key, data in documents.items()
+    }
     chunks = tuple(key.removeprefix(prefix) for key in keys if not copies.is_metadata(key))
     return Contents(arriving, chunks)
 

@@ -19,6 +19,7 @@ def create_array(
     parts: PartsLike,
     overwrite: bool = False,
     split: bool = False,
+    must_understand: bool | None = None,
     **arguments: Any,
 ) -> zarr.Array[Any]:
     """Create an array whose chunks are stored in parts.
@@ -37,6 +38,9 @@ def create_array(
     split
         In an Icechunk session, whether each part is a chunk by itself, so that it may be a reference into an existing
         file; otherwise all parts of a chunk are kept as one.
+    must_understand
+        Whether software without concat-parts, which would misread the array, is told to refuse it; if None, what the
+        store was opened with.
     arguments
         Those of `zarr.create_array`.
     """
@@ -46,7 +50,7 @@ def create_array(
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
-    creating = store.with_parts({escaped: parts}, split=split)
+    creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
     return type(array)(inner)

@@ -91,8 +91,12 @@ class Report:
 
     @property
     def is_tidy(self) -> bool:
-        """Whether there is nothing to put right; that another program wrote a chunk is nothing of the kind."""
-        wrong = [each for each in self.findings if each.problem is not Problem.UNTAGGED and not each.is_mended]
+        """Whether there is nothing to put right; that another program wrote a chunk is nothing of the kind.
+
+        Neither is that a document does not tell other software to refuse the array.
+        """
+        harmless = (Problem.UNTAGGED, Problem.UNMARKED)
+        wrong = [each for each in self.findings if each.problem not in harmless and not each.is_mended]
         return not wrong and not self.not_understood
 
     @property

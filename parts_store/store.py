@@ -21,7 +21,7 @@ from parts_store.backends.objects import ObjectBackend, address_of, is_local, op
 from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation
-from parts_store.errors import ReservedKeyError, StoreConfigError
+from parts_store.errors import ReservedKeyError, StoreConfigError, describe
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
 from parts_store.operations import Operations
@@ -74,6 +74,9 @@ class PartsStore(Store):
         zarr's to say, which says a megabyte, but at most 16 KiB for shards that are spans of adopted files.
     retries
         How often a read is repeated when a chunk changes under it.
+    must_understand
+        Whether an array that is created through this store, and that software without concat-parts would misread, gets
+        a member in its `zarr.json` with `must_understand: true`, so that such software refuses it.
 
     Raises
     ------
@@ -92,6 +95,7 @@ class PartsStore(Store):
         index_cache_bytes: int = DEFAULT_INDEX_CACHE,
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
+        must_understand: bool = True,
     ) -> None:
         self._set_up(
             LocalBackend(store) if is_local(store) else ObjectBackend(store),
@@ -101,6 +105,7 @@ class PartsStore(Store):
             index_cache_bytes=index_cache_bytes,
             coalesce_gap=coalesce_gap,
             retries=retries,
+            must_understand=must_understand,
         )
 
     def _set_up(
@@ -113,11 +118,14 @@ class PartsStore(Store):
         index_cache_bytes: int,
         coalesce_gap: int | None,
         retries: int,
+        must_understand: bool,
     ) -> None:
         self._backend = backend
         # What can only be read is read only, whatever is asked for.
         super().__init__(read_only=read_only or not backend.capabilities.is_writable)
-        self._creation = Creation(parse_patterns(parts))
+        if not isinstance(must_understand, bool):
+            raise StoreConfigError("must_understand", "True or False", describe(must_understand))
+        self._creation = Creation(parse_patterns(parts), must_understand=must_understand)
         rules = rules_of(concurrency, backend.capabilities, has_locks=HAS_LOCKS, is_read_only=self.read_only)
         require_count("retries", retries)
         require_count("index_cache_bytes", index_cache_bytes)
@@ -143,6 +151,7 @@ class PartsStore(Store):
         index_cache_bytes: int = DEFAULT_INDEX_CACHE,
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
+        must_understand: bool = True,
         **options: Any,
     ) -> Self:
         """The store at a URL (`s3://`, `gs://`, `az://`, `https://`, `file://`, `memory://`) or a path.
@@ -157,6 +166,7 @@ class PartsStore(Store):
             index_cache_bytes=index_cache_bytes,
             coalesce_gap=coalesce_gap,
             retries=retries,
+            must_understand=must_understand,
         )
 
     @classmethod
@@ -169,6 +179,7 @@ class PartsStore(Store):
         index_cache_bytes: int = DEFAULT_INDEX_CACHE,
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
+        must_understand: bool = True,
     ) -> Self:
         """The store that an Icechunk session shows: writable, read only, forked, or to move nodes.
 
@@ -186,6 +197,7 @@ class PartsStore(Store):
             index_cache_bytes=index_cache_bytes,
             coalesce_gap=coalesce_gap,
             retries=retries,
+            must_understand=must_understand,
         )
         return store
 
@@ -203,15 +215,27 @@ class PartsStore(Store):
     def _is_in_session(self) -> bool:
         return self._backend.capabilities.means is Means.SESSION
 
-    def with_parts(self, parts: Mapping[str, PartsLike], *, split: bool = False) -> Self:
+    @property
+    def must_understand(self) -> bool:
+        """Whether arrays created through this store tell software without concat-parts to refuse them."""
+        return self._creation.must_understand
+
+    def with_parts(
+        self, parts: Mapping[str, PartsLike], *, split: bool = False, must_understand: bool | None = None
+    ) -> Self:
         """A store over the same objects, with these parts for the arrays that zarr creates through it.
 
         It knows what this one knows, and counts where this one counts. `split` is for sessions: each part is then a
-        chunk by itself, which may be a reference into an existing file.
+        chunk by itself, which may be a reference into an existing file. `must_understand` is this store's if None.
         """
         if split and not self._is_in_session:
             raise StoreConfigError("split", "a store on an Icechunk session", str(self))
-        return self._twin(read_only=self.read_only, creation=Creation(parse_patterns(parts), split))
+        if must_understand is None:
+            must_understand = self.must_understand
+        elif not isinstance(must_understand, bool):
+            raise StoreConfigError("must_understand", "True, False or None", describe(must_understand))
+        creation = Creation(parse_patterns(parts), split, must_understand)
+        return self._twin(read_only=self.read_only, creation=creation)
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
@@ -223,7 +247,8 @@ class PartsStore(Store):
 
     def with_own_catalog(self) -> Self:
         """A store over the same objects that learns of its arrays by itself, and gives no parts to new ones."""
-        twin = self._twin(read_only=self.read_only, creation=Creation())
+        creation = Creation(must_understand=self.must_understand)
+        twin = self._twin(read_only=self.read_only, creation=creation)
         twin.__dict__["_operations"] = replace(self._operations, catalog=self._new_catalog())
         return twin
 
@@ -275,7 +300,16 @@ class PartsStore(Store):
         self.require_listable()
         scope = upkeep.look(self, prefix, in_session=self._is_in_session)
         knobs = self._operations.knobs()
-        return scope.report(upkeep.verify(self, scope, knobs, checksums=checksums, client=client, progress=progress))
+        found = upkeep.verify(
+            self,
+            scope,
+            knobs,
+            checksums=checksums,
+            must_understand=self.must_understand,
+            client=client,
+            progress=progress,
+        )
+        return scope.report(found)
 
     def repair(
         self,
@@ -284,6 +318,7 @@ class PartsStore(Store):
         min_age: timedelta | float = DEFAULT_MIN_AGE,
         drop_incomplete: bool = False,
         retag: bool = False,
+        must_understand: bool = False,
         progress: Progress | None = None,
     ) -> Report:
         """The same, and put right: committed writes finished, leftovers and orphans of dead writers removed.
@@ -299,15 +334,23 @@ class PartsStore(Store):
             Remove chunks that cannot be read. Nothing else has their bytes.
         retag
             Let the parts of a chunk, of which some or all are another program's, count as one write.
+        must_understand
+            Add the member with `must_understand: true` to the `zarr.json` of arrays that lack it and that software
+            without concat-parts would misread. Consolidated metadata has to be consolidated again afterwards.
         progress
             Called with how many findings are done, and how many there are.
         """
         self._check_writable()
         scope = upkeep.look(self, prefix, in_session=self._is_in_session)
         self.carry_out(self._operations.require_server(*scope.arrays.values()))
-        rules, orders = self._operations.rules, Orders(drop_incomplete, retag)
-        found = upkeep.verify(self, scope, self._operations.knobs())
-        return scope.report(upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress))
+        rules, orders = self._operations.rules, Orders(drop_incomplete, retag, must_understand)
+        reports_unmarked = must_understand or self.must_understand
+        found = upkeep.verify(self, scope, self._operations.knobs(), must_understand=reports_unmarked)
+        mended = upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress)
+        for path in scope.unmarked if must_understand else ():
+            # Its document may be another one now.
+            self.catalog.forget(path)
+        return scope.report(mended)
 
     def check(self) -> Features:
         """Find out what the server supports, with a small object below `.parts-txn/` that is removed again.
@@ -383,6 +426,7 @@ class PartsStore(Store):
             "index_cache_bytes": operations.indexes.max_nbytes,
             "coalesce_gap": operations.coalesce_gap,
             "retries": operations.retries,
+            "must_understand": self.must_understand,
         }
         made_from = {"store": store, "in_session": self._is_in_session, "is_split": self._creation.is_split}
         server = None if operations.server is None else operations.server.known
@@ -396,7 +440,7 @@ class PartsStore(Store):
             self._set_up(SessionBackend(store), **state["arguments"])
         else:
             PartsStore.__init__(self, store, **state["arguments"])
-        self._creation = Creation(self._creation.patterns, state["is_split"])
+        self._creation = replace(self._creation, is_split=state["is_split"])
         self._operations.catalog = self._new_catalog(state["arrays"])
         self._is_open = state["is_open"]
         if self._operations.server is not None and state["server"] is not None:

@@ -53,6 +53,8 @@ class Scope:
     not_understood: tuple[tuple[str, str], ...]
     # The documents of nodes of parts whose array is gone or another.
     stray_nodes: tuple[str, ...] = ()
+    # The paths of arrays that plain readers would misread, and are not told to refuse.
+    unmarked: tuple[str, ...] = ()
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """The report on all of it."""
@@ -83,7 +85,8 @@ def look(runner: Runner, prefix: str, *, in_session: bool = False) -> Scope:
     # What is beside chunks elsewhere in that array is not asked for, nor are these.
     beside = {at: of_folder for at, of_folder in found.strays.items() if at[0] not in outer}
     chunks = {key: each for key, each in found.chunks.items() if not outer or f"{key}/".startswith(f"{folder}/")}
-    return Scope(arrays, replace(found, strays=beside, chunks=chunks), tuple(not_understood), strays)
+    unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
+    return Scope(arrays, replace(found, strays=beside, chunks=chunks), tuple(not_understood), strays, unmarked)
 
 
 def _documents(entries: Sequence[Entry]) -> list[str]:
@@ -135,10 +138,14 @@ def verify(
     knobs: Knobs,
     *,
     checksums: bool = False,
+    must_understand: bool = True,
     client: Any = None,
     progress: Progress | None = None,
 ) -> list[Finding]:
-    """What is wrong with the chunks; a `client` of dask looks at them on its workers."""
+    """What is wrong with the chunks; a `client` of dask looks at them on its workers.
+
+    With `must_understand`, also which arrays do not tell software that would misread them to refuse them.
+    """
     batches = list(_batches(scope))
     total = len(scope.survey.chunks)
     done = 0
@@ -154,6 +161,9 @@ def verify(
         place = parse_node_key(key)
         array = "" if place is None else place.array
         findings.append(Finding(Problem.STRAY_NODES, array, (key,), "the array of these parts is gone, or another"))
+    for path in scope.unmarked if must_understand else ():
+        detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"
+        findings.append(Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail))
     for (_, folder), entries in scope.survey.strays.items():
         keys = tuple(entry.key for entry in entries)
         findings.append(Finding(Problem.LEFTOVERS, folder, keys, "beside a chunk of which nothing else is there"))
@@ -275,6 +285,8 @@ class _Mender:
             if finding.problem is Problem.STRAY_NODES:
                 self.runner.carry_out(remove(finding.keys, "stray nodes"))
                 return replace(finding, is_mended=True)
+            if finding.problem is Problem.UNMARKED:
+                return self._mark(finding)
             listing = self.scope.survey.chunks.get(finding.chunk_key)
             if listing is None:
                 return self._mend_stray(finding)
@@ -287,6 +299,11 @@ class _Mender:
         except PartsStoreError as error:
             # Somebody is at work there: the rest can be put right nevertheless.
             return _explained(finding, str(error))
+
+    def _mark(self, finding: Finding) -> Finding:
+        if self.runner.carry_out(upkeep.mark(finding.chunk_key, self.rules)):
+            return replace(finding, is_mended=True)
+        return _explained(finding, "its document was changed meanwhile")
 
     def _mend_listed(self, listing: Listing, finding: Finding) -> Finding:
         index = self.scope.arrays[listing.chunk.array].shard_index

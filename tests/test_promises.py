@@ -104,7 +104,10 @@ def test_the_stored_document_has_the_transformer_and_zarr_is_served_one_without(
     assert stored["storage_transformers"] == [{"name": "concat-parts", "configuration": {"parts": parts}}]
     served = json.loads(get(store, "a/zarr.json") or b"")
     assert "storage_transformers" not in served
-    assert {**served, "storage_transformers": stored["storage_transformers"]} == {**stored}
+    assert stored["parts_store"] == {"must_understand": True}
+    lifted = {"storage_transformers": stored["storage_transformers"], "parts_store": stored["parts_store"]}
+    assert {**served, **lifted} == stored
+    assert "parts_store" not in served
     assert store.parts_of("a") == ps.ConcatParts([ps.Part(".header", 64), "", ps.Part(".index", 260)])
 
 

@@ -668,7 +668,7 @@ def test_a_report_says_what_is_damaged_and_what_is_untidy(problem: Problem, is_m
     report = Report((finding(problem, is_mended=is_mended),), 1, 4, 8)
     assert problem.is_damage == (problem in DAMAGE)
     assert report.is_damaged == (problem in DAMAGE and not is_mended)
-    assert report.is_tidy == (is_mended or problem is Problem.UNTAGGED)
+    assert report.is_tidy == (is_mended or problem in (Problem.UNTAGGED, Problem.UNMARKED))
     assert report.counts == {problem.value: 1}
     first, said, last = str(report).splitlines()
     assert first == "1 arrays with parts, 4 chunks, 8 objects"

@@ -19,7 +19,7 @@ from parts_store.backends.files import StoredFile, open_file
 from parts_store.errors import AdoptionError, StoreConfigError, describe
 from parts_store.options import require_count
 from parts_store.plan.document import dump, parse, with_parts
-from parts_store.plan.keys import DOCUMENT, NODES_FOLDER, join
+from parts_store.plan.keys import DOCUMENT, NODES_FOLDER, Placing, join
 from parts_store.plan.references import Reference
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
 from parts_store.stats import Progress
@@ -172,7 +172,7 @@ class _Job:
         return adopted, copied
 
     def _copy(self, array: Chunked) -> tuple[AdoptedArray, int]:
-        document = copies.document_of(array, self.file.location)
+        document = copies.document_of(array, self.file.location, must_understand=self.store.must_understand)
         path = join(self.path, array.header.name)
         result = copies.write(self.store, self.file, array, document, path)
         # Last: the array is there when its chunk is.
@@ -204,7 +204,10 @@ class _Job:
     def _write_chunked(self, array: Chunked) -> AdoptedArray:
         counts = cutting.chunks_of_shard(array.offsets.shape, self.shard_chunks)
         document = cutting.sharded_document(array, counts)
-        path = self._write_document(array, with_parts(document, _PARTS, array.header.name, is_split=True))
+        stored = with_parts(
+            document, _PARTS, array.header.name, placing=Placing.SPLIT, must_understand=self.store.must_understand
+        )
+        path = self._write_document(array, stored)
         shards = list(cutting.shards_of(array, counts))
         self._write_parts(
             [(join(path, shard.relative), [self._refer(shard.start, shard.stop), shard.index]) for shard in shards]

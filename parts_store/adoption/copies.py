@@ -31,12 +31,13 @@ def require_one(description: Description, location: str) -> Chunked:
     raise AdoptionError(location, (("the file", problem),))
 
 
-def document_of(array: Chunked, location: str) -> Document:
+def document_of(array: Chunked, location: str, *, must_understand: bool) -> Document:
     """The document of the array: all of it is one shard, whose main part is the file."""
     suffix = PurePosixPath(location).suffix
     main = Part(suffix if suffix in _SUFFIXES else _SUFFIXES[0])
     parts = ConcatParts([main, Part(".index", size=SHARD_INDEX)])
-    return with_parts(cutting.sharded_document(array, array.offsets.shape), parts, array.header.name)
+    document = cutting.sharded_document(array, array.offsets.shape)
+    return with_parts(document, parts, array.header.name, must_understand=must_understand)
 
 
 def write(

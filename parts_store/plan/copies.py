@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Final
 
 from parts_store.errors import SessionError
-from parts_store.plan.document import Document, dump, is_array, parse, without_placing
+from parts_store.plan import document as documents
+from parts_store.plan.document import Document, dump, is_array, parse
 from parts_store.plan.keys import DOCUMENT, ChunkKeyEncoding, join, split
 from parts_store.plan.steps import Get, Steps, content
 
@@ -76,16 +77,37 @@ def read(keys: Sequence[str]) -> Steps[dict[str, bytes | None]]:
     return {key: content(outcome) for key, outcome in zip(keys, outcomes, strict=True)}
 
 
-def arriving(stored: bytes, *, in_session: bool) -> bytes:
-    """What another store keeps of a stored document: itself, if there is nothing in it that is not for that store."""
+def arriving(stored: bytes, *, in_session: bool, must_understand: bool) -> bytes:
+    """What another store keeps of a stored document: itself, if there is nothing in it that is not for that store.
+
+    With `must_understand`, an array that a plain reader would misread there says that it has to be understood.
+    """
     document = parse(stored)
     if document is None:
         return stored
-    kept = without_placing(document) if is_array(document) else document
+    kept = document
     if in_session:
         # Nobody would keep it up to date there.
         kept = {member: value for member, value in kept.items() if member != _CONSOLIDATED}
-    return stored if len(kept) == len(document) else dump(kept)
+    if is_array(document):
+        kept = documents.arriving(kept, in_session=in_session, must_understand=must_understand)
+    elif isinstance(consolidated := kept.get(_CONSOLIDATED), dict):
+        kept = {**kept, _CONSOLIDATED: _arriving_members(consolidated, must_understand=must_understand)}
+    return stored if kept == document else dump(kept)
+
+
+def _arriving_members(consolidated: Document, *, must_understand: bool) -> Document:
+    """Return consolidated metadata in which every array is as its own document arrives."""
+    members = consolidated.get("metadata")
+    if not isinstance(members, dict):
+        return consolidated
+    arrived = {
+        name: documents.arriving(member, in_session=False, must_understand=must_understand)
+        if isinstance(member, dict) and is_array(member)
+        else member
+        for name, member in members.items()
+    }
+    return {**consolidated, "metadata": arrived}
 
 
 def in_order(keys: Iterable[str], *, nodes_first: bool) -> list[list[str]]:

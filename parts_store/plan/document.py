@@ -25,7 +25,7 @@ from zarr.dtype import UInt64
 from zarr.errors import UnknownCodecError
 from zarr.registry import get_codec_class
 
-from parts_store.errors import PartsConfigError, UnknownTransformerError, describe
+from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
 from parts_store.plan.keys import Chunk, ChunkKeyEncoding, Placing, join
 from parts_store.plan.ranges import Wanted
 from parts_store.plan.spec import NAME, ConcatParts, Part
@@ -39,9 +39,10 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 _EMPTY = np.iinfo(np.uint64).max
-# A member of the stored document that nobody else has to understand: how the array is kept in a session.
+# A member of the stored document. With `must_understand: true` in it, software that does not know it refuses the array.
+# zarr checks storage transformers only where it opens an array by its own path, so without this member it reads an
+# array in parts as fill values, or as damaged chunks, when it opens the group above.
 _MARK = "parts_store"
-_SPLIT = {"must_understand": False, "placing": Placing.SPLIT.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,11 @@ class ArrayRecord:
         return Chunk(key, self.parts, path, self.placing is Placing.SPLIT)
 
     @property
+    def is_safe_for_others(self) -> bool:
+        """Whether software without concat-parts reads the array right, or is told to refuse it."""
+        return has_mark(self.stored) or not needs_mark(self.parts, self.placing)
+
+    @property
     def ends_in_checksum(self) -> bool:
         """Whether the last bytes of every chunk are a checksum of those before."""
         codecs = self.stored.get("codecs")
@@ -182,6 +188,7 @@ def read_array(document: Document, path: str, *, in_session: bool = False) -> Ar
     except PartsConfigError as error:
         raise error.of_array(path) from error
     placing = Placing.BESIDE
+    _require_known_mark(document, path)
     if in_session:
         placing = Placing.SPLIT if is_split(document) else Placing.WHOLE
     return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)), placing)
@@ -193,9 +200,61 @@ def is_split(document: Document) -> bool:
     return isinstance(mark, dict) and mark.get("placing") == Placing.SPLIT.value
 
 
-def without_placing(document: Document) -> Document:
-    """The document as another store may keep it."""
+def _require_known_mark(document: Document, path: str) -> None:
+    """Raise if our member says that it must be understood, and something in it is not."""
+    mark = document.get(_MARK, {})
+    if isinstance(mark, dict) and mark.get("must_understand", True) is False:
+        return
+    is_known = isinstance(mark, dict) and mark.keys() <= {"must_understand", "placing"}
+    if not is_known or mark.get("placing", Placing.SPLIT.value) != Placing.SPLIT.value:
+        expected = f"'must_understand', and 'placing': {Placing.SPLIT.value!r}, and no other members"
+        raise PartsConfigError(_MARK, expected, f"{describe(mark)}, which needs a newer version of parts_store", path)
+
+
+def has_mark(document: Document) -> bool:
+    """Return whether software that does not know this package's member has to refuse the array."""
+    mark = document.get(_MARK)
+    # A member that does not say so has to be understood.
+    return isinstance(mark, dict) and mark.get("must_understand", True) is not False
+
+
+def needs_mark(parts: ConcatParts, placing: Placing) -> bool:
+    """Return whether the object at a chunk's key is not the whole chunk, so that a plain reader would misread it."""
+    if placing is Placing.WHOLE:
+        return False
+    return any(part.key_suffix != "" and part.size != 0 for part in parts.parts)
+
+
+def with_mark(document: Document, parts: ConcatParts, placing: Placing, *, must_understand: bool) -> Document:
+    """Return the document with the member that an array with these parts, placed so, gets."""
+    mark: Document = {}
+    if must_understand and needs_mark(parts, placing):
+        mark["must_understand"] = True
+    if placing is Placing.SPLIT:
+        mark = {"must_understand": False, **mark, "placing": Placing.SPLIT.value}
+    rest = without_mark(document)
+    return {**rest, _MARK: mark} if mark else rest
+
+
+def without_mark(document: Document) -> Document:
+    """Return the document without the member of this package."""
     return {key: value for key, value in document.items() if key != _MARK}
+
+
+def arriving(document: Document, *, in_session: bool, must_understand: bool) -> Document:
+    """Return the document of an array as it is stored when the array is copied into another store.
+
+    A session keeps each chunk of a copied array whole.
+    """
+    try:
+        record = read_array(document, "", in_session=in_session)
+    except PartsStoreError:
+        # The copy of an array that cannot be understood is refused elsewhere, by its path.
+        return document
+    if record is None:
+        return document
+    placing = Placing.WHOLE if in_session else Placing.BESIDE
+    return with_mark(document, record.parts, placing, must_understand=must_understand)
 
 
 def _ndim(shape: object) -> int:
@@ -206,7 +265,14 @@ def _ndim(shape: object) -> int:
 
 def complete(document: Document) -> Document:
     """The document that zarr is served: without the transformer, and with what zarr asks for."""
-    served = {key: value for key, value in without_placing(document).items() if key != "storage_transformers"}
+    if not document.get("storage_transformers"):
+        return _completed(document)
+    return _completed({key: value for key, value in without_mark(document).items() if key != "storage_transformers"})
+
+
+def _completed(document: Document) -> Document:
+    """Return the document with the members that zarr asks for and the specifications' documents leave out."""
+    served = dict(document)
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
     if isinstance(codecs := document.get("codecs"), list):
         served["codecs"] = _complete_codecs(codecs)
@@ -292,17 +358,24 @@ def _is_same(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def with_parts(document: Document, parts: ConcatParts, path: str, *, is_split: bool = False) -> Document:
+def with_parts(
+    document: Document,
+    parts: ConcatParts,
+    path: str,
+    *,
+    placing: Placing = Placing.BESIDE,
+    must_understand: bool = True,
+) -> Document:
     """The document of a new array with these parts, `SHARD_INDEX` resolved."""
     try:
         index = shard_index_of(document)
         resolved = parts.with_shard_index(None if index is None else index.nbytes)
     except PartsConfigError as error:
         raise error.of_array(path) from error
-    if is_split and len(resolved.parts) > 1 and 0 in resolved.sizes:
+    if placing is Placing.SPLIT and len(resolved.parts) > 1 and 0 in resolved.sizes:
         raise PartsConfigError("size", "at least 1, for a session keeps no chunk without bytes", "0", path)
-    mark = {_MARK: _SPLIT} if is_split else {}
-    return {**document, "storage_transformers": [resolved.to_json()], **mark}
+    stored = {**document, "storage_transformers": [resolved.to_json()]}
+    return with_mark(stored, resolved, placing, must_understand=must_understand)
 
 
 def shard_index_of(served: Document) -> ShardIndex | None:

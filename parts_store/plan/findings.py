@@ -53,6 +53,8 @@ class Problem(Enum):
     STRAY_NODES = "stray nodes"
     # No part is tagged: another program wrote it. It is read as it is.
     UNTAGGED = "untagged"
+    # An array whose document does not tell software without concat-parts to refuse it, which would misread it.
+    UNMARKED = "unmarked"
 
     @property
     def is_damage(self) -> bool:

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parts_store.errors import ConcurrentWriteError
+from parts_store.plan import document as documents
 from parts_store.plan import journal, staging, transaction
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.findings import Finding, Listing, Problem, Survey, check, judge, look_again, survey
-from parts_store.plan.keys import Chunk, join
+from parts_store.plan.keys import DOCUMENT, Chunk, join
 from parts_store.plan.locking import lock_folder
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.staging import Registry
-from parts_store.plan.steps import Done, Entry, Found, Get, Head, Steps, get, head, remove
+from parts_store.plan.steps import Done, Entry, Found, Get, Head, Put, Steps, get, head, remove
 from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Version
 from parts_store.plan.writer import WHOSE, Writer
@@ -34,6 +35,7 @@ __all__ = [
     "chunk_beside",
     "discard",
     "look_again",
+    "mark",
     "mend",
     "survey",
 ]
@@ -47,6 +49,8 @@ class Orders:
     drops_incomplete: bool
     # Give all parts of a chunk one tag, if some or all have none: they belong together, the caller says.
     retags: bool
+    # Tell software without concat-parts, in the documents of arrays that it would misread, to refuse them.
+    marks: bool = False
 
     def are_about(self, problem: Problem) -> bool:
         """Whether a repair does anything about a problem."""
@@ -55,6 +59,8 @@ class Orders:
                 return True
             case Problem.UNTAGGED:
                 return self.retags
+            case Problem.UNMARKED:
+                return self.marks
             case Problem.PARTLY_TAGGED:
                 return self.retags or self.drops_incomplete
             case _:
@@ -77,6 +83,24 @@ def mend(listing: Listing, finding: Finding, index: ShardIndex | None, rules: Ru
         case _:
             is_mended = yield from _drop(chunk, index, rules)
     return replace(finding, is_mended=is_mended)
+
+
+def mark(path: str, rules: Rules) -> Steps[bool]:
+    """Add the member that plain readers have to understand to an array's document; return whether it was added.
+
+    Where the store has conditions, a document that is changed meanwhile stays as it is.
+    """
+    key = join(path, DOCUMENT)
+    (outcome,) = yield (Get(key, None, "the document to mark"),)
+    document = documents.parse(bytes(outcome.data)) if isinstance(outcome, Found) else None
+    in_session = rules.means is Means.SESSION
+    record = None if document is None else documents.read_array(document, path, in_session=in_session)
+    if not isinstance(outcome, Found) or record is None:
+        return False
+    marked = documents.with_mark(record.stored, record.parts, record.placing, must_understand=True)
+    condition = outcome.unchanged if rules.means is Means.TAGS and rules.has_conditions else None
+    (written,) = yield (Put(key, documents.dump(marked), None, condition, "the document, marked"),)
+    return isinstance(written, Done)
 
 
 def chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
