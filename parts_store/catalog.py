@@ -40,7 +40,14 @@ class Plain(Enum):
     NO_ARRAY = "no array"
 
 
-type Entry = ArrayRecord | Plain
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """An array without parts whose stored document leaves out members that zarr asks for."""
+
+    stored: Document
+
+
+type Entry = ArrayRecord | Completed | Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ class Catalog:
 
     def learn_plain(self, path: str) -> None:
         """There is an array of Zarr v2, unless one of Zarr v3 is known there."""
-        if not isinstance(self._entries.get(path), ArrayRecord):
+        if not isinstance(self._entries.get(path), ArrayRecord | Completed):
             self._entries[path] = Plain.ARRAY
 
     def expect(self, path: str, stored: bytes) -> None:
@@ -253,32 +260,35 @@ class Catalog:
             self._learn(path, Plain.NO_ARRAY, since)
             return Plain.NO_ARRAY, self._serve_group(path, stored, document)
         try:
-            record = self._read_array(document, path)
+            entry = self._read_array(document, path)
         except PartsStoreError:
             # What was known of it is not true any more, and what is true we do not understand.
             self.forget(path)
             raise
-        self._learn(path, record or Plain.ARRAY, since)
-        return record or Plain.ARRAY, stored if record is None else documents.dump(documents.complete(document))
+        self._learn(path, entry, since)
+        return entry, stored if entry is Plain.ARRAY else documents.dump(documents.complete(document))
 
     def _serve_group(self, path: str, stored: bytes | None, document: Document) -> bytes | None:
         changed = False
         for member_path, member, replace in _consolidated(path, document):
             if not documents.is_array(member):
                 continue
-            record = self._read_array(member, member_path)
+            entry = self._read_array(member, member_path)
             if member_path not in self._entries or member_path in self._hearsay:
                 self._hearsay.add(member_path)
-                self._entries[member_path] = record or Plain.ARRAY
-            if record is not None:
+                self._entries[member_path] = entry
+            if entry is not Plain.ARRAY:
                 replace(documents.complete(member))
                 changed = True
         return documents.dump(document) if changed else stored
 
     # --- documents that zarr writes -------------------------------------------------------------------------------
 
-    def _read_array(self, document: Document, path: str) -> ArrayRecord | None:
-        return documents.read_array(document, path, in_session=self._in_session)
+    def _read_array(self, document: Document, path: str) -> Entry:
+        record = documents.read_array(document, path, in_session=self._in_session)
+        if record is not None:
+            return record
+        return Plain.ARRAY if documents.complete(document) == document else Completed(document)
 
     def accept(self, path: str, written: bytes, creation: Creation) -> Steps[bytes]:
         """What is stored of a document that zarr writes: with the array's transformer, new or put back."""
@@ -294,7 +304,7 @@ class Catalog:
         for member_path, member, replace in _consolidated(path, document):
             if documents.is_array(member) and not member.get("storage_transformers"):
                 entry = yield from self.read(member_path)
-                if isinstance(entry, ArrayRecord):
+                if isinstance(entry, ArrayRecord | Completed):
                     replace(documents.put_back(member, entry.stored))
                     changed = True
         self._set(path, Plain.NO_ARRAY)
@@ -303,10 +313,10 @@ class Catalog:
     def _accept_array(self, path: str, written: bytes, document: Document, creation: Creation) -> Steps[bytes]:
         if document.get("storage_transformers"):
             # Somebody writes the stored form himself.
-            self._set(path, self._read_array(document, path) or Plain.ARRAY)
+            self._set(path, self._read_array(document, path))
             return written
         entry = yield from self.read(path, trust_hearsay=False)
-        if isinstance(entry, ArrayRecord):
+        if isinstance(entry, ArrayRecord | Completed):
             stored = documents.put_back(document, entry.stored)
         elif entry is Plain.NO_ARRAY and (parts := creation.parts_of(path)) is not None:
             placing = Placing.BESIDE
@@ -314,11 +324,21 @@ class Catalog:
                 placing = Placing.SPLIT if creation.is_split else Placing.WHOLE
             must_understand = creation.must_understand
             stored = documents.with_parts(document, parts, path, placing=placing, must_understand=must_understand)
+        elif entry is Plain.ARRAY:
+            stored = yield from self._put_back_plain(path, document)
         else:
-            self._set(path, Plain.ARRAY)
-            return written
-        self._set(path, self._read_array(stored, path) or Plain.ARRAY)
-        return documents.dump(stored)
+            stored = document
+        self._set(path, self._read_array(stored, path))
+        return written if documents.is_same(stored, document) else documents.dump(stored)
+
+    def _put_back_plain(self, path: str, document: Document) -> Steps[Document]:
+        """Return what is stored where zarr writes `document` for an array without parts, whose document is not kept."""
+        (outcome,) = yield (Get(join(path, DOCUMENT), None, "what another writer wrote there"),)
+        stored = content(outcome)
+        before = None if stored is None else documents.parse(stored)
+        if before is None or not documents.is_array(before) or before.get("storage_transformers"):
+            return document
+        return documents.put_back(document, before)
 
     def _set(self, path: str, entry: Entry) -> None:
         """What is about to be true of a path, by our own doing."""
@@ -329,7 +349,7 @@ class Catalog:
 
 def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
     """Whose the key is, if it is this array's."""
-    if entry is Plain.ARRAY:
+    if entry is Plain.ARRAY or isinstance(entry, Completed):
         return Other()
     if not isinstance(entry, ArrayRecord):
         return None

@@ -22,7 +22,6 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 from zarr.dtype import UInt64
-from zarr.errors import UnknownCodecError
 from zarr.registry import get_codec_class
 
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
@@ -317,7 +316,8 @@ def _codec_class(codec: object) -> type | None:
         return None
     try:
         return get_codec_class(name)
-    except UnknownCodecError:
+    # Unknown, or from a package that cannot be imported: zarr says so when it opens the array.
+    except Exception:
         return None
 
 
@@ -344,16 +344,16 @@ def put_back(new: Document, stored: Document) -> Document:
         if key == "storage_transformers" or key not in before:
             result[key] = value
         elif key in new:
-            result[key] = value if _is_same(new[key], before[key]) else new[key]
+            result[key] = value if is_same(new[key], before[key]) else new[key]
     added = {
         key: value
         for key, value in new.items()
-        if key not in stored and not (key in before and _is_same(value, before[key]))
+        if key not in stored and not (key in before and is_same(value, before[key]))
     }
     return result | added
 
 
-def _is_same(one: object, other: object) -> bool:
+def is_same(one: object, other: object) -> bool:
     """Whether two values are the same in JSON: true is not 1 there, nor 1 the same as 1.0."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 

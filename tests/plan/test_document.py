@@ -241,7 +241,6 @@ def test_a_fill_value_of_text_that_is_left_out_is_empty() -> None:
         encode(plain()),
         json.dumps(plain(), indent=7).encode(),
         encode(plain(storage_transformers=[])),
-        encode(plain(codecs=[{"name": "zstd"}])),
         encode(plain(zarr_format=2, storage_transformers=[{"name": "x"}])),
         encode({"zarr_format": 3, "node_type": "group", "attributes": {}}),
         encode({"zarr_format": 3, "node_type": "group", "consolidated_metadata": None}),
