@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 import zarr
 from zarr.core.buffer import cpu, default_buffer_prototype
+from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
 from zarr.storage._utils import normalize_path
 
@@ -148,9 +149,12 @@ class _Job:
     def _is_there(self, path: str) -> bool:
         return sync(self.store.exists(join(path, DOCUMENT)))
 
-    def _is_array(self, path: str) -> bool:
+    def _document(self, path: str) -> Json | None:
         data = sync(self.store.get(join(path, DOCUMENT), default_buffer_prototype()))
-        document = None if data is None else parse(data.to_bytes())
+        return None if data is None else parse(data.to_bytes())
+
+    def _is_array(self, path: str) -> bool:
+        document = self._document(path)
         return document is not None and document.get("node_type") == "array"
 
     def write(
@@ -180,10 +184,20 @@ class _Job:
         return result
 
     def _write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        # With the groups above it. zarr would create these again for each group below, whose parents come before it.
+        zarr.open_group(self.store, path=self.path, mode="a", zarr_format=3)
         for name, attributes in groups.items():
-            group = zarr.open_group(self.store, path=self._place(name), mode="a", zarr_format=3)
-            if attributes:
-                group.update_attributes(dict(attributes))
+            self._write_group(self._place(name), attributes)
+
+    def _write_group(self, path: str, attributes: Mapping[str, Any]) -> None:
+        """Create a group, or add the attributes to those of the group that is there."""
+        found = self._document(path)
+        if found is not None and not attributes:
+            return
+        metadata = GroupMetadata() if found is None else GroupMetadata.from_dict(found)
+        metadata = replace(metadata, attributes={**metadata.attributes, **attributes})
+        document = metadata.to_buffer_dict(default_buffer_prototype())[DOCUMENT]
+        sync(self.store.set(join(path, DOCUMENT), document))
 
     def _write(self, array: Array) -> AdoptedArray:
         match array:
