@@ -346,7 +346,7 @@ class PartsArray:
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """The array that `to_json` wrote: an object, or its text."""
-        references, parts = jsons.array_from_json(jsons.parse(data, "array"), "array")
+        references, parts = jsons.plan_array(jsons.parse(data, "array"), "array", jsons.Budget()).build()
         return cls(references.metadata, references.manifests, parts=parts)
 
     def to_kerchunk(self) -> jsons.Json:

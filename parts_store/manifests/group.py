@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, override
 
 from virtualizarr.manifests import ManifestGroup
@@ -186,22 +187,17 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """The group that `to_json` wrote: an object, or its text."""
-        return cls._from_json(jsons.parse(data, "group"), "group", 0)
+        # Of a document that is too large, no array takes memory.
+        return cls._build(_plan(jsons.parse(data, "group"), "group", 0, jsons.Budget()))
 
     @classmethod
-    def _from_json(cls, data: dict[str, Any], where: str, depth: int) -> Self:
-        if depth > _MAX_DEPTH:
-            raise ManifestError(where, f"at most {_MAX_DEPTH} groups in one another", "more")
-        arrays, groups = {}, {}
-        for name, each in jsons.require_object(data.get("arrays", {}), f"{where}, arrays").items():
-            inside = f"{where}, array {describe(name)}"
-            references, parts = jsons.array_from_json(jsons.require_object(each, inside), inside)
+    def _build(cls, planned: "_PlannedGroup") -> Self:
+        arrays = {}
+        for name, each in planned.arrays.items():
+            references, parts = each.build()
             arrays[name] = PartsArray(references.metadata, references.manifests, parts=parts)
-        for name, each in jsons.require_object(data.get("groups", {}), f"{where}, groups").items():
-            inside = f"{where}, group {describe(name)}"
-            groups[name] = cls._from_json(jsons.require_object(each, inside), inside, depth + 1)
-        attributes = jsons.require_object(data.get("attributes", {}), f"{where}, attributes")
-        return cls(arrays, groups, attributes)
+        groups = {name: cls._build(each) for name, each in planned.groups.items()}
+        return cls(arrays, groups, planned.attributes)
 
     def to_kerchunk(self) -> dict[str, Any]:
         """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file."""
@@ -225,3 +221,27 @@ def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> di
             found_type = f"an object of type {type(member).__name__}"
             raise ManifestError(f"{what}, {name!r}", f"a {kind.__name__}", found_type)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedGroup:
+    """A group that JSON describes, before memory is taken for the chunks of its arrays."""
+
+    arrays: dict[str, jsons.PlannedArray]
+    groups: "dict[str, _PlannedGroup]"
+    attributes: dict[str, Any]
+
+
+def _plan(data: dict[str, Any], where: str, depth: int, budget: jsons.Budget) -> _PlannedGroup:
+    """Return the group that JSON describes, checked but for the chunks; `budget` is for the whole document."""
+    if depth > _MAX_DEPTH:
+        raise ManifestError(where, f"at most {_MAX_DEPTH} groups in one another", "more")
+    arrays, groups = {}, {}
+    for name, each in jsons.require_object(data.get("arrays", {}), f"{where}, arrays").items():
+        inside = f"{where}, array {describe(name)}"
+        arrays[name] = jsons.plan_array(jsons.require_object(each, inside), inside, budget)
+    for name, each in jsons.require_object(data.get("groups", {}), f"{where}, groups").items():
+        inside = f"{where}, group {describe(name)}"
+        groups[name] = _plan(jsons.require_object(each, inside), inside, depth + 1, budget)
+    attributes = jsons.require_object(data.get("attributes", {}), f"{where}, attributes")
+    return _PlannedGroup(arrays, groups, attributes)

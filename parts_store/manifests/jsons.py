@@ -11,9 +11,13 @@ A chunk has as many entries as there are parts; null is for a part that never ha
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import unquote
+
+from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from parts_store.errors import ManifestError, describe
 from parts_store.manifests.entries import Columns, Piece, key_of, parse_data, parse_key, parse_reference
@@ -23,7 +27,7 @@ from parts_store.plan.spec import ConcatParts, Part
 
 VERSION: Final = 1
 _MARK: Final = "parts_store_manifest"
-# So many chunks, times parts, are in memory before one of them is read: 2 GB.
+# So many chunks, times parts, of all arrays of a document together, are in memory before one of them is read: 2 GB.
 _MAX_ENTRIES: Final = 2**26
 
 type Json = dict[str, Any]
@@ -77,8 +81,42 @@ def _entry(piece: Piece | None) -> Any:
     return [piece.location, piece.span.start, piece.nbytes]
 
 
-def array_from_json(data: Json, where: str) -> tuple[References, ConcatParts | None]:
-    """The array that JSON describes; nothing is taken for granted of it."""
+@dataclass(slots=True)
+class Budget:
+    """How many parts of chunks the arrays of one document may still have."""
+
+    left: int = _MAX_ENTRIES
+
+    def take(self, count: int, grid: tuple[int, ...], where: str) -> None:
+        """Count an array with so many parts; raise `ManifestError` if the document has too many with it."""
+        # Each part takes some memory also where there are no chunks.
+        self.left -= max(count, count * math.prod(grid))
+        if self.left < 0:
+            expected = f"at most {_MAX_ENTRIES} parts of chunks in one document"
+            raise ManifestError(where, expected, f"more, with {count} parts on a grid of {grid}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedArray:
+    """An array that JSON describes, before memory is taken for its chunks."""
+
+    metadata: ArrayV3Metadata
+    parts: ConcatParts | None
+    count: int
+    chunks: Json
+    where: str
+
+    def build(self) -> tuple[References, ConcatParts | None]:
+        """Return the array, with all of its chunks."""
+        grid = grid_of(self.metadata)
+        columns = [Columns.empty(grid) for _ in range(self.count)]
+        for key, values in self.chunks.items():
+            _put_chunk(columns, grid, key, values, f"{self.where}, chunk {describe(key)}")
+        return References.checked(self.metadata, [each.manifest() for each in columns]), self.parts
+
+
+def plan_array(data: Json, where: str, budget: Budget) -> PlannedArray:
+    """Return the array that JSON describes, checked but for its chunks; nothing is taken for granted of it."""
     metadata, _ = parse_metadata(require_object(data.get("metadata"), f"{where}, metadata"))
     declared = data.get("parts")
     if declared is not None and not isinstance(declared, list):
@@ -87,16 +125,8 @@ def array_from_json(data: Json, where: str) -> tuple[References, ConcatParts | N
     count = data.get("number_of_parts")
     if type(count) is not int or count < 1:
         raise ManifestError(f"{where}, number_of_parts", "an integer from 1", describe(count))
-    grid = grid_of(metadata)
-    entries = count
-    for length in grid:
-        entries *= length
-        if entries > _MAX_ENTRIES:
-            raise ManifestError(where, f"at most {_MAX_ENTRIES} parts of chunks", f"{count} parts on a grid of {grid}")
-    columns = [Columns.empty(grid) for _ in range(count)]
-    for key, values in require_object(data.get("chunks"), f"{where}, chunks").items():
-        _put_chunk(columns, grid, key, values, f"{where}, chunk {describe(key)}")
-    return References.checked(metadata, [each.manifest() for each in columns]), parts
+    budget.take(count, grid_of(metadata), where)
+    return PlannedArray(metadata, parts, count, require_object(data.get("chunks"), f"{where}, chunks"), where)
 
 
 def _put_chunk(columns: list[Columns], grid: tuple[int, ...], key: str, values: object, where: str) -> None:

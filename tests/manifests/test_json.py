@@ -82,6 +82,29 @@ def test_a_huge_grid_is_refused_before_memory_is_taken_for_it() -> None:
         PartsArray.from_json(document)
 
 
+def test_the_arrays_of_a_document_together_are_refused_before_memory_is_taken_for_them() -> None:
+    document = example().to_json()
+    array = document["arrays"]["a"]
+    # Each is half of what a document may have, and by itself allowed: a gigabyte.
+    size = 2**25 // array["number_of_parts"]
+    half = array | {"metadata": array["metadata"] | {"shape": [size * 2, 3]}, "chunks": {}}
+    inner = document | {"arrays": {"c": half}, "groups": {}}
+    with pytest.raises(ManifestError, match=r"array 'c'.*at most 67108864 parts of chunks in one document"):
+        PartsGroup.from_json(document | {"arrays": {"a": half, "b": half}, "groups": {"g": inner}})
+
+
+@pytest.mark.parametrize("shape", [[], [0, 0], [0, 2**60]])
+def test_a_huge_number_of_parts_is_refused_also_where_there_are_no_chunks(shape: list[int]) -> None:
+    document = example().to_json()["arrays"]["a"] | {"parts_store_manifest": 1, "number_of_parts": 2**40, "chunks": {}}
+    metadata = document["metadata"] | {"shape": shape}
+    if not shape:
+        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": []}}
+        metadata["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        metadata.pop("dimension_names", None)
+    with pytest.raises(ManifestError, match="at most"):
+        PartsArray.from_json(document | {"metadata": metadata})
+
+
 def _places(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [at]
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
