@@ -41,13 +41,13 @@ class Plain(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
-    """An array without parts whose stored document leaves out members that zarr asks for."""
+class PlainArray:
+    """An array without parts, and its stored document: what zarr does not change of it stays as its writer wrote it."""
 
-    stored: Document
+    stored: bytes
 
 
-type Entry = ArrayRecord | Completed | Plain
+type Entry = ArrayRecord | PlainArray | Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,11 @@ class Catalog:
 
     def lasting(self) -> dict[str, Entry]:
         """What is worth taking along into another process: arrays, with and without parts."""
-        return {path: entry for path, entry in self._entries.copy().items() if entry is not Plain.NO_ARRAY}
+        return {
+            path: Plain.ARRAY if isinstance(entry, PlainArray) and _incomplete(entry) is None else entry
+            for path, entry in self._entries.copy().items()
+            if entry is not Plain.NO_ARRAY
+        }
 
     def forget(self, path: str) -> None:
         """Know nothing more of what is at a path."""
@@ -145,7 +149,7 @@ class Catalog:
 
     def learn_plain(self, path: str) -> None:
         """There is an array of Zarr v2, unless one of Zarr v3 is known there."""
-        if not isinstance(self._entries.get(path), ArrayRecord | Completed):
+        if not isinstance(self._entries.get(path), ArrayRecord | PlainArray):
             self._entries[path] = Plain.ARRAY
 
     def expect(self, path: str, stored: bytes) -> None:
@@ -260,35 +264,38 @@ class Catalog:
             self._learn(path, Plain.NO_ARRAY, since)
             return Plain.NO_ARRAY, self._serve_group(path, stored, document)
         try:
-            entry = self._read_array(document, path)
+            entry = self._read_array(document, path, stored)
         except PartsStoreError:
             # What was known of it is not true any more, and what is true we do not understand.
             self.forget(path)
             raise
         self._learn(path, entry, since)
-        return entry, stored if entry is Plain.ARRAY else documents.dump(documents.complete(document))
+        served = documents.complete(document)
+        return entry, stored if served == document else documents.dump(served)
 
     def _serve_group(self, path: str, stored: bytes | None, document: Document) -> bytes | None:
         changed = False
         for member_path, member, replace in _consolidated(path, document):
             if not documents.is_array(member):
                 continue
-            entry = self._read_array(member, member_path)
+            served = documents.complete(member)
+            entry = self._read_array(member, member_path, None if served == member else documents.dump(member))
             if member_path not in self._entries or member_path in self._hearsay:
                 self._hearsay.add(member_path)
                 self._entries[member_path] = entry
-            if entry is not Plain.ARRAY:
-                replace(documents.complete(member))
+            if served != member:
+                replace(served)
                 changed = True
         return documents.dump(document) if changed else stored
 
     # --- documents that zarr writes -------------------------------------------------------------------------------
 
-    def _read_array(self, document: Document, path: str) -> Entry:
+    def _read_array(self, document: Document, path: str, stored: bytes | None) -> Entry:
+        """What is known of an array by its document; `stored` is kept of one without parts, unless None."""
         record = documents.read_array(document, path, in_session=self._in_session)
         if record is not None:
             return record
-        return Plain.ARRAY if documents.complete(document) == document else Completed(document)
+        return Plain.ARRAY if stored is None else PlainArray(stored)
 
     def accept(self, path: str, written: bytes, creation: Creation) -> Steps[bytes]:
         """What is stored of a document that zarr writes: with the array's transformer, new or put back."""
@@ -304,8 +311,8 @@ class Catalog:
         for member_path, member, replace in _consolidated(path, document):
             if documents.is_array(member) and not member.get("storage_transformers"):
                 entry = yield from self.read(member_path)
-                if isinstance(entry, ArrayRecord | Completed):
-                    replace(documents.put_back(member, entry.stored))
+                if (before := _incomplete(entry)) is not None:
+                    replace(documents.put_back(member, before))
                     changed = True
         self._set(path, Plain.NO_ARRAY)
         return documents.dump(document) if changed else written
@@ -313,10 +320,10 @@ class Catalog:
     def _accept_array(self, path: str, written: bytes, document: Document, creation: Creation) -> Steps[bytes]:
         if document.get("storage_transformers"):
             # Somebody writes the stored form himself.
-            self._set(path, self._read_array(document, path))
+            self._set(path, self._read_array(document, path, written))
             return written
         entry = yield from self.read(path, trust_hearsay=False)
-        if isinstance(entry, ArrayRecord | Completed):
+        if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
         elif entry is Plain.NO_ARRAY and (parts := creation.parts_of(path)) is not None:
             placing = Placing.BESIDE
@@ -324,21 +331,13 @@ class Catalog:
                 placing = Placing.SPLIT if creation.is_split else Placing.WHOLE
             must_understand = creation.must_understand
             stored = documents.with_parts(document, parts, path, placing=placing, must_understand=must_understand)
-        elif entry is Plain.ARRAY:
-            stored = yield from self._put_back_plain(path, document)
+        elif isinstance(entry, PlainArray) and (before := documents.parse(entry.stored)) is not None:
+            stored = documents.put_back(document, before)
         else:
             stored = document
-        self._set(path, self._read_array(stored, path))
-        return written if documents.is_same(stored, document) else documents.dump(stored)
-
-    def _put_back_plain(self, path: str, document: Document) -> Steps[Document]:
-        """Return what is stored where zarr writes `document` for an array without parts, whose document is not kept."""
-        (outcome,) = yield (Get(join(path, DOCUMENT), None, "what another writer wrote there"),)
-        stored = content(outcome)
-        before = None if stored is None else documents.parse(stored)
-        if before is None or not documents.is_array(before) or before.get("storage_transformers"):
-            return document
-        return documents.put_back(document, before)
+        kept = written if documents.is_same(stored, document) else documents.dump(stored)
+        self._set(path, self._read_array(stored, path, kept))
+        return kept
 
     def _set(self, path: str, entry: Entry) -> None:
         """What is about to be true of a path, by our own doing."""
@@ -347,9 +346,17 @@ class Catalog:
         self._hearsay.discard(path)
 
 
+def _incomplete(entry: Entry) -> Document | None:
+    """The stored document of an array, if zarr is served another one."""
+    if isinstance(entry, ArrayRecord):
+        return entry.stored
+    document = documents.parse(entry.stored) if isinstance(entry, PlainArray) else None
+    return document if document is not None and documents.complete(document) != document else None
+
+
 def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
     """Whose the key is, if it is this array's."""
-    if entry is Plain.ARRAY or isinstance(entry, Completed):
+    if entry is Plain.ARRAY or isinstance(entry, PlainArray):
         return Other()
     if not isinstance(entry, ArrayRecord):
         return None

@@ -3,6 +3,8 @@
 import base64
 import gzip
 import io
+import json
+import pickle
 import struct
 from pathlib import Path
 
@@ -206,3 +208,12 @@ def test_the_third_example_writes_blocks_of_n5(kind: str, tmp_path: Path) -> Non
     assert stored[:12] == n5_block(values)[:12] == base64.b64decode("AAAAAgAAAEAAAABA")
     assert unzstd(stored[12:]) == values.astype(">u2").tobytes()
     require_document_kept(place, THIRD_EXAMPLE)
+
+
+def test_a_pickled_array_keeps_the_document_as_it_is_printed(tmp_path: Path) -> None:
+    place = Place.new("disk", tmp_path)
+    text = around(SECOND_EXAMPLE)
+    place.put("a/zarr.json", text.encode())
+    array = pickle.loads(pickle.dumps(opened(place, mode="r+")))
+    array.attrs["units"] = "m"
+    assert json.loads(place.get("a/zarr.json")) == json.loads(text) | {"attributes": {"units": "m"}}
