@@ -128,3 +128,28 @@ def test_a_range_beyond_an_object_of_s3_is_an_error(bucket: Bucket) -> None:
     assert good.load(registry(bucket)).tobytes() == b"abcd"
     with pytest.raises(LocationError, match="registered store"):
         good.load({f"s3://{bucket.name}": bucket.store("data")})
+
+
+def test_objects_of_s3_that_are_changed_after_the_manifest_are_refused(bucket: Bucket) -> None:
+    store = ps.PartsStore(bucket.store("data/set"))
+    create(store)
+    array = store.manifest("a")
+    loose = PartsArray.from_json(array.to_json())
+    etags = {f"s3://{bucket.name}/{each['path']}": each["e_tag"] for batch in bucket.store().list() for each in batch}
+    assert loose.checksums == {path: etag for path, etag in etags.items() if not path.endswith("zarr.json")}
+    session = repository(bucket).writable_session("main")
+    array.to_icechunk(session, path="a")
+    kept = ps.PartsStore.from_session(session)
+    again = kept.manifest("a")
+    assert np.array_equal(again.load(registry(bucket)), VALUES)
+    assert set(again.checksums) == set(array.checksums)
+    zarr.open_array(store, path="a", mode="r+")[8:, 8:] = 0
+    zarr.open_array(store, path="a", mode="r+")[8:, 8:] = VALUES[::-1, ::-1][8:, 8:]
+    for refused in (array, loose.with_registry(registry(bucket)), loose.with_registry(registry(bucket))[8:]):
+        with pytest.raises(LocationError, match=r"c/1/1.*the file was changed: expected the ETag"):
+            np.asarray(refused)
+    assert np.array_equal(loose[:8].load(registry(bucket)), VALUES[:8])
+    with pytest.raises(SessionError, match="changed"):
+        zarr.open_array(kept, path="a", mode="r")[:]
+    with pytest.raises(LocationError, match=r"c/1/1.*changed"):
+        kept.manifest("a")

@@ -370,17 +370,21 @@ class PartsStore(Store):
             self._check_writable()
         return self.carry_out(self._operations.check())
 
-    def manifest(self, path: str, *, native_chunks_prefix: str | None = None) -> "PartsArray":
+    def manifest(self, path: str, *, native_chunks_prefix: str | None = None, check: bool = True) -> "PartsArray":
         """The array at a path as references to what it is stored in; extra `virtual`.
 
         From one listing: a part is an object, or what an Icechunk session says where its chunk is. What is in memory
         alone, or inline in a session, is in the manifest. Chunks that Icechunk keeps itself have names only below
         `native_chunks_prefix`, the URL of the repository's folder `chunks`.
+
+        Files that are changed afterwards are not read. Icechunk does not tell the checksums that it keeps of the files
+        that a session refers to, so it is asked, with a request of one byte for each reference, whether it would read
+        them; with `check=False` it is not asked, and changes of these files go unnoticed.
         """
         # Only who asks for it needs VirtualiZarr.
         from parts_store.manifests.stored import manifest_of  # noqa: PLC0415
 
-        return manifest_of(self, path.strip("/"), native_chunks_prefix)
+        return manifest_of(self, path.strip("/"), native_chunks_prefix, check=check)
 
     def carry_out[T](self, steps: Steps[T]) -> T:
         """Carry out steps against the objects of this store, without an event loop."""

@@ -1,6 +1,7 @@
 """PartsArray: an array whose chunks are lists of ranges of files, which numpy and xarray take for an array."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.manifests import jsons, loading
+from parts_store.manifests.checksums import Checksums, conflicting, parse_checksums
 from parts_store.manifests.entries import Columns, key_of
 from parts_store.manifests.fetching import (
     DEFAULT_COALESCED,
@@ -41,6 +43,9 @@ class PartsArray:
     parts
         What the parts are called where the array is stored, and their sizes. If None, that of most bytes has no suffix,
         and the others are `.part0` and so on.
+    checksums
+        By the URLs of files, where they are known: the ETag, or a time after which the file must not have been
+        modified. A file that was changed since is not read.
 
     Raises
     ------
@@ -56,9 +61,10 @@ class PartsArray:
         manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
         *,
         parts: PartsLike | None = None,
+        checksums: Checksums | None = None,
     ) -> None:
         parsed, declared = parse_metadata(metadata)
-        self._references = References.checked(parsed, manifests)
+        self._references = References.checked(parsed, manifests, parse_checksums(checksums))
         self._parts = declared if parts is None else ConcatParts.parse(parts)
         self._registries: Registries = ()
         require_parts(self._references, self._parts)
@@ -66,7 +72,7 @@ class PartsArray:
     @classmethod
     def of(cls, references: References, parts: ConcatParts | None, registries: Registries) -> "PartsArray":
         """The array of these references, bound to registries."""
-        array = cls(references.metadata, references.manifests, parts=parts)
+        array = cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
         array._registries = registries
         return array
 
@@ -86,6 +92,11 @@ class PartsArray:
     def manifests(self) -> tuple[ChunkManifest, ...]:
         """The manifest of each part."""
         return self._references.manifests
+
+    @property
+    def checksums(self) -> dict[str, str | datetime]:
+        """The checksums of the files, by their URLs, where they are known: ETags, or times."""
+        return {**self._references.checksums}
 
     @property
     def parts(self) -> ConcatParts:
@@ -183,17 +194,21 @@ class PartsArray:
         for one, another in pairs:
             # As an array also where there is no axis: VirtualiZarr writes into what it compares.
             same &= np.asarray(_elementwise(Columns.of(one), Columns.of(another)))
+        for changed in conflicting(mine.checksums, theirs.checksums):
+            for columns in mine.columns():
+                same &= np.asarray(columns.paths != changed)
         for axis, chunk in enumerate(mine.chunk_shape):
             same = np.repeat(same, chunk, axis=axis)
         return same[tuple(slice(0, length) for length in self.shape)]
 
     def is_same(self, other: object) -> bool:
-        """Whether another has the same metadata, parts and references."""
+        """Whether another has the same metadata, parts, references and checksums."""
         return (
             isinstance(other, PartsArray)
             and self.metadata.to_dict() == other.metadata.to_dict()
             and self._parts == other.declared_parts
             and self.dict() == other.dict()
+            and self.checksums == other.checksums
         )
 
     # --- other arrays ---------------------------------------------------------------------------------------------
@@ -206,7 +221,7 @@ class PartsArray:
         return PartsArray(array.metadata, [array.manifest])
 
     def to_manifest_array(self) -> ManifestArray:
-        """The same array as VirtualiZarr's, if its chunks have one part."""
+        """The same array as VirtualiZarr's, if its chunks have one part; it has no checksums of files."""
         if len(self.manifests) != 1:
             raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.manifests)} parts")
         return ManifestArray(metadata=self.metadata, chunkmanifest=self.manifests[0])
@@ -229,7 +244,7 @@ class PartsArray:
         references = self._references
         if self._parts is not None and any(size == 0 for size in self._parts.sizes):
             with_bytes = [each for each, size in zip(self.manifests, self._parts.sizes, strict=True) if size != 0]
-            references = References(self.metadata, tuple(with_bytes or self.manifests[:1]))
+            references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
         return PartsArray.of(join_chunks(references, count, axis), None, self._registries)
 
     def join(self, axis: int = 0) -> "PartsArray":
@@ -276,7 +291,8 @@ class PartsArray:
         Raises
         ------
         LocationError
-            If a file is in no registered store, cannot be read, or is shorter than a reference says.
+            If a file is in no registered store, cannot be read, is shorter than a reference says, or was changed since
+            its checksum was taken.
         """
         knobs = Knobs(coalesce_gap, coalesced_nbytes, concurrency)
         return loading.load(self._references, self.registries_for(registry), knobs)
@@ -347,10 +363,13 @@ class PartsArray:
     def from_json(cls, data: Any) -> Self:
         """The array that `to_json` wrote: an object, or its text."""
         references, parts = jsons.plan_array(jsons.parse(data, "array"), "array", jsons.Budget()).build()
-        return cls(references.metadata, references.manifests, parts=parts)
+        return cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
 
     def to_kerchunk(self) -> jsons.Json:
-        """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file."""
+        """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file.
+
+        They have no checksums of files.
+        """
         return jsons.kerchunk(jsons.array_to_kerchunk(self._references, ""))
 
 

@@ -3,13 +3,17 @@
 VirtualiZarr combines the manifests, part by part; here is decided what may be combined, and on which axis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from virtualizarr.manifests import array_api
 
-from parts_store.errors import ManifestError
+from parts_store.errors import ManifestError, describe
+from parts_store.manifests.checksums import Checksums
+from parts_store.manifests.entries import Checksum
+from parts_store.manifests.fetching import shown
 from parts_store.manifests.references import References, as_refusals, combined, document_of
 
 
@@ -31,6 +35,23 @@ def require_alike(arrays: Sequence[References], subject: str) -> None:
         raise ManifestError(subject, expected, ", ".join(map(str, fill_values)))
 
 
+def merge_checksums(many: Iterable[Checksums], subject: str) -> Checksums:
+    """Return the checksums of arrays that become one; raise `ManifestError` if a file has two that differ.
+
+    Of two times the earlier one counts: a file that was not modified after it is as both arrays know it.
+    """
+    merged: dict[str, Checksum] = {}
+    for checksums in many:
+        for location, checksum in checksums.items():
+            known = merged.setdefault(location, checksum)
+            if isinstance(known, datetime) and isinstance(checksum, datetime):
+                merged[location] = min(known, checksum)
+            elif known != checksum:
+                expected = f"one checksum of {shown(location)!r}, found {describe(str(known))} in another array"
+                raise ManifestError(subject, expected, describe(str(checksum)))
+    return merged
+
+
 def concatenate(arrays: Sequence[References], axis: int) -> References:
     """The arrays, one after the other along an axis. Only the last may end within a chunk."""
     subject = "concatenate"
@@ -41,7 +62,9 @@ def concatenate(arrays: Sequence[References], axis: int) -> References:
             array_api.concatenate([each.manifest_array(part) for each in arrays], axis=axis)
             for part in range(len(arrays[0].manifests))
         ]
-    return combined(parts, arrays[0].metadata.dimension_names)
+    return combined(
+        parts, arrays[0].metadata.dimension_names, merge_checksums([each.checksums for each in arrays], subject)
+    )
 
 
 def stack(arrays: Sequence[References], axis: int) -> References:
@@ -56,7 +79,8 @@ def stack(arrays: Sequence[References], axis: int) -> References:
             for part in range(len(arrays[0].manifests))
         ]
     names = arrays[0].metadata.dimension_names
-    return combined(parts, None if names is None else [*names[:axis], None, *names[axis:]])
+    checksums = merge_checksums([each.checksums for each in arrays], subject)
+    return combined(parts, None if names is None else [*names[:axis], None, *names[axis:]], checksums)
 
 
 def expand_dims(array: References, axes: Sequence[int]) -> References:
@@ -86,4 +110,4 @@ def broadcast_to(array: References, shape: tuple[int, ...]) -> References:
             array_api.broadcast_to(array.manifest_array(part), tuple(shape)) for part in range(len(array.manifests))
         ]
     names = array.metadata.dimension_names
-    return combined(parts, None if names is None else [*[None] * added, *names])
+    return combined(parts, None if names is None else [*[None] * added, *names], array.checksums)

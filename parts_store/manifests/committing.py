@@ -56,7 +56,7 @@ def _plan(path: str, array: PartsArray) -> Writing:
     """The array, with chunk keys that a session can keep."""
     encoding = DefaultChunkKeyEncoding(separator="/")
     metadata = dataclasses.replace(array.metadata, chunk_key_encoding=encoding)
-    references = References(metadata, array.manifests)
+    references = References(metadata, array.manifests, array.checksums)
     if array.declared_parts is None and len(array.manifests) == 1:
         parts = None
     else:
@@ -142,5 +142,5 @@ async def _write_array(store: PartsStore, array: Writing) -> None:
 
 def _value(piece: Piece) -> Reference | bytes:
     if isinstance(piece, FileRange):
-        return Reference(to_url(piece.location), offset=piece.span.start, length=piece.nbytes)
+        return Reference(to_url(piece.location), piece.span.start, piece.nbytes, piece.checksum)
     return piece

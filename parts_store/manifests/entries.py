@@ -6,6 +6,7 @@ Knows where bytes are said to be, and whether that makes sense. Reads nothing.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 import numpy as np
@@ -26,12 +27,17 @@ _KEY = re.compile(r"(?:c[./])?(?:0|[1-9][0-9]{0,18})(?:[./](?:0|[1-9][0-9]{0,18}
 _REFERENCE = frozenset({"path", "offset", "length"})
 
 
+type Checksum = str | datetime
+"""By what a file is known that was changed: its ETag, or a time after which it must not have been modified."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileRange:
     """Bytes of a file, by its URL."""
 
     location: str
     span: Span
+    checksum: Checksum | None = None
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 from obspec_utils.registry import ObjectStoreRegistry
 
 from parts_store.errors import LocationError, StoreConfigError
+from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange, Piece
 from parts_store.manifests.planning import FetchPlan
 from parts_store.options import require_count
@@ -148,7 +149,10 @@ async def fetch(ranges: Sequence[FileRange], registries: Registries, concurrency
 async def _fetch_one(wanted: FileRange, store: Any, key: str) -> memoryview:
     start, stop = wanted.span.start, wanted.span.stop
     try:
-        data = memoryview(await store.get_range_async(key, start=start, end=stop)).cast("B")
+        found = await _get(wanted, store, key)
+        data = memoryview(found).cast("B")
+    except LocationError:
+        raise
     except Exception as error:
         problem = f"bytes {start} to {stop} could not be read: {type(error).__name__}"
         raise LocationError(shown(wanted.location), problem) from error
@@ -157,6 +161,18 @@ async def _fetch_one(wanted: FileRange, store: Any, key: str) -> memoryview:
         problem = f"expected {stop - start} bytes from {start}, found {data.nbytes}: the file ends before"
         raise LocationError(shown(wanted.location), problem)
     return data
+
+
+async def _get(wanted: FileRange, store: Any, key: str) -> Any:
+    """Return bytes of a file; raise `LocationError` if it is another one than its reference knows."""
+    start, stop = wanted.span.start, wanted.span.stop
+    if wanted.checksum is None:
+        return await store.get_range_async(key, start=start, end=stop)
+    # What identifies the file comes with the bytes, so that both are of one version of it.
+    answer = await store.get_async(key, options={"range": (start, stop)})
+    if (problem := change_of(wanted, answer.meta)) is not None:
+        raise LocationError(shown(wanted.location), problem)
+    return await answer.buffer_async()
 
 
 async def read_pieces(

@@ -130,7 +130,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         )
 
     def to_manifest_group(self) -> ManifestGroup:
-        """The same group as VirtualiZarr's, if the chunks of all arrays have one part."""
+        """The same group as VirtualiZarr's, if the chunks of all arrays have one part; without checksums of files."""
         return ManifestGroup(
             arrays={name: each.to_manifest_array() for name, each in self._arrays.items()},
             groups={name: each.to_manifest_group() for name, each in self._groups.items()},
@@ -195,7 +195,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         arrays = {}
         for name, each in planned.arrays.items():
             references, parts = each.build()
-            arrays[name] = PartsArray(references.metadata, references.manifests, parts=parts)
+            arrays[name] = PartsArray.of(references, parts, ())
         groups = {name: cls._build(each) for name, each in planned.groups.items()}
         return cls(arrays, groups, planned.attributes)
 

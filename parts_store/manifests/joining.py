@@ -34,7 +34,7 @@ def join_chunks(array: References, count: int, axis: int) -> References:
     for index in np.ndindex(*grid):
         for column, piece in zip(joined, _group(array, index, count, axis, filling), strict=False):
             column.put(index, piece)
-    return References.checked(metadata, [each.manifest() for each in joined])
+    return References.checked(metadata, [each.manifest() for each in joined], array.checksums)
 
 
 def _require_joinable(array: References, count: int, axis: int) -> None:

@@ -2,7 +2,8 @@
 
     {"parts_store_manifest": 1, "node_type": "array", "metadata": {the array's zarr.json},
      "parts": [{"key_suffix": "", "size": 4}, ...] or null, "number_of_parts": 2,
-     "chunks": {"0.0": [["s3://bucket/file", 0, 100], {"data": "base64"}, null], ...}}
+     "chunks": {"0.0": [["s3://bucket/file", 0, 100], {"data": "base64"}, null], ...},
+     "checksums": {"s3://bucket/file": {"etag": "..."}, "file:///file": {"last_modified": "2026-01-01T00:00:00+00:00"}}}
     {"parts_store_manifest": 1, "node_type": "group", "attributes": {}, "arrays": {...}, "groups": {...}}
 
 A chunk has as many entries as there are parts; null is for a part that never has any bytes.
@@ -20,6 +21,8 @@ from urllib.parse import unquote
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from parts_store.errors import ManifestError, describe
+from parts_store.manifests import checksums
+from parts_store.manifests.checksums import Checksums
 from parts_store.manifests.entries import Columns, Piece, key_of, parse_data, parse_key, parse_reference
 from parts_store.manifests.planning import merge_pieces
 from parts_store.manifests.references import References, document_of, grid_of, parse_metadata
@@ -70,6 +73,7 @@ def array_to_json(references: References, parts: ConcatParts | None) -> Json:
         "parts": None if parts is None else parts.to_json()["configuration"]["parts"],
         "number_of_parts": len(columns),
         "chunks": chunks,
+        "checksums": checksums.to_json(references.checksums),
     }
 
 
@@ -104,6 +108,7 @@ class PlannedArray:
     parts: ConcatParts | None
     count: int
     chunks: Json
+    checksums: Checksums
     where: str
 
     def build(self) -> tuple[References, ConcatParts | None]:
@@ -112,7 +117,8 @@ class PlannedArray:
         columns = [Columns.empty(grid) for _ in range(self.count)]
         for key, values in self.chunks.items():
             _put_chunk(columns, grid, key, values, f"{self.where}, chunk {describe(key)}")
-        return References.checked(self.metadata, [each.manifest() for each in columns]), self.parts
+        manifests = [each.manifest() for each in columns]
+        return References.checked(self.metadata, manifests, self.checksums), self.parts
 
 
 def plan_array(data: Json, where: str, budget: Budget) -> PlannedArray:
@@ -126,7 +132,9 @@ def plan_array(data: Json, where: str, budget: Budget) -> PlannedArray:
     if type(count) is not int or count < 1:
         raise ManifestError(f"{where}, number_of_parts", "an integer from 1", describe(count))
     budget.take(count, grid_of(metadata), where)
-    return PlannedArray(metadata, parts, count, require_object(data.get("chunks"), f"{where}, chunks"), where)
+    chunks = require_object(data.get("chunks"), f"{where}, chunks")
+    known = require_object(data.get("checksums", {}), f"{where}, checksums")
+    return PlannedArray(metadata, parts, count, chunks, checksums.from_json(known, f"{where}, checksums"), where)
 
 
 def _put_chunk(columns: list[Columns], grid: tuple[int, ...], key: str, values: object, where: str) -> None:

@@ -7,9 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parts_store.manifests.entries import FileRange, Piece
+from parts_store.manifests.entries import Checksum, FileRange, Piece
 from parts_store.plan.coalesce import coalesce
 from parts_store.plan.ranges import Span
+
+type _File = tuple[str, Checksum | None]
+"""A file as a reference knows it: two that know different versions of it are not read together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +20,23 @@ class FetchPlan:
     """Ranges of files that cover all that is wanted, in order by file."""
 
     fetches: tuple[FileRange, ...]
-    _starts: Mapping[str, list[int]] = field(repr=False)
-    _firsts: Mapping[str, int] = field(repr=False)
+    _starts: Mapping[_File, list[int]] = field(repr=False)
+    _firsts: Mapping[_File, int] = field(repr=False)
 
     @classmethod
     def of(cls, pieces: Iterable[Piece], *, max_gap: int, max_nbytes: int) -> "FetchPlan":
         """The plan for these pieces: two ranges of a file are one fetch if at most `max_gap` bytes lie between them."""
-        wanted: dict[str, set[Span]] = {}
+        wanted: dict[_File, set[Span]] = {}
         for piece in pieces:
             if isinstance(piece, FileRange) and piece.nbytes:
-                wanted.setdefault(piece.location, set()).add(piece.span)
+                wanted.setdefault((piece.location, piece.checksum), set()).add(piece.span)
         fetches: list[FileRange] = []
         starts, firsts = {}, {}
-        for location, spans in wanted.items():
+        for file, spans in wanted.items():
             merged = coalesce(spans, max_gap=max_gap, max_nbytes=max_nbytes)
-            starts[location], firsts[location] = [span.start for span in merged], len(fetches)
-            fetches += [FileRange(location, span) for span in merged]
+            starts[file], firsts[file] = [span.start for span in merged], len(fetches)
+            location, checksum = file
+            fetches += [FileRange(location, span, checksum) for span in merged]
         return cls(tuple(fetches), starts, firsts)
 
     def cut(self, piece: Piece, fetched: Sequence[memoryview]) -> memoryview:
@@ -42,7 +46,8 @@ class FetchPlan:
         if not piece.nbytes:
             return memoryview(b"")
         # `coalesce` gives spans in order, of which the last that does not begin later covers the piece.
-        number = self._firsts[piece.location] + bisect_right(self._starts[piece.location], piece.span.start) - 1
+        file = (piece.location, piece.checksum)
+        number = self._firsts[file] + bisect_right(self._starts[file], piece.span.start) - 1
         start = piece.span.start - self.fetches[number].span.start
         return fetched[number][start : start + piece.nbytes]
 
@@ -70,7 +75,7 @@ def slice_piece(piece: Piece, span: Span) -> Piece:
     if isinstance(piece, bytes):
         return piece[span.start : span.stop]
     start = piece.span.start
-    return FileRange(piece.location, Span(start + span.start, start + span.stop))
+    return FileRange(piece.location, Span(start + span.start, start + span.stop), piece.checksum)
 
 
 def merge_pieces(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -81,10 +86,11 @@ def merge_pieces(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         match last, piece:
             case bytes(), bytes():
                 merged[-1] = last + piece
-            case FileRange(location=location, span=before), FileRange(location=same, span=after) if (
-                location == same and before.stop == after.start
-            ):
-                merged[-1] = FileRange(location, Span(before.start, after.stop))
+            case FileRange(location, before, checksum), FileRange(same, after, same_checksum) if (
+                location,
+                checksum,
+            ) == (same, same_checksum) and before.stop == after.start:
+                merged[-1] = FileRange(location, Span(before.start, after.stop), checksum)
             case _:
                 merged.append(piece)
     return tuple(merged)

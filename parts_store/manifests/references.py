@@ -19,7 +19,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
 from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe
-from parts_store.manifests.entries import Columns, Piece, key_of, normalise, parse_manifest
+from parts_store.manifests.checksums import Checksums
+from parts_store.manifests.entries import Columns, FileRange, Piece, key_of, normalise, parse_manifest
 from parts_store.plan.document import complete, read_array
 from parts_store.plan.spec import ConcatParts, Part
 
@@ -30,10 +31,20 @@ class References:
 
     metadata: ArrayV3Metadata
     manifests: tuple[ChunkManifest, ...]
+    # Of the files that are referred to, where they are known.
+    checksums: Checksums
 
     @classmethod
-    def checked(cls, metadata: ArrayV3Metadata, manifests: Sequence[ChunkManifest | Mapping[Any, Any]]) -> "References":
-        """The references, if every manifest is one, and on the grid of the metadata."""
+    def checked(
+        cls,
+        metadata: ArrayV3Metadata,
+        manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
+        checksums: Checksums,
+    ) -> "References":
+        """The references, if every manifest is one, and on the grid of the metadata.
+
+        Of the checksums, those of files that are not referred to are left out.
+        """
         grid = grid_of(metadata)
         if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
             raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
@@ -43,7 +54,10 @@ class References:
                 raise ManifestError(f"part {part}", "a ChunkManifest, or a dictionary", describe(each))
             manifest = each if isinstance(each, ChunkManifest) else parse_manifest(each, grid, part)
             found.append(normalise(manifest, grid, part))
-        return cls(metadata, tuple(found))
+        if checksums:
+            used = {location for each in found for location in each.iter_nonempty_paths()}
+            checksums = {location: each for location, each in checksums.items() if location in used}
+        return cls(metadata, tuple(found), checksums)
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -71,7 +85,7 @@ class References:
     def pieces(self, index: tuple[int, ...]) -> tuple[Piece, ...] | None:
         """What a chunk is made of, in order; None if it is missing."""
         found = [each.get(index) for each in self.columns()]
-        return tuple(piece for piece in found if piece is not None) or None
+        return tuple(self._known(piece) for piece in found if piece is not None) or None
 
     def all_pieces(self) -> Iterator[tuple[tuple[int, ...], tuple[Piece, ...]]]:
         """Every chunk that there is, and what it is made of."""
@@ -79,7 +93,13 @@ class References:
         for numbers in np.argwhere(~self.is_missing()).tolist():
             index = tuple(numbers)
             found = (each.get(index) for each in columns)
-            yield index, tuple(piece for piece in found if piece is not None)
+            yield index, tuple(self._known(piece) for piece in found if piece is not None)
+
+    def _known(self, piece: Piece) -> Piece:
+        """Return a piece with the checksum of its file, if there is one."""
+        if not self.checksums or isinstance(piece, bytes):
+            return piece
+        return FileRange(piece.location, piece.span, self.checksums.get(piece.location))
 
     def nbytes_of_chunks(self) -> NDArray[np.uint64]:
         """How many bytes each chunk has, 0 if it is missing."""
@@ -91,11 +111,13 @@ class References:
         return ManifestArray(metadata=metadata, chunkmanifest=self.manifests[part])
 
 
-def combined(arrays: Sequence[ManifestArray], dimension_names: Sequence[str | None] | None) -> References:
+def combined(
+    arrays: Sequence[ManifestArray], dimension_names: Sequence[str | None] | None, checksums: Checksums
+) -> References:
     """The references of an array, of which VirtualiZarr made each part."""
     names = None if dimension_names is None or not any(dimension_names) else tuple(dimension_names)
     metadata = dataclasses.replace(arrays[0].metadata, dimension_names=names)
-    return References.checked(metadata, [each.manifest for each in arrays])
+    return References.checked(metadata, [each.manifest for each in arrays], checksums)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def select(array: References, key: Any) -> Selected:
         parts = [array.manifest_array(part)[checked] for part in range(len(array.manifests))]
     names = array.metadata.dimension_names or [None] * len(checked)
     kept = [name for name, each in zip(names, checked, strict=True) if isinstance(each, slice)]
-    selected = combined(parts, kept)
+    selected = combined(parts, kept, array.checksums)
     # Counted among the axes of the result, where those that are indexed by an integer are gone.
     layout = [each for each in indices if not isinstance(each, int)]
     places = [place for place, each in enumerate(layout) if each is None]

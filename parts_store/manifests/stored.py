@@ -1,12 +1,17 @@
 """Arrays that are stored, as references to what they are stored in: objects, or the chunks of an Icechunk session."""
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
 from urllib.parse import quote
 
 from icechunk import ChunkType, IcechunkError
 from obspec_utils.registry import ObjectStoreRegistry
+from zarr.abc.store import RangeByteRequest
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.core.sync import sync
 
@@ -14,14 +19,15 @@ from parts_store.backends.objects import url_of
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,
+    LocationError,
     ManifestError,
     PartSizeError,
     PartsStoreError,
     SessionError,
 )
 from parts_store.manifests.array import PartsArray
-from parts_store.manifests.entries import Columns, FileRange, Piece
-from parts_store.manifests.fetching import from_url
+from parts_store.manifests.entries import Checksum, Columns, FileRange, Piece
+from parts_store.manifests.fetching import from_url, shown
 from parts_store.manifests.planning import nbytes_of, slice_piece
 from parts_store.manifests.references import References, grid_of, parse_metadata
 from parts_store.plan.document import ArrayRecord, is_array, parse, read_array
@@ -29,19 +35,20 @@ from parts_store.plan.keys import DOCUMENT, Chunk, ChunkKeyEncoding, Placing, jo
 from parts_store.plan.layout import plan_split
 from parts_store.plan.ranges import Span
 from parts_store.plan.spec import ConcatParts, Part
-from parts_store.plan.steps import Found, Get, List, Listed, Steps, content
+from parts_store.plan.steps import Entry, Found, Get, List, Listed, Steps, content
 from parts_store.store import PartsStore
 
 _PLAIN = ConcatParts([Part("")])
+_AT_ONCE: Final = 32
 
 type Index = tuple[int, ...]
 
 
-def manifest_of(store: PartsStore, path: str, native_chunks_prefix: str | None) -> PartsArray:
+def manifest_of(store: PartsStore, path: str, native_chunks_prefix: str | None, *, check: bool) -> PartsArray:
     """The array at a path as references, bound to the store that it is in."""
     if store.session is None:
         return _of_objects(store, path)
-    return _of_session(store, path, native_chunks_prefix)
+    return _of_session(store, path, native_chunks_prefix, check=check)
 
 
 def _understand(stored: bytes | None, path: str, *, in_session: bool) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
@@ -60,37 +67,50 @@ def _understand(stored: bytes | None, path: str, *, in_session: bool) -> tuple[A
 def _of_objects(store: PartsStore, path: str) -> PartsArray:
     """An array in a store of objects, from one listing: each part a whole object."""
     store.require_listable()
-    stored, sizes = store.carry_out(_look(path))
+    stored, entries = store.carry_out(_look(path))
+    sizes = {key: entry.nbytes for key, entry in entries.items()}
     metadata, record = _understand(stored, path, in_session=False)
     parts = _PLAIN if record is None else record.parts
     base = url_of(store.store)
     columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
     busy = {side_folder_of(key) for key in sizes}
     places: dict[str, tuple[Columns, Index]] = {}
+    checksums: dict[str, Checksum] = {}
     for index, chunk in _chunks(metadata, parts, path, sizes).items():
         _require_whole(chunk, sizes, busy)
         for key, column in zip(chunk.part_keys, columns, strict=True):
             if base is None:
                 places[key] = column, index
             elif sizes[key]:
-                column.put(index, FileRange(_location(base, key), Span(0, sizes[key])))
+                location = _location(base, key)
+                column.put(index, FileRange(location, Span(0, sizes[key])))
+                checksums[location] = _checksum(entries[key], base)
     for key, data in store.carry_out(_read(tuple(places))).items():
         if data:
             column, index = places[key]
             column.put(index, data)
-    references = References.checked(metadata, [each.manifest() for each in columns])
+    references = References.checked(metadata, [each.manifest() for each in columns], checksums)
     registries = () if base is None else (ObjectStoreRegistry({base: store.store}),)
     return PartsArray.of(references, None if record is None else parts, registries)
 
 
-def _look(path: str) -> Steps[tuple[bytes | None, dict[str, int]]]:
-    """The document of an array, and the size of everything below it."""
+def _checksum(entry: Entry, base: str) -> Checksum:
+    """Return by what an object is known that was changed since it was listed."""
+    # Of a local disk, Icechunk compares the time alone.
+    if entry.etag is None or base.startswith("file:"):
+        return entry.modified
+    # Azure lists ETags without the quotation marks that a response has.
+    return entry.etag if entry.etag.endswith('"') else f'"{entry.etag}"'
+
+
+def _look(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
+    """The document of an array, and everything below it."""
     got, listed = yield (
         Get(join(path, DOCUMENT), None, "the array to refer to"),
         List(path, "the objects to refer to"),
     )
     entries = listed.entries if isinstance(listed, Listed) else ()
-    return content(got), {entry.key: entry.nbytes for entry in entries}
+    return content(got), {entry.key: entry for entry in entries}
 
 
 def _read(keys: tuple[str, ...]) -> Steps[dict[str, bytes]]:
@@ -138,12 +158,13 @@ def _location(base: str, key: str) -> str:
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-def _of_session(store: PartsStore, path: str, native_chunks_prefix: str | None) -> PartsArray:
+def _of_session(store: PartsStore, path: str, native_chunks_prefix: str | None, *, check: bool) -> PartsArray:
     """An array in a session: virtual chunks where they are, inline ones as bytes, native ones below a prefix."""
+    checks = _Checks(store, datetime.now(UTC)) if check else None
     (outcome,) = store.carry_out(_documents((path,)))
     metadata, record = _understand(outcome, path, in_session=True)
     parts = _PLAIN if record is None else record.parts
-    anchors = sync(_session_chunks(store, path, metadata, native_chunks_prefix))
+    anchors = sync(_session_chunks(store, path, metadata, native_chunks_prefix, checks))
     found: dict[Index, tuple[Piece, ...]]
     if record is None:
         found = {index: (piece,) for index, piece in anchors.items()}
@@ -153,13 +174,52 @@ def _of_session(store: PartsStore, path: str, native_chunks_prefix: str | None) 
             # A manifest has no empty ranges: so it is one part.
             record, parts, found = None, _PLAIN, {index: (piece,) for index, piece in anchors.items()}
     else:
-        found = _split_chunks(store, path, metadata, parts, anchors, native_chunks_prefix)
+        found = _split_chunks(store, path, metadata, parts, anchors, native_chunks_prefix, checks)
     columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
     for index, pieces in found.items():
         for column, piece in zip(columns, pieces, strict=True):
             column.put(index, piece)
-    references = References.checked(metadata, [each.manifest() for each in columns])
+    manifests = [each.manifest() for each in columns]
+    references = References.checked(metadata, manifests, {} if checks is None else checks.checksums)
     return PartsArray.of(references, None if record is None else parts, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Files of virtual chunks that are as they were when they were referred to, which Icechunk is asked.
+
+    It does not tell the checksums that it keeps, but compares them when a chunk is read. A file that is as it was now
+    must not be modified later.
+    """
+
+    store: PartsStore
+    now: datetime
+    checksums: dict[str, Checksum] = field(default_factory=dict)
+
+    async def require_unchanged(self, chunks: Mapping[str, FileRange]) -> None:
+        """Raise `LocationError` unless Icechunk reads the first byte of each of these virtual chunks, by their keys."""
+        waiting = iter(chunks.items())
+
+        async def work() -> None:
+            for key, reference in waiting:
+                await self._read_byte(key, reference.location)
+                self.checksums[reference.location] = self.now
+
+        workers = [asyncio.ensure_future(work()) for _ in range(min(_AT_ONCE, len(chunks)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _read_byte(self, key: str, location: str) -> None:
+        try:
+            await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
+        except IcechunkError as error:
+            said = str(error).strip().partition("\n")[0].replace(location, shown(location))
+            problem = f"expected the file that {key!r} refers to as it was then, found: {said}"
+            raise LocationError(shown(location), f"{problem}; `check=False` refers to it without asking") from error
 
 
 def _documents(paths: tuple[str, ...]) -> Steps[tuple[bytes | None, ...]]:
@@ -181,6 +241,7 @@ def _split_chunks(
     parts: ConcatParts,
     anchors: dict[Index, Piece],
     native_chunks_prefix: str | None,
+    checks: _Checks | None,
 ) -> dict[Index, tuple[Piece, ...]]:
     """The chunks of a split array: the anchor is the array's own, every other part is that of a node."""
     by_part: list[dict[Index, Piece]] = []
@@ -190,7 +251,8 @@ def _split_chunks(
             continue
         node = part_node(path, part.key_suffix)
         (document,) = store.carry_out(_documents((node,)))
-        by_part.append({} if document is None else sync(_session_chunks(store, node, metadata, native_chunks_prefix)))
+        chunks = _session_chunks(store, node, metadata, native_chunks_prefix, checks) if document is not None else None
+        by_part.append({} if chunks is None else sync(chunks))
     for index in anchors:
         chunk = Chunk(join(path, metadata.encode_chunk_key(index)), parts, path, is_split=True)
         missing = tuple(key for key, found in zip(chunk.part_keys, by_part, strict=True) if index not in found)
@@ -200,11 +262,16 @@ def _split_chunks(
 
 
 async def _session_chunks(
-    store: PartsStore, node: str, metadata: ArrayV3Metadata, native_chunks_prefix: str | None
+    store: PartsStore,
+    node: str,
+    metadata: ArrayV3Metadata,
+    native_chunks_prefix: str | None,
+    checks: _Checks | None,
 ) -> dict[Index, Piece]:
     """Where the chunks of a node are. Icechunk's own have no location but below the repository's `chunks`."""
     grid = grid_of(metadata)
     found: dict[Index, Piece] = {}
+    virtual: dict[str, FileRange] = {}
     try:
         async for batch in store.session.store.array_chunk_iterator(f"/{node}"):
             for row, (numbers, kind, path, offset, length) in enumerate(zip(*_listed(batch), strict=True)):
@@ -215,7 +282,11 @@ async def _session_chunks(
                     found[index] = bytes(batch[5][row])
                     continue
                 location = _native(native_chunks_prefix, path, node) if kind == ChunkType.native else from_url(path)
-                found[index] = FileRange(location, Span(offset, offset + length))
+                found[index] = reference = FileRange(location, Span(offset, offset + length))
+                if kind == ChunkType.virtual:
+                    virtual[join(node, metadata.encode_chunk_key(index))] = reference
+        if checks is not None:
+            await checks.require_unchanged(virtual)
     except PartsStoreError:
         raise
     except IcechunkError as error:
