@@ -50,6 +50,8 @@ from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.backends import BackendRequest
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
 from parts_store.options import Concurrency
+from parts_store.plan.probe import Features
+from parts_store.plan.rules import Means
 from parts_store.plan.steps import Lost, Outcome
 
 ROOT = Path(__file__).parent.parent
@@ -140,7 +142,11 @@ class Plan:
         return S3Store(self.address, **options)
 
     def store(self) -> PartsStore:
-        return PartsStore(self.objects(), concurrency=self.level)
+        store = PartsStore(self.objects(), concurrency=self.level)
+        if (server := store._operations.server) is not None:
+            # MinIO supports everything. A writer that asked first would be killed before it writes.
+            server.learn(Features(Means.TAGS, True, True, True, True))
+        return store
 
     @staticmethod
     def options_of(server: Server, **options: Any) -> dict[str, Any]:

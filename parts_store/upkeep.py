@@ -18,6 +18,7 @@ from parts_store.plan.keys import (
     DOCUMENT,
     PROTOCOL_FOLDER,
     is_node_key,
+    is_probe_key,
     is_protocol_key,
     join,
     parse_node_key,
@@ -166,7 +167,10 @@ def verify(
         findings.append(Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail))
     for (_, folder), entries in scope.survey.strays.items():
         keys = tuple(entry.key for entry in entries)
-        findings.append(Finding(Problem.LEFTOVERS, folder, keys, "beside a chunk of which nothing else is there"))
+        detail = "beside a chunk of which nothing else is there"
+        if is_probe_key(folder):
+            detail = "the server was asked what it supports"
+        findings.append(Finding(Problem.LEFTOVERS, folder, keys, detail))
     return findings
 
 
@@ -221,7 +225,7 @@ def repair(
     knows_the_dead = rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE
     needs_age = seconds > 0 and not knows_the_dead and rules.means is not Means.SESSION
     is_work = any(orders.are_about(each.problem) for each in findings)
-    now = runner.carry_out(_clock(min(scope.arrays), rules)) if needs_age and is_work else None
+    now = runner.carry_out(_clock(min(scope.arrays, default=""), rules)) if needs_age and is_work else None
     mender = _Mender(runner, scope, rules, orders, now, seconds)
     of_chunks: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -316,7 +320,7 @@ class _Mender:
         entries = self.scope.survey.strays[array, finding.chunk_key]
         if self._is_young(entries):
             return _explained(finding, "younger than min_age")
-        for entry in entries:
+        for entry in entries if not is_probe_key(finding.chunk_key) else ():
             chunk = self.runner.carry_out(upkeep.chunk_beside(entry, array, self.scope.arrays[array]))
             if chunk is not None and chunk.side_folder == finding.chunk_key:
                 return self._mend_listed(Listing(chunk, beside=entries), finding)

@@ -17,7 +17,7 @@ from parts_store.errors import ConcurrentWriteError, PartsStoreError
 from parts_store.plan import journal, reading, staging
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ArrayRecord, ShardIndex
-from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, Placing, candidates, join, parse_node_key
+from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, Placing, candidates, is_probe_key, join, parse_node_key
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import Entry, Found, Get, Head, Missing, Outcome, Request, Steps, get, head
 
@@ -107,7 +107,8 @@ def survey(entries: Iterable[Entry], arrays: Mapping[str, ArrayRecord]) -> Surve
     beside: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         if (found := _folder(entry.key)) is not None:
-            if found[0] in arrays:
+            # What a writer left that died while it asked the server belongs to no array.
+            if found[0] in arrays or is_probe_key(entry.key):
                 beside.setdefault(found, []).append(entry)
             continue
         if (place := _locate(entry.key, arrays)) is not None:

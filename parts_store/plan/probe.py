@@ -19,7 +19,7 @@ from typing import Final
 from zarr.abc.store import SuffixByteRequest
 
 from parts_store.errors import ServerFeatureError
-from parts_store.plan.keys import PROTOCOL_FOLDER, join
+from parts_store.plan.keys import PROTOCOL_FOLDER, probe_key
 from parts_store.plan.rules import Level, Means
 from parts_store.plan.steps import (
     MAX_TRIES,
@@ -156,7 +156,7 @@ def probe(new_generation: Callable[[], str], *, has_conditions: bool, is_thoroug
         if repeat:
             yield (Wait(repeat),)
         # A key of its own for each attempt: a request without an answer may be carried out later.
-        key = join(PROTOCOL_FOLDER, f"probe-{new_generation()}")
+        key = probe_key(new_generation())
         asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
         problem: Exception
         try:

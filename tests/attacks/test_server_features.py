@@ -284,6 +284,25 @@ def test_a_request_of_the_probe_without_an_answer_is_repeated(at: int) -> None:
         assert not any("probe-" in key for key in running.objects())
 
 
+def test_repair_removes_what_a_probe_left_that_was_killed() -> None:
+    """Of a writer that dies while it asks, one small object stays; it belongs to no array."""
+    with S3Server() as running:
+        create(store_on(running))[...] = VALUES
+        left = {f"data/.parts-txn/probe-{number:032x}" for number in range(3)}
+        for key in left:
+            running.put_object(key, b"a1")
+        store = store_on(running)
+        report = store.verify()
+        assert (report.is_damaged, report.is_tidy) == (False, False)
+        assert {f"data/{key}" for finding in report.findings for key in finding.keys} == left
+        store.repair()
+        assert left <= set(running.objects()), "its writer may be alive"
+        assert store.repair(min_age=0).is_tidy
+        assert not left & set(running.objects())
+        assert store.verify().is_tidy
+        np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES)
+
+
 # --- the report -------------------------------------------------------------------------------------------------------
 
 EVERYTHING: dict[str, Any] = {
