@@ -1,21 +1,22 @@
 """The options of a store, checked: what it cannot give is refused by name when it is opened, not found out later."""
 
 import secrets
-from collections.abc import Mapping
-from datetime import timedelta
+import time
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from parts_store.backends import Capabilities
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.spec import ConcatParts, PartsLike
+from parts_store.plan.staging import FORGOTTEN_AFTER
 
 # zarr's own defaults for merging ranges.
 DEFAULT_GAP: Final = 1 << 20
 DEFAULT_COALESCED: Final = 16 << 20
 DEFAULT_RETRIES: Final = 3
 DEFAULT_INDEX_CACHE: Final = 64 << 20
-DEFAULT_MIN_AGE: Final = timedelta(hours=24)
+DEFAULT_MIN_AGE: Final = FORGOTTEN_AFTER
 
 type Concurrency = Literal["exclusive", "writers", "full"]
 """What the writers of a chunk promise."""
@@ -35,11 +36,27 @@ def rules_of(concurrency: Concurrency, capabilities: Capabilities, *, has_locks:
             expected = "'exclusive', since this system has no locks that end with their process"
             raise StoreConfigError("concurrency", expected, describe(concurrency))
     has_unique_etags, has_conditions = capabilities.has_unique_etags, capabilities.has_conditions
-    return Rules(level, capabilities.means, has_conditions, has_unique_etags, _new_generation)
+    return Rules(level, capabilities.means, has_conditions, has_unique_etags, _new_generation, _start_watch)
 
 
 def _new_generation() -> str:
     return secrets.token_hex(16)
+
+
+def _since_boot() -> float:
+    """The seconds since the machine was started, with those in which it was suspended where the system counts them."""
+    # On Linux, the monotonic clock stands still meanwhile.
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def _start_watch() -> Callable[[], float]:
+    """Start a watch, which tells how many seconds have passed since; too many rather than too few.
+
+    No other clock than the wall's goes on while a virtual machine is paused.
+    """
+    booted, wall = _since_boot(), time.time()
+    return lambda: max(_since_boot() - booted, time.time() - wall)
 
 
 def require_count(option: str, found: object, *, least: int = 0) -> None:

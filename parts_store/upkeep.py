@@ -27,12 +27,16 @@ from parts_store.plan.keys import (
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.steps import Entry, Found, Get, Head, List, Listed, Put, Steps, content, remove
 from parts_store.plan.upkeep import Finding, Listing, Orders, Problem, Survey
+from parts_store.plan.writer import MAX_STALL
 from parts_store.stats import Progress, Report
 
 # How many chunks are looked at together: enough to keep a store busy.
 _BATCH = 1000
 # How many are put right at once.
 _MENDERS = 16
+# Less than this is refused, in seconds: a writer that stalls begins again with a new copy before its commit, and the
+# request that is the commit may take ten minutes.
+LEAST_AGE = MAX_STALL + 600.0
 # How often the clock is looked at: another repair may take the object that it is read from for a leftover.
 _MAX_LOOKS = 3
 
@@ -224,6 +228,9 @@ def repair(
     # In a session there is nobody else.
     knows_the_dead = rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE
     needs_age = seconds > 0 and not knows_the_dead and rules.means is not Means.SESSION
+    if needs_age and seconds < LEAST_AGE:
+        expected = f"0, which says that nobody is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
+        raise StoreConfigError("min_age", expected, describe(min_age))
     is_work = any(orders.are_about(each.problem) for each in findings)
     now = runner.carry_out(_clock(min(scope.arrays, default=""), rules)) if needs_age and is_work else None
     mender = _Mender(runner, scope, rules, orders, now, seconds)

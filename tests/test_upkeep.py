@@ -489,7 +489,11 @@ def test_what_was_written_just_now_is_left_alone_except_where_a_lock_tells(
         assert report.is_tidy == (not report.findings)
 
 
-def test_old_orphans_stay_where_a_writer_could_lose_its_parts_unless_nobody_writes() -> None:
+def test_old_orphans_stay_where_a_writer_could_lose_its_parts_unless_nobody_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nobody waits for a quarter of an hour here.
+    monkeypatch.setattr("parts_store.upkeep.LEAST_AGE", 0)
     objects = MemoryStore()
     create(ps.PartsStore(objects))
     change(objects, "a/c/1", None)

@@ -40,6 +40,8 @@ class Rules:
     # No ETag ever comes back; on S3 it does with the bytes.
     has_unique_etags: bool
     new_generation: Callable[[], str]
+    # Starts a watch, which tells how many seconds have passed since.
+    start_watch: Callable[[], Callable[[], float]]
 
     @property
     def is_registered(self) -> bool:

@@ -7,17 +7,21 @@ generation has the whole chunk; a second, empty object tells that its writer has
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from parts_store.plan.keys import Chunk
 from parts_store.plan.ranges import Span
-from parts_store.plan.steps import Found, Put
+from parts_store.plan.steps import Entry, Found, Put
 from parts_store.plan.tags import Tag
 
 _MAGIC = b"PARTSTXN1\n"
 DONE: Final = ".done"
+# A writer whose copy is that much older than another's, by the store's clock, is dead. One that only stalled begins
+# again with a new copy.
+FORGOTTEN_AFTER: Final = timedelta(hours=24)
 
 type Kind = Literal["write", "settle"]
 """What its writer does: write the chunk, or bring another's write to its end."""
@@ -27,26 +31,33 @@ type Kind = Literal["write", "settle"]
 class Registry:
     """Who is, or was, at work on a chunk: the generations with an object beside it, and which of them have finished."""
 
-    present: frozenset[str]
+    # When each object was written, by the store's clock.
+    present: Mapping[str, datetime]
     done: frozenset[str]
 
     @classmethod
-    def of(cls, keys: Iterable[str]) -> "Registry":
+    def of(cls, entries: Iterable[Entry]) -> "Registry":
         """The registry that a listing of the chunk's folder shows."""
-        names = [key.rpartition("/")[2] for key in keys]
+        names = {entry.key.rpartition("/")[2]: entry.modified for entry in entries}
         done = frozenset(name.removesuffix(DONE) for name in names if name.endswith(DONE))
-        return cls(frozenset(name for name in names if not name.endswith(DONE)), done)
+        return cls({name: written for name, written in names.items() if not name.endswith(DONE)}, done)
 
-    def others_at_work(self, generation: str) -> frozenset[str]:
-        """Those who may still have requests under way, but this one."""
-        return self.present - self.done - {generation}
+    def others_at_work(self, ours: Collection[str], dead: Collection[str] = ()) -> frozenset[str]:
+        """Those who may still have requests under way, but us, whose generations are `ours`, and the dead."""
+        now = max((written for name, written in self.present.items() if name in ours), default=None)
+        return frozenset(
+            name
+            for name, written in self.present.items()
+            if name not in self.done
+            and name not in ours
+            and name not in dead
+            and (now is None or now - written <= FORGOTTEN_AFTER)
+        )
 
-    def finished(self, generation: str) -> tuple[str, ...]:
-        """Those who have nothing under way any more, but this one; in a fixed order."""
-        return tuple(sorted((self.present | self.done) - {generation}))
-
-
-NOBODY: Final = Registry(frozenset(), frozenset())
+    def finished(self, ours: Collection[str], dead: Collection[str] = ()) -> tuple[str, ...]:
+        """Those who have nothing under way any more, but us; in a fixed order."""
+        others = self.present.keys() | self.done
+        return tuple(sorted(others - self.others_at_work(ours, dead) - set(ours)))
 
 
 def key_of(chunk: Chunk, generation: str) -> str:

@@ -145,14 +145,14 @@ def _helper(chunk: Chunk, rules: Rules) -> Writer:
 
 def _tidy(listing: Listing, rules: Rules) -> Steps[bool]:
     """Finish what was committed, then remove what was listed beside the chunk, whose writers are all dead."""
-    chunk, old = listing.chunk, [entry.key for entry in listing.beside]
+    chunk = listing.chunk
     if rules.means is Means.LOCKS:
         yield from journal.recover(chunk)
-        yield from _remove_beside(old, rules)
+        yield from _remove_beside([entry.key for entry in listing.beside], rules)
         return True
     if not (yield from _can_be_helped(listing)):
         return False
-    return (yield from _helper(chunk, rules).tidy(Registry.of(old)))
+    return (yield from _helper(chunk, rules).tidy(Registry.of(listing.beside).present))
 
 
 def _can_be_helped(listing: Listing) -> Steps[bool]:
@@ -178,7 +178,7 @@ def _collect(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool
     helper = _helper(chunk, rules)
     if rules.means is Means.TAGS and rules.is_registered:
         # Whoever commits from now on sees us, and keeps a copy of what we may remove.
-        (outcome,) = yield (staging.stage(chunk, (), helper.tag, "settle"),)
+        (outcome,) = yield (helper.register("settle"),)
         if not isinstance(outcome, Done):
             return False
     is_absent = (yield from head(chunk.anchor_key, WHOSE)) is None

@@ -3,15 +3,16 @@
 The promises, and what a crash leaves behind, are in `transaction`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from parts_store.errors import AmbiguousWriteError
 from parts_store.plan import staging
 from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Rules
-from parts_store.plan.staging import NOBODY, Registry
+from parts_store.plan.staging import Registry
 from parts_store.plan.steps import (
     MAX_TRIES,
     Condition,
@@ -37,6 +38,11 @@ from parts_store.plan.steps import (
 from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Seen, Version
 
+# After so many seconds, what tells that we are at work may have been removed as a dead writer's.
+MAX_STALL: Final = 300.0
+# How often a copy is staged again: where that takes longer than a stall may, it is no use to go on.
+_MAX_STALLS = 3
+
 WHOSE = "whose write it is"
 SLOW = "a slow link needs a longer time-out than 30 s: client_options={'timeout': '10 minutes'}"
 
@@ -54,6 +60,19 @@ class End(Enum):
 
 
 @dataclass(slots=True)
+class Registration:
+    """What tells the others that we are at work on a chunk: objects beside it, and how long the last one is there."""
+
+    generations: tuple[str, ...]
+    watch: Callable[[], float]
+
+    @property
+    def is_old(self) -> bool:
+        """Whether somebody may have removed it as a dead writer's."""
+        return self.watch() > MAX_STALL
+
+
+@dataclass(slots=True)
 class Writer:
     """One attempt to write a chunk, under one generation."""
 
@@ -67,6 +86,8 @@ class Writer:
     needs_copy: bool = field(default=False)
     # What we had seen was gone before we began to write.
     was_overtaken: bool = field(default=False)
+    # None while there is nothing of ours beside the chunk.
+    registration: Registration | None = field(default=None)
 
     @property
     def generation(self) -> str:
@@ -91,6 +112,7 @@ class Writer:
     def create(self) -> Steps[End]:
         """The other parts, then the anchor, each only if there is none."""
         condition: Condition | None = IfAbsent()
+        watch = self.rules.start_watch()
         if not self.rules.has_conditions:
             if (yield from head(self.chunk.anchor_key, "whether the chunk exists")) is not None:
                 return End.SUPERSEDED
@@ -103,7 +125,7 @@ class Writer:
                 return End.SUPERSEDED
         # A part that comes late finds one there: only what becomes of the anchor can be unknown.
         self.lost = None
-        return (yield from self.commit(condition))
+        return (yield from self.commit(condition, watch=watch))
 
     def _is_created(self, put: Put, outcome: Outcome) -> Steps[bool]:
         """Whether a part that is not the anchor is ours."""
@@ -127,11 +149,18 @@ class Writer:
             return outcome.error
         return TypeError(f"a write was answered with {outcome}")
 
-    def commit(self, condition: Condition | None, seen: Seen | None = None) -> Steps[End]:
-        """The anchor: from then on, the chunk is of this write."""
+    def commit(
+        self, condition: Condition | None, seen: Seen | None = None, *, watch: Callable[[], float] | None = None
+    ) -> Steps[End]:
+        """The anchor: from then on, the chunk is of this write.
+
+        A `watch` tells how long the other parts may have been there alone.
+        """
         for repeat in range(MAX_TRIES):
             if repeat > 1:
                 yield (Wait(repeat - 1),)
+            if not (yield from self._may_commit(seen, watch)):
+                return self._lost_to(None)
             (outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)
             if self.take(outcome):
                 return End.COMMITTED
@@ -155,6 +184,16 @@ class Writer:
         problem = f"no answer came to {MAX_TRIES} requests; {SLOW}"
         raise AmbiguousWriteError(self.chunk.chunk_key, problem) from self.lost
 
+    def _may_commit(self, seen: Seen | None, watch: Callable[[], float] | None) -> Steps[bool]:
+        """Whether what goes with the anchor is still there, for all we know; after a stall, a copy is staged again."""
+        if watch is not None and watch() > MAX_STALL:
+            # Somebody may have removed the other parts as a dead writer's: all of them are to be written again, staged.
+            return False
+        for _ in range(_MAX_STALLS):
+            if self.registration is not None and self.registration.is_old:
+                yield from self._stage_again(seen)
+        return not self.was_overtaken
+
     def _lost_to(self, winner: Found | None) -> End:
         """What it means that somebody else's commit is there, or a delete; `CROWDED_OUT` if we have to try again."""
         if not self.tag.is_staged:
@@ -173,7 +212,7 @@ class Writer:
         if end is not End.COMMITTED:
             # What we sent may still come, and then this copy is the only one that there is.
             if self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
-                yield from self._remove_copies((self.generation,))
+                yield from self._remove_copies(self._ours)
             return end
         listing = (List(self.chunk.side_folder, "who else is writing"),) if self.rules.is_registered else ()
         listed = yield from self.sync(conditions, listing)
@@ -182,7 +221,7 @@ class Writer:
 
     def _stage(self, seen: Seen | None) -> Steps[tuple[list[Condition | None], str | None]]:
         """The staged copy, and under which conditions the parts are written; and the staged write that is there."""
-        copy = staging.stage(self.chunk, [self.data[part] for part in range(len(self.data))], self.tag)
+        copy = self.register("write")
         known: list[Condition | None] = [None] * len(self.data)
         # Where there are no conditions, there is no other level than this one.
         if self.rules.level is Level.EXCLUSIVE:
@@ -209,23 +248,73 @@ class Writer:
                 tag = outcome.tag
         return known, tag.generation if tag is not None and tag.is_staged else None
 
+    def _stage_again(self, seen: Seen | None) -> Steps[None]:
+        """Begin again with a new copy: the old one may be gone, or be removed at any moment, as a dead writer's.
+
+        The copy has another name, and so the write another generation: who removes the old one cannot hit the new one.
+        """
+        old = self.generation
+        self.tag = replace(self.tag, generation=self.rules.new_generation())
+        yield from self._put_anyway(self.register("write"))
+        if self.lost is None:
+            yield from self._remove_copies((old,))
+        if isinstance(seen, Version) and not self.rules.has_unique_etags:
+            now = yield from head(self.chunk.anchor_key, WHOSE)
+            self.was_overtaken = now is None or now.generation != seen.generation
+
+    def register(self, kind: staging.Kind) -> Put:
+        """The object that tells that we are at work: it has to be there before anything else is written."""
+        self.registration = Registration((self.generation,), self.rules.start_watch())
+        data = [self.data[part] for part in range(len(self.data))]
+        return staging.stage(self.chunk, data, self.tag, kind)
+
+    @property
+    def _ours(self) -> tuple[str, ...]:
+        """The generations under which we are registered."""
+        return () if self.registration is None else self.registration.generations
+
+    def _is_unregistered(self) -> Steps[bool]:
+        """Whether what we are about to write could hit what somebody wrote who did not know of us.
+
+        If we stalled so long that he could take us for dead, we are registered anew.
+        """
+        if self.registration is None or not self.registration.is_old or not self.rules.is_registered:
+            return False
+        generation = self.rules.new_generation()
+        self.registration.generations += (generation,)
+        self.registration.watch = self.rules.start_watch()
+        put = staging.stage(self.chunk, (), replace(self.tag, generation=generation), "settle")
+        outcome = yield from self._put_repeatedly(put)
+        # If it is not there, nothing must be written any more: as if we had ended here.
+        self.needs_copy = not isinstance(outcome, Done)
+        return True
+
     def _put_anyway(self, put: Put) -> Steps[None]:
         """An object of ours alone: written until it is."""
+        outcome = yield from self._put_repeatedly(put)
+        if not isinstance(outcome, Done):
+            raise self._gave_up(outcome)
+
+    def _put_repeatedly(self, put: Put) -> Steps[Outcome]:
         outcome: Outcome = Missing()
         for repeat in range(MAX_TRIES):
             if repeat:
                 yield (Wait(repeat),)
             (outcome,) = yield (put,)
             if isinstance(outcome, Done):
-                return
-        raise self._gave_up(outcome)
+                break
+        return outcome
 
     def sync(
         self, conditions: Sequence[Condition | None], also: tuple[Request, ...] = ()
     ) -> Steps[tuple[Outcome, ...]]:
         """The other parts, brought to this generation for as long as the anchor is of it; and what `also` asks for."""
         parts = [part for part in self.others if part in self.data]
-        outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
+        if (yield from self._is_unregistered()):
+            # Look again before each part.
+            outcomes: tuple[Outcome, ...] = (*(Refused() for _ in parts), *((yield also) if also else ()))
+        else:
+            outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
         for outcome in outcomes[: len(parts)]:
             self.take(outcome)
         for part, outcome in zip(parts, outcomes, strict=False):
@@ -238,6 +327,8 @@ class Writer:
         for repeat in range(MAX_TRIES):
             if self.take(outcome):
                 return True
+            if self.needs_copy:
+                return True
             if repeat:
                 yield (Wait(repeat),)
             # In this order: the part, then the anchor as the licence to write it, then the write.
@@ -247,6 +338,9 @@ class Writer:
             anchor = yield from head(self.chunk.anchor_key, WHOSE)
             if anchor is None or anchor.generation != self.generation:
                 return False
+            if (yield from self._is_unregistered()):
+                outcome = Refused()
+                continue
             (outcome,) = yield (self.put(part, unchanged(now) if self.rules.has_conditions else None),)
         if self.take(outcome):
             return True
@@ -263,7 +357,7 @@ class Writer:
             if self.lost is not None and self.rules.level is not Level.WRITERS:
                 return
             # What a dead writer left is superseded.
-            yield from self._remove_copies((self.generation, *([] if previous is None else [previous])))
+            yield from self._remove_copies((*self._ours, *([] if previous is None else [previous])))
             return
         anchor = yield from head(self.chunk.anchor_key, WHOSE)
         if anchor is None or anchor.generation != self.generation:
@@ -271,14 +365,29 @@ class Writer:
             return
         if self.lost is not None:
             return
-        if registry.others_at_work(self.generation):
-            done = Put(staging.key_of(self.chunk, self.generation) + staging.DONE, b"", self.tag, None, "finished")
-            yield (done,)
+        if registry.others_at_work(self._ours):
+            yield from self._keep_copy(registry)
             return
         yield from self._remove_finished(registry)
-        yield from self._remove_copies((self.generation,))
+        yield from self._remove_copies(self._ours)
 
-    def settle(self, dead: Registry = NOBODY) -> Steps[bool]:
+    def _keep_copy(self, registry: Registry) -> Steps[None]:
+        """Say that we have finished, and leave the copy to whomever a late PUT of somebody else hits.
+
+        The copies of those who finished before us are not needed any more: the anchor is ours, and cannot become theirs
+        again. That they have finished is removed by the next one, since it has to stay longer than the copy.
+        """
+        finished = registry.finished(self._ours)
+        names = [each if each in registry.present else each + staging.DONE for each in finished]
+        names += [each for each in self._ours if each != self.generation]
+        gone = tuple(staging.key_of(self.chunk, each) for each in names)
+        done = Put(staging.key_of(self.chunk, self.generation) + staging.DONE, b"", self.tag, None, "finished")
+        outcome, *_ = yield (done, *([Delete(gone, "staged copies")] if gone else []))
+        if isinstance(outcome, Lost):
+            # Once more: a copy without it looks like a writer at work.
+            yield (done,)
+
+    def settle(self, dead: Collection[str] = ()) -> Steps[bool]:
         """Leave the chunk tidy: what we sent late may have hit a newer write.
 
         Of the others beside it, these are dead. Returns whether nothing stays of them, nor of us.
@@ -289,21 +398,21 @@ class Writer:
             return False
         (listed,) = yield (List(self.chunk.side_folder, "who else is writing"),)
         registry = _registry((listed,))
-        is_alone = registry is not None and not registry.others_at_work(self.generation) - dead.present
+        is_alone = registry is not None and not registry.others_at_work(self._ours, dead)
         if registry is not None and is_alone:
             # Nobody else can have anything under way; look once more, then tidy up.
             yield from self.help()
             if self.lost is not None or self.needs_copy:
                 return False
-            is_alone = yield from self._remove_finished(registry)
-        if self.rules.is_registered and not (yield from self._remove_copies((self.generation,))):
+            is_alone = yield from self._remove_finished(registry, dead)
+        if self.rules.is_registered and not (yield from self._remove_copies(self._ours)):
             return False
         return is_alone
 
-    def tidy(self, dead: Registry) -> Steps[bool]:
+    def tidy(self, dead: Collection[str]) -> Steps[bool]:
         """Finish what was committed, then remove what dead writers have left; returns whether nothing stays."""
         if self.rules.is_registered:
-            yield from self._put_anyway(staging.stage(self.chunk, (), self.tag, "settle"))
+            yield from self._put_anyway(self.register("settle"))
         return (yield from self.settle(dead))
 
     def help(self) -> Steps[None]:
@@ -328,6 +437,7 @@ class Writer:
                     return
                 continue
             helper = Writer(self.chunk, self.rules, anchor.tag, {part: memoryview(parts[part].data) for part in stale})
+            helper.registration = self.registration
             conditions: list[Condition | None] = [None] * len(self.chunk.part_keys)
             for part, now in stale.items():
                 conditions[part] = unchanged(now)
@@ -350,9 +460,9 @@ class Writer:
             (outcome,) = yield (Delete(keys, "staged copy"),)
         return not isinstance(outcome, Lost)
 
-    def _remove_finished(self, registry: Registry) -> Steps[bool]:
+    def _remove_finished(self, registry: Registry, dead: Collection[str] = ()) -> Steps[bool]:
         """What finished writers have left; that one has finished goes last, or its copy would look alive."""
-        finished = registry.finished(self.generation)
+        finished = registry.finished(self._ours, dead)
         if not finished:
             return True
         if not (yield from self._remove_copies(finished)):
@@ -367,5 +477,5 @@ def _is_of(outcome: Outcome, tag: Tag) -> bool:
 def _registry(outcomes: tuple[Outcome, ...]) -> Registry | None:
     for outcome in outcomes:
         if isinstance(outcome, Listed):
-            return Registry.of(entry.key for entry in outcome.entries)
+            return Registry.of(outcome.entries)
     return None

@@ -12,11 +12,12 @@ from tests.model.monitor import Answer, Effect, Id, Monitor, Violation, view_of
 from tests.model.patched import load
 from tests.model.runs import Position, Tree
 from tests.model.scenario import Scenario
-from tests.model.store import DONE, LOST, REFUSED, Action, Object, Raw, Store, actions, short
+from tests.model.store import BEGINNING, DONE, LOST, REFUSED, TIME, Action, Object, Raw, Store, actions, short
 from tests.model.values import Value, read_plain
 
-# The writer that died before the beginning.
+# The writers that died before the beginning.
 DEAD = f"{2:032x}"
+REGISTERED = f"{3:032x}"
 # A run by oneself that needs more requests than this does not end.
 _MAX_REQUESTS = 400
 
@@ -95,6 +96,9 @@ class Checker:
             objects.pop(anchor, None)
         if self.scenario.interrupted is not None:
             objects |= self._staged_objects(self.scenario.interrupted)
+        if self.scenario.registered is not None:
+            copy = self._staged_copy(self.scenario.registered, REGISTERED)
+            objects[copy.key] = self.store.object(bytes(copy.data), str(copy.tag), "3.copy", BEGINNING)
         store = self.store.number(objects)
         roots = tuple(tree.root for tree in self.trees)
         return State(store, self.monitor.initial, self.scenario.faults, (), roots)
@@ -108,15 +112,21 @@ class Checker:
 
     def _staged_objects(self, value: Value) -> dict[str, Object]:
         """What a writer leaves who dies right after his commit."""
+        copy = self._staged_copy(value, DEAD)
+        assert value is not None
+        anchor = self.layout.split(value)[self._anchor]
+        return {
+            copy.key: self.store.object(bytes(copy.data), str(copy.tag), "2.copy"),
+            self.layout.part_keys[self._anchor]: self.store.object(anchor, str(copy.tag), "2.anchor"),
+        }
+
+    def _staged_copy(self, value: Value, generation: str) -> Any:
+        """The PUT of the staged copy of a value."""
         assert value is not None
         plan = self.setting.plan
         parts = self.layout.split(value)
-        tag = plan.tags.Tag(DEAD, "s", tuple(len(part) for part in parts))
-        copy = plan.staging.stage(self.setting.chunk, [memoryview(part) for part in parts], tag)
-        return {
-            copy.key: self.store.object(bytes(copy.data), str(tag), "2.copy"),
-            self.layout.part_keys[self._anchor]: self.store.object(parts[self._anchor], str(tag), "2.anchor"),
-        }
+        tag = plan.tags.Tag(generation, "s", tuple(len(part) for part in parts))
+        return plan.staging.stage(self.setting.chunk, [memoryview(part) for part in parts], tag)
 
     @property
     def _anchor(self) -> int:
@@ -134,7 +144,15 @@ class Checker:
             if client in self.scenario.crashes and position.todo and not (position.begins and not position.answers):
                 found.append(Transition(client, None, "crashes"))
         found += [Transition(-1, action, "comes late") for action in state.late]
+        if self._may_time_pass(state):
+            found.append(Transition(-1, None, "a long time passes"))
         return found
+
+    def _may_time_pass(self, state: State) -> bool:
+        """Whether no request is under way: none takes so long."""
+        if self.store.time(state.store) >= BEGINNING + self.scenario.stalls or state.late:
+            return False
+        return any(each.todo for each in state.positions) and not any(each.answers for each in state.positions)
 
     def _faults(self, action: Action) -> Iterator[str]:
         if self.scenario.is_local:
@@ -151,8 +169,7 @@ class Checker:
     def apply(self, state: State, transition: Transition) -> State:
         client, action, how = transition
         if client < 0:
-            assert action is not None
-            return self._come_late(state, action)
+            return self._let_time_pass(state) if action is None else self._come_late(state, action)
         store, monitor, faults, late, positions = state
         position = positions[client]
         if action is None:
@@ -197,6 +214,17 @@ class Checker:
             monitor = self.monitor.again(monitor, self.effects[action.operation].value)
         return state._replace(store=store, monitor=monitor, late=late)
 
+    def _let_time_pass(self, state: State) -> State:
+        """Everybody stops between two requests, and goes on when what was written before is old."""
+        monitor = state.monitor
+        steps = [position.stall() for position in state.positions]
+        for step in steps:
+            for operation, answer, _ in step.returned:
+                self._require_expected(answer)
+                monitor = self.monitor.respond(monitor, operation, answer)
+        positions = tuple(step.position for step in steps)
+        return state._replace(store=self.store.let_time_pass(state.store), monitor=monitor, positions=positions)
+
     def _require_expected(self, answer: Answer) -> None:
         match answer.error:
             case None | "AmbiguousWriteError" | "NoAnswerError":
@@ -220,6 +248,7 @@ class Checker:
         if is_end and any(position.todo for position in state.positions):
             raise Violation("everybody waits for a lock")
         looks = self._look(self.store.release(state.store, ""))
+        self._check_beside(looks, is_at_rest=is_at_rest)
         possible = self.monitor.possible(state.monitor)
         self._check_reads(looks, possible, is_at_rest=is_at_rest)
         value = looks.repaired.value
@@ -237,6 +266,12 @@ class Checker:
             has_gone_well = state.faults == self.scenario.faults
             if has_gone_well and self.scenario.leaves_nothing and looks.beside_now:
                 raise Violation(f"at rest, there is {', '.join(looks.beside_now)}")
+
+    def _check_beside(self, looks: Looks, *, is_at_rest: bool) -> None:
+        """There are not more objects beside the chunk than there may be, though nobody repairs it."""
+        most = self.scenario.most_beside_at_rest if is_at_rest else self.scenario.most_beside
+        if most is not None and len(looks.beside_now) > most:
+            raise Violation(f"there are {len(looks.beside_now)} objects beside the chunk, and {most} are the most")
 
     def _check_reads(self, looks: Looks, possible: frozenset[Value], *, is_at_rest: bool) -> None:
         if looks.read.error is not None:
@@ -275,7 +310,7 @@ class Checker:
     def _plain(self, store: int) -> tuple[Value | str, tuple[str, ...]]:
         objects = {key: each.data for key, each in self.store.states[store].items()}
         plain = read_plain(objects, self.layout)
-        beside = [key for key in objects if key not in self.layout.part_keys]
+        beside = [key for key in objects if key not in self.layout.part_keys and key != TIME]
         return plain, tuple(beside)
 
     def _alone(self, store: int, operation: Operation | None) -> tuple[int, Answer]:
@@ -363,7 +398,7 @@ class Checker:
         for client, action, how in path:
             who = "late" if client < 0 else "abcdefgh"[client]
             if action is None:
-                lines.append(f"{who} {how}")
+                lines.append(how if client < 0 else f"{who} {how}")
             else:
                 raw = self.store.perform(state.store, action)[1] if how in ("is carried out", "comes late") else (how,)
                 lines.append(f"{who}{'' if client < 0 else action.operation[1]}: {action} -> {_raw(raw)}")

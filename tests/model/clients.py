@@ -3,7 +3,7 @@
 What a client keeps from one operation to the next is what `parts_store.operations` keeps.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, PartsStoreError
 from tests.model.monitor import Effect
 from tests.model.patched import Plan
-from tests.model.store import LONG_AGO
+from tests.model.store import OLD
 from tests.model.values import ARRAY, KEY, Layout, Value
 
 type Steps[T] = Generator[tuple[Any, ...], tuple[Any, ...], T]
@@ -89,9 +89,16 @@ class Client:
         self.index = setting.index
         self.number = number
         self._generations = 0
+        # How often a long time has passed.
+        self._time = 0
         level = self.plan.rules.Level(setting.level)
         self.rules = self.plan.rules.Rules(
-            level, setting.means, setting.has_conditions, setting.has_unique_etags, self._new_generation
+            level,
+            setting.means,
+            setting.has_conditions,
+            setting.has_unique_etags,
+            self._new_generation,
+            self._start_watch,
         )
         # Ranges next to each other are merged, or not.
         max_nbytes = 1000 if setting.merges_ranges else 1
@@ -104,10 +111,18 @@ class Client:
         # No client's is that of the chunk that was there at the beginning.
         return f"{self.number + 10:016x}{self._generations:016x}"
 
+    def _start_watch(self) -> Callable[[], float]:
+        begin = self._time
+        return lambda: 1e6 * (self._time - begin)
+
     @property
     def memory(self) -> tuple[object, ...]:
         """All that may make a difference to the next operation."""
         return self._generations, self.pin, self.is_suspect
+
+    def stall(self) -> None:
+        """Let a long time pass."""
+        self._time += 1
 
     def restart(self) -> None:
         """A new process in its place, which remembers nothing."""
@@ -234,15 +249,20 @@ class Client:
         encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
         record = self.plan.document.ArrayRecord({}, self.chunk.parts, encoding, self.index)
         survey = upkeep.survey(listed.entries, {ARRAY: record})
-        if not is_dead and any(entry.modified > LONG_AGO for entry in listed.entries):
-            return
+        # On a local disk, locks tell who is alive.
+        knows_ages = not is_dead and not self.setting.is_local
         orders = upkeep.Orders(drops_incomplete=True, retags=False)
         findings = yield from upkeep.check(list(survey.chunks.values()), record, self.knobs, with_bytes=False)
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
+            is_beside = finding.problem in (upkeep.Problem.LEFTOVERS, upkeep.Problem.INTERRUPTED)
+            entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
+            if knows_ages and any(entry.etag != OLD for entry in entries):
+                continue
             yield from upkeep.mend(listing, finding, self.index, self.rules, orders)
         for (array, folder), entries in survey.strays.items():
-            yield from self._repair_stray(array, folder, entries, record, orders)
+            if not (knows_ages and any(entry.etag != OLD for entry in entries)):
+                yield from self._repair_stray(array, folder, entries, record, orders)
 
     def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, orders: Any) -> Steps[None]:
         upkeep = self.plan.upkeep

@@ -12,6 +12,7 @@ from tests.model.patched import Patch
 from tests.model.scenario import Scenario
 from tests.model.scenarios import (
     AGAIN,
+    BOUNDED,
     CONTENT,
     DEL,
     EXCLUSIVE,
@@ -379,7 +380,7 @@ CONTENT_ETAGS = [
     mutant(
         "content: others at work do not matter",
         "writer",
-        "        if registry.others_at_work(self.generation):\n",
+        "        if registry.others_at_work(self._ours):\n",
         "        if False:\n",
         [O(B)],
         [O(A)],
@@ -404,6 +405,95 @@ CONTENT_ETAGS = [
         [O(B)],
         [O(A)],
         initial=A,
+        **CONTENT,
+    ),
+]
+
+LEFTOVERS = [
+    mutant(
+        "content: copies of finished writers stay",
+        "writer",
+        "        finished = registry.finished(self._ours)\n",
+        "        finished = ()\n",
+        [O(A), O(B), O(A)],
+        initial=A,
+        registered=B,
+        **BOUNDED,
+    ),
+    mutant(
+        "content: a writer does not say that it has finished",
+        "writer",
+        "        outcome, *_ = yield (done, *",
+        "        outcome, *_ = yield (List(self.chunk.side_folder, ''), *",
+        [O(A), O(B), O(A), O(B), O(A)],
+        initial=A,
+        registered=B,
+        **BOUNDED,
+    ),
+    mutant(
+        "content: copies of writers at work are removed",
+        "staging",
+        "return tuple(sorted(others - self.others_at_work(ours, dead) - set(ours)))",
+        "return tuple(sorted(others - set(ours)))",
+        [O(B)],
+        [O(A)],
+        initial=A,
+        **CONTENT,
+    ),
+    mutant(
+        "content: the writer's own copy is removed with those before",
+        "writer",
+        "names += [each for each in self._ours if each != self.generation]",
+        "names += self._ours",
+        [O(B)],
+        [O(A)],
+        initial=A,
+        **CONTENT,
+    ),
+]
+
+STALLS = [
+    mutant(
+        "stall: never stages again",
+        "writer",
+        "            if self.registration is not None and self.registration.is_old:\n",
+        "            if False:\n",
+        [O(A)],
+        [FIX],
+        initial=C,
+        stalls=1,
+    ),
+    mutant(
+        "stall: stages again under the same name",
+        "writer",
+        "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
+        '        yield from self._put_anyway(self.register("write"))\n'
+        "        if self.lost is None:\n",
+        '        yield from self._put_anyway(self.register("write"))\n        if False:\n',
+        [O(A)],
+        [FIX],
+        initial=C,
+        stalls=1,
+    ),
+    mutant(
+        "stall, content: a create goes on with parts that may be gone",
+        "writer",
+        "        if watch is not None and watch() > MAX_STALL:\n",
+        "        if False:\n",
+        [W(A)],
+        [FIX],
+        stalls=1,
+        **CONTENT,
+    ),
+    mutant(
+        "stall, content: parts are written by one who was taken for dead",
+        "writer",
+        "if self.registration is None or not self.registration.is_old or not self.rules.is_registered:",
+        "if True:",
+        [O(A)],
+        [O(B)],
+        initial=A,
+        stalls=1,
         **CONTENT,
     ),
 ]
@@ -588,9 +678,9 @@ LOCAL_DISKS = [
 UPKEEP = [
     mutant(
         "repair removes the copies of living writers",
-        "writer",
-        "is_alone = registry is not None and not registry.others_at_work(self.generation) - dead.present",
-        "is_alone = registry is not None",
+        "staging",
+        "            and name not in dead\n",
+        "            and not dead\n",
         [FIX],
         [O(B)],
         initial=C,
@@ -618,7 +708,7 @@ UPKEEP = [
     ),
 ]
 
-MUTANTS = [*READERS, *WRITERS, *CONTENT_ETAGS, *FULL_LEVEL, *LOCAL_DISKS, *UPKEEP]
+MUTANTS = [*READERS, *WRITERS, *CONTENT_ETAGS, *LEFTOVERS, *STALLS, *FULL_LEVEL, *LOCAL_DISKS, *UPKEEP]
 
 # Take longer than a test run may.
 DEEP_MUTANTS = [

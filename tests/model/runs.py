@@ -5,11 +5,16 @@ from the beginning only where the tree grows, so that states are small and can b
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tests.model.clients import Client, Operation, Setting, Steps
 from tests.model.monitor import Answer, Id
 from tests.model.store import DONE, Action, Raw, Store, actions
+
+# In a path: a long time passes before the next answer is taken.
+STALL: Final = "stall"
+type Event = tuple[Raw, ...] | Literal["stall"] | None
+"""What brings a client from one position to the next: the answers to a batch, a long time, or, None, a crash."""
 
 
 class Returned(NamedTuple):
@@ -47,6 +52,15 @@ class _Run:
         self.sent += 1
         self._advance(tuple(self.store.answer(raw) for raw in raws))
 
+    def take(self, event: Event) -> None:
+        match event:
+            case None:
+                self.crash()
+            case "stall":
+                self.client.stall()
+            case _:
+                self.send(event)
+
     def crash(self) -> None:
         self.returned = []
         if self.steps is not None:
@@ -77,8 +91,8 @@ class Position:
     """How far a client has come, by the answers that it got."""
 
     tree: "Tree"
-    # How to come here: the answers to each batch, None for a crash.
-    path: tuple[tuple[Raw, ...] | None, ...]
+    # How to come here.
+    path: tuple[Event, ...]
     batch: tuple[Any, ...] | None
     operation: Id
     # The operation begins with the next action.
@@ -87,7 +101,7 @@ class Position:
     todo: tuple[Action, ...]
     answers: tuple[tuple[int, Raw], ...] = ()
     live: _Run | None = None
-    children: dict[tuple[Action, Raw] | None, "Step"] = field(default_factory=dict)
+    children: dict[tuple[Action, Raw] | Literal["stall"] | None, "Step"] = field(default_factory=dict)
 
     def step(self, action: Action | None, raw: Raw = DONE) -> "Step":
         """Where the client is after an answer, or after a crash if there is no action."""
@@ -95,6 +109,15 @@ class Position:
         child = self.children.get(key)
         if child is None:
             child = self.children[key] = self._step(action, raw)
+        return child
+
+    def stall(self) -> "Step":
+        """Where the client is if a long time has passed before it took the last answers; nothing else is under way."""
+        if not self.path or self.begins or not self.todo:
+            return Step(self, ())
+        child = self.children.get(STALL)
+        if child is None:
+            child = self.children[STALL] = self.tree.grow_from((*self.path[:-1], STALL, self.path[-1]))
         return child
 
     def _step(self, action: Action | None, raw: Raw) -> "Step":
@@ -131,15 +154,18 @@ class Tree:
     def grow(self, parent: Position, answers: tuple[Raw, ...] | None) -> Step:
         run, parent.live = parent.live, None
         if run is None:
-            self.runs += 1
-            run = _Run(self.setting, self.number, self.program, self.store)
-            for each in parent.path:
-                run.crash() if each is None else run.send(each)
-        run.crash() if answers is None else run.send(answers)
-        returned = tuple(run.returned)
-        return Step(self._position(run, (*parent.path, answers)), returned)
+            return self.grow_from((*parent.path, answers))
+        run.take(answers)
+        return Step(self._position(run, (*parent.path, answers)), tuple(run.returned))
 
-    def _position(self, run: _Run, path: tuple[tuple[Raw, ...] | None, ...]) -> Position:
+    def grow_from(self, path: tuple[Event, ...]) -> Step:
+        self.runs += 1
+        run = _Run(self.setting, self.number, self.program, self.store)
+        for event in path:
+            run.take(event)
+        return Step(self._position(run, path), tuple(run.returned))
+
+    def _position(self, run: _Run, path: tuple[Event, ...]) -> Position:
         operation = (self.number, run.at)
         author = f"{'abcdefgh'[self.number]}{run.at}.{run.sent}"
         todo = () if run.batch is None else actions(run.batch, author, operation)

@@ -28,6 +28,10 @@ class Scenario:
     orphans: Value = None
     # What a writer committed before the beginning, and died: its staged copy is there, and no part but the anchor.
     interrupted: Value = None
+    # What a writer staged shortly before the beginning, and died before its commit: nobody can know that it is dead.
+    registered: Value = None
+    # How often so much time passes that a repair takes what was written before for a dead writer's.
+    stalls: int = 0
     # How many requests get no answer, or are refused for no reason.
     faults: int = 0
     # Whether deletes may get no answer, too.
@@ -49,4 +53,7 @@ class Scenario:
     ends_tidy: bool = True
     # Whether nothing may be left beside the chunk when all have ended well.
     leaves_nothing: bool = True
+    # How many objects there may be beside the chunk while writers are at work, and when all have ended.
+    most_beside: int | None = None
+    most_beside_at_rest: int | None = None
     patches: tuple[Patch, ...] = ()

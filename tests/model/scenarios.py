@@ -55,6 +55,9 @@ def make(name: str, *clients: list[Operation], **options: Any) -> Scenario:
 LATE: dict[str, Any] = {"faults": 1, "has_late_puts": True}
 AGAIN: dict[str, Any] = {"repeats_writes": True, "ends_tidy": False}
 CONTENT: dict[str, Any] = {"has_unique_etags": False, "leaves_nothing": False}
+# At rest there are the dead writer's copy, the last writer's copy, that it has finished, and that the one before has.
+# The next writer adds two objects before it removes two.
+BOUNDED: dict[str, Any] = CONTENT | {"most_beside": 6, "most_beside_at_rest": 4}
 FULL: dict[str, Any] = {"level": "full", "allows_damage": True}
 # What a delete may do to a chunk that is created meanwhile: the callers break their promise.
 BROKEN: dict[str, Any] = {"allows_damage": True, "allows_lasting_damage": True}
@@ -147,6 +150,13 @@ EXHAUSTIVE = [
     make("exclusive: no conditions, lost || read", [W(A), W(B)], [R], faults=2, has_conditions=False, **EXCLUSIVE),
     # ETags that come back with the bytes.
     make("content: write || delete || read", [W(B)], [DEL], [R], initial=A, **CONTENT),
+    # Beside a writer that died, and of which nobody knows that it did.
+    make("content: dead writer, overwrite x5", [O(A), O(B), O(A), O(A), O(B)], initial=A, registered=B, **BOUNDED),
+    make("content: dead writer, overwrite x3 || read", [O(A), O(B), O(A)], [R], initial=A, registered=B, **BOUNDED),
+    # So much time passes that a repair, or another writer, takes one that stalled for dead.
+    make("stall: overwrite || repair", [O(A)], [FIX], initial=C, stalls=1),
+    make("stall: change || repair", [M(b"x")], [FIX], initial=C, stalls=1),
+    make("stall, content: create || repair", [W(A)], [FIX], stalls=1, **CONTENT),
     # Level "full".
     make("full: create || delete || read", [W(A)], [DEL], [R], **FULL),
     make("full: write || delete || read", [W(A)], [DEL], [R], initial=C, **FULL),
@@ -238,6 +248,23 @@ DEEP = [
     make("content: change || change", [M(b"x")], [M(b"y")], initial=A, **CONTENT),
     make("content: change || overwrite", [M(b"x")], [O(B)], initial=A, **CONTENT),
     make("content: crashes, B, A || A", [O(B), O(A)], [O(A)], initial=A, crashes=(0,), **CONTENT),
+    make("content: dead writer, A, B || A", [O(A), O(B)], [O(A)], initial=A, registered=B, **CONTENT),
+    make("content: dead writer, B || A || read", [O(B)], [O(A)], [R], initial=A, registered=B, **CONTENT),
+    make("stall x2: overwrite || repair", [O(A)], [FIX], initial=C, stalls=2),
+    make("stall: overwrite || overwrite || repair", [O(A)], [O(B)], [FIX], initial=C, stalls=1),
+    make("stall, content: overwrite || repair", [O(B)], [FIX], initial=A, stalls=1, **CONTENT),
+    make("stall, content: change || repair", [M(b"x")], [FIX], initial=A, stalls=1, **CONTENT),
+    make("stall, content: B || A", [O(B)], [O(A)], initial=A, stalls=1, **CONTENT),
+    make("stall, content: interrupted, repair || A", [FIX], [O(A)], initial=A, interrupted=B, stalls=1, **CONTENT),
+    make(
+        "stall, exclusive: write x2, crash || repair",
+        [W(A), W(B)],
+        [FIX],
+        initial=C,
+        crashes=(0,),
+        stalls=1,
+        **EXCLUSIVE,
+    ),
     make("full: create || delete || create", [W(A)], [DEL], [W(B)], **FULL),
     make("full: write || delete || write", [W(A)], [DEL], [W(B)], initial=C, **FULL),
     make("full: change || delete || change", [M(b"x")], [DEL], [M(b"y")], initial=C, **FULL),
@@ -340,6 +367,44 @@ RANDOM = [
         faults=1,
         crashes=(0,),
         **CONTENT,
+    ),
+    make(
+        "content: dead writer, eight writes, late PUTs",
+        [O(A), O(B), O(A)],
+        [O(B), O(A), O(B)],
+        [O(A), O(A)],
+        [R, S],
+        initial=A,
+        registered=B,
+        faults=2,
+        has_late_puts=True,
+        rewrites=True,
+        **AGAIN,
+        **CONTENT,
+    ),
+    make(
+        "content: dead writer, five writes, crashes, stalls",
+        [O(A), O(B)],
+        [M(b"y"), O(B)],
+        [O(A)],
+        [R],
+        [FIX],
+        initial=A,
+        registered=B,
+        crashes=(0, 1),
+        stalls=2,
+        **CONTENT,
+    ),
+    make(
+        "stalls: five writes, crashes, repairs",
+        [W(A), O(B)],
+        [O(B), M(b"y")],
+        [O(A)],
+        [R, S],
+        [FIX, FIX],
+        initial=A,
+        crashes=(0, 1),
+        stalls=2,
     ),
     make(
         "full: three writes, three deletes, crashes",

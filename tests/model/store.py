@@ -29,6 +29,8 @@ class Object(NamedTuple):
     data: bytes
     # The tag as text: what a store keeps.
     tag: str | None
+    # When it was written: before the beginning, or how often a long time had passed by then.
+    time: int = 0
 
 
 type Raw = tuple[Any, ...]
@@ -41,8 +43,11 @@ LOST: Raw = ("lost",)
 
 # Before the key of a lock that somebody holds.
 LOCKED = "locked "
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+# Under which a state keeps its time, if it is later than the beginning.
+TIME = "time"
+BEGINNING = 1
+# In place of the ETag of an entry in a listing: a repair may take it for a dead writer's.
+OLD = "old"
 
 
 @dataclass(eq=False, slots=True)
@@ -128,11 +133,6 @@ def _is_below(key: str, prefix: str) -> bool:
     return key.startswith(prefix) and not key.startswith(LOCKED)
 
 
-def _is_old(tag: str | None) -> bool:
-    """Whether an object was there before the beginning: its generation is none of a client's."""
-    return tag is None or int(tag.split(";")[1][:16], 16) == 0
-
-
 def _condition(condition: Any) -> str | tuple[str] | None:
     if condition is None:
         return None
@@ -163,9 +163,18 @@ class Store:
             self.states.append(dict(objects))
         return number
 
-    def object(self, data: bytes, tag: str | None, author: str) -> Object:
+    def object(self, data: bytes, tag: str | None, author: str, time: int = 0) -> Object:
         etag = author if self.has_unique_etags else blake2b(data, digest_size=4).hexdigest()
-        return Object(etag, data, tag if self.has_tags else None)
+        return Object(etag, data, tag if self.has_tags else None, time)
+
+    def time(self, state: int) -> int:
+        """How often a long time has passed, counted from the beginning."""
+        clock = self.states[state].get(TIME)
+        return BEGINNING if clock is None else clock.time
+
+    def let_time_pass(self, state: int) -> int:
+        """The state a long time later: all that is there is old."""
+        return self.number({**self.states[state], TIME: Object("", b"", None, self.time(state) + 1)})
 
     def is_locked(self, state: int, key: str, owner: str) -> bool:
         """Whether somebody else holds a lock."""
@@ -205,13 +214,15 @@ class Store:
             case "put":
                 if not self._is_met(objects.get(key), action.condition):
                     return state, REFUSED
-                return self.number({**objects, key: self.object(action.data, action.tag, action.author)}), DONE
+                written = self.object(action.data, action.tag, action.author, self.time(state))
+                return self.number({**objects, key: written}), DONE
             case "delete":
                 return self.number({name: each for name, each in objects.items() if name != key}), DONE
             case "list":
                 prefix = f"{key}/" if key else ""
                 below = [(name, each) for name, each in objects.items() if _is_below(name, prefix)]
-                return state, ("listed", *sorted((name, len(each.data), _is_old(each.tag)) for name, each in below))
+                now = self.time(state)
+                return state, ("listed", *sorted((name, len(each.data), each.time, now) for name, each in below))
             case "move":
                 if key not in objects:
                     return state, MISSING
@@ -265,9 +276,12 @@ class Store:
             case ("beyond",):
                 return steps.OutOfRange()
             case ("listed", *entries):
-                times = [LONG_AGO if is_old else _NOW for _, _, is_old in entries]
-                listed = zip(entries, times, strict=True)
-                return steps.Listed(tuple(steps.Entry(key, nbytes, "", time) for (key, nbytes, _), time in listed))
+                return steps.Listed(
+                    tuple(
+                        steps.Entry(key, nbytes, OLD if time < now else "", datetime(2000 + time, 1, 1, tzinfo=UTC))
+                        for key, nbytes, time, now in entries
+                    )
+                )
             case ("done",):
                 return steps.Done()
             case ("refused",):

@@ -239,4 +239,11 @@ def rules(
 ) -> Rules:
     """Rules with generations that count."""
     numbers = itertools.count(first_generation)
-    return Rules(level, means(has_tags=has_tags), has_tags, has_unique_etags, lambda: f"{next(numbers):032x}")
+    return Rules(
+        level,
+        means(has_tags=has_tags),
+        has_tags,
+        has_unique_etags,
+        lambda: f"{next(numbers):032x}",
+        lambda: lambda: 0.0,
+    )

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from parts_store.plan.ranges import Span
-from parts_store.plan.staging import Registry, key_of, stage, unstage
-from parts_store.plan.steps import Found
+from parts_store.plan.staging import FORGOTTEN_AFTER, Registry, key_of, stage, unstage
+from parts_store.plan.steps import Entry, Found
 from parts_store.plan.tags import Tag
 from tests.plan.interruptions import LAYOUTS, Layout, ids, parts_of
 from tests.plan.objects import KEY, chunk_of
@@ -119,12 +121,33 @@ def test_one_who_only_settles_stages_no_parts() -> None:
 NAMES = ["a", "b", "c"]
 
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def entries(present: Iterable[str], done: Iterable[str] = (), *, modified: datetime = NOW) -> list[Entry]:
+    names = [*present, *(f"{name}.done" for name in done)]
+    return [Entry(f"x/.parts-txn/h/{name}", 1, None, modified) for name in names]
+
+
 def test_a_registry_tells_who_is_at_work_and_who_has_finished() -> None:
     for present, done in itertools.product(range(8), repeat=2):
         here = {name for bit, name in enumerate(NAMES) if present >> bit & 1}
         finished = {name for bit, name in enumerate(NAMES) if done >> bit & 1}
-        registry = Registry.of([f"x/.parts-txn/h/{name}" for name in here] + [f"h/{name}.done" for name in finished])
-        for me in NAMES:
-            assert registry.others_at_work(me) == {name for name in here if name not in finished and name != me}
+        registry = Registry.of(entries(here, finished))
+        for me, dead in itertools.product(NAMES, repeat=2):
+            at_work = {name for name in here if name not in finished and name != me}
+            assert registry.others_at_work((me,)) == at_work
+            assert registry.others_at_work((me,), (dead,)) == at_work - {dead}
             # Those that left nothing but the word that they have finished are tidied up too.
-            assert registry.finished(me) == tuple(sorted((here | finished) - {me}))
+            assert registry.finished((me,)) == tuple(sorted((here | finished) - {me} - at_work))
+            assert registry.finished((me,), (dead,)) == tuple(sorted((here | finished) - {me} - (at_work - {dead})))
+
+
+def test_who_was_there_a_day_before_us_is_not_at_work_any_more() -> None:
+    longer, shorter = NOW - FORGOTTEN_AFTER - timedelta(seconds=1), NOW - FORGOTTEN_AFTER
+    listed = [*entries(["a"]), *entries(["b"], modified=shorter), *entries(["c"], modified=longer)]
+    assert Registry.of(listed).others_at_work(("a",)) == {"b"}
+    assert Registry.of(listed).finished(("a",)) == ("c",)
+    # The youngest of our own tells what time it is; without one, nobody knows.
+    assert Registry.of(listed).others_at_work(("a", "c")) == {"b"}
+    assert Registry.of(listed).others_at_work(("d",)) == {"a", "b", "c"}

@@ -231,7 +231,7 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         objects = Aged(stopped)
         objects.modified = dict.fromkeys(stopped.stored, A_DAY_LATER)
         contents = objects.contents
-        found = repair(objects, layout, place.rules(first_generation=500), DROP, min_age=1)
+        found = repair(objects, layout, place.rules(first_generation=500), DROP, min_age=3600)
         if not has_ages:
             assert all(each.is_mended for each in found)
             continue
@@ -239,8 +239,8 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         assert not any(each.is_mended for each in found)
         assert all(each.detail.endswith("; left alone: younger than min_age") for each in found)
         # As old as asked for is old enough.
-        objects.now += timedelta(seconds=1)
-        found = repair(objects, layout, place.rules(first_generation=600), DROP, min_age=timedelta(seconds=1))
+        objects.now += timedelta(hours=1)
+        found = repair(objects, layout, place.rules(first_generation=600), DROP, min_age=timedelta(hours=1))
         assert all(each.is_mended or is_kept(each, place) for each in found), found
 
 
@@ -255,7 +255,7 @@ def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place
     layout: Layout = {"": None, ".i": 2}
     has_ages = place.has_tags or place.level is Level.EXCLUSIVE
     objects = Aged(holds_old(place, layout, (".i",)))
-    repair(objects, layout, place.rules(), min_age=1)
+    repair(objects, layout, place.rules(), min_age=3600)
     clocks = [each.key for each in objects.asked if isinstance(each, Put) and each.key.endswith(".clock")]
     assert len(clocks) == (1 if has_ages else 0)
     assert all(key.startswith("a/.parts-txn/") for key in clocks)
@@ -294,7 +294,7 @@ def test_a_clock_that_somebody_removes_is_looked_at_three_times() -> None:
     place = PLACES[3]
     objects = Meddler(holds_old(place, layout, (".i",)))
     with pytest.raises(ConcurrentWriteError, match="another repair"):
-        repair(objects, layout, place.rules(), min_age=1)
+        repair(objects, layout, place.rules(), min_age=3600)
     assert sum(isinstance(each, Put) for each in objects.asked) == 3
 
 

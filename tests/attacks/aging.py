@@ -1,0 +1,75 @@
+"""A bucket with a clock, which everybody who writes into it reads too."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from parts_store import upkeep
+from parts_store.plan.document import ArrayRecord, ShardIndex
+from parts_store.plan.keys import Chunk, ChunkKeyEncoding
+from parts_store.plan.rules import Rules
+from parts_store.plan.steps import List, Listed, Outcome, Request, Steps
+from parts_store.plan.tags import Tag
+from parts_store.plan.upkeep import Finding, Orders, survey
+from tests.plan.interruptions import Layout
+from tests.plan.objects import Objects, chunk_of, knobs
+
+
+class Bucket(Objects):
+    """Objects that are as old as they are by the clock of the bucket."""
+
+    def __init__(self, objects: Objects) -> None:
+        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.modified: dict[str, datetime] = {}
+        for key, each in objects.stored.items():
+            self.put(key, each.data, each.tag)
+
+    def put(self, key: str, data: bytes, tag: Tag | None = None) -> None:
+        super().put(key, data, tag)
+        self.modified[key] = self.now
+
+    def perform(self, request: Request) -> Outcome:
+        outcome = super().perform(request)
+        if not isinstance(outcome, Listed):
+            return outcome
+        return Listed(tuple(replace(each, modified=self.modified[each.key]) for each in outcome.entries))
+
+    def carry_out[T](self, steps: Steps[T]) -> T:
+        return self.run(steps)
+
+    def start_watch(self) -> Callable[[], float]:
+        begin = self.now
+
+        def watch() -> float:
+            return (self.now - begin).total_seconds()
+
+        return watch
+
+    def beside(self) -> list[str]:
+        """The keys of all objects of the write protocol."""
+        return [key for key in self.stored if "/.parts-txn/" in key]
+
+
+def in_array(layout: Layout) -> Chunk:
+    """The chunk, in an array at `a`."""
+    return replace(chunk_of(layout), array="a")
+
+
+def repair(
+    bucket: Bucket,
+    layout: Layout,
+    rules: Rules,
+    *,
+    min_age: timedelta | float = 0,
+    orders: Orders | None = None,
+    index: ShardIndex | None = None,
+) -> list[Finding]:
+    """What a repair of the array at `a` says."""
+    arrays = {"a": ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), index)}
+    listed = bucket.perform(List("", ""))
+    assert isinstance(listed, Listed)
+    scope = upkeep.Scope(arrays, survey(listed.entries, arrays), ())
+    found = upkeep.verify(bucket, scope, knobs(has_tags=bucket.has_tags))
+    orders = orders or Orders(drops_incomplete=False, retags=False)
+    return upkeep.repair(bucket, scope, found, rules, min_age=min_age, orders=orders)

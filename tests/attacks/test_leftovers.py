@@ -1,0 +1,139 @@
+"""However often a chunk is overwritten beside a dead writer, few objects stay beside it, without a repair."""
+
+import itertools
+import random
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from parts_store.plan import transaction
+from parts_store.plan.keys import Chunk
+from parts_store.plan.reading import read
+from parts_store.plan.rules import Level
+from parts_store.plan.steps import Steps
+from tests.attacks.aging import Bucket, in_array
+from tests.plan.interruptions import LAYOUTS, Layout, Place, every_interruption, holds_old, ids, parts_of, value_of
+from tests.plan.objects import Returned, knobs, next_batch
+
+# ETags that come back with the bytes, as on S3: there writers keep their copies while others may be at work.
+S3 = [Place(level, has_tags=True, has_unique_etags=False) for level in (Level.WRITERS, Level.FULL)]
+IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
+ON_S3 = pytest.mark.parametrize("place", S3, ids=str)
+# The last writer's copy, that it has finished, and that the one before has.
+MOST_OF_THE_FINISHED = 3
+
+
+def die(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, generation: int) -> None:
+    """Stage a copy, and nothing else."""
+    steps = transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=generation))
+    batch = next_batch(steps)
+    before = len(bucket.beside())
+    while len(bucket.beside()) == before:
+        assert not isinstance(batch, Returned)
+        batch = next_batch(steps, tuple(bucket.perform(request) for request in batch))
+
+
+def value_in(bucket: Bucket, chunk: Chunk) -> bytes:
+    found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+    assert found is not None
+    return b"".join(found.values[0] or ())
+
+
+@ON_S3
+@IN_PARTS
+@pytest.mark.parametrize("dead", [1, 3])
+def test_objects_beside_a_chunk_do_not_grow_with_its_overwrites(layout: Layout, place: Place, dead: int) -> None:
+    chunk, bucket = in_array(layout), Bucket(holds_old(place, layout, tuple(layout)))
+    for number in range(dead):
+        die(bucket, chunk, layout, place, 10_000 + 100 * number)
+    rules = place.rules()
+    for number in range(500):
+        first = number % 7
+        bucket.run(transaction.write(chunk, parts_of(layout, number % 3, first), rules))
+        assert len(bucket.beside()) <= dead + MOST_OF_THE_FINISHED, number
+        if number % 50 == 0:
+            assert value_in(bucket, chunk) == value_of(layout, number % 3, first)[0]
+
+
+@ON_S3
+@IN_PARTS
+def test_an_overwrite_beside_a_dead_writer_takes_one_request_more_and_no_round_trip(
+    layout: Layout, place: Place
+) -> None:
+    def cost(bucket: Bucket) -> tuple[Counter[str], int]:
+        chunk, rules = in_array(layout), place.rules()
+        for number in range(20):
+            bucket.asked.clear()
+            bucket.batches = 0
+            bucket.run(transaction.write(chunk, parts_of(layout, 1, number), rules))
+        return Counter(type(each).__name__ for each in bucket.asked), bucket.batches
+
+    alone, beside = (Bucket(holds_old(place, layout, tuple(layout))) for _ in range(2))
+    die(beside, in_array(layout), layout, place, 10_000)
+    (requests, round_trips), (more_requests, more_round_trips) = cost(alone), cost(beside)
+    # That it has finished; it removes the copy of the one before instead of its own.
+    assert more_requests - requests == Counter({"Put": 1})
+    assert more_round_trips == round_trips
+
+
+@ON_S3
+@IN_PARTS
+def test_whatever_a_dead_writer_had_done_the_next_ones_leave_few_objects_and_their_own_value(
+    layout: Layout, place: Place
+) -> None:
+    chunk = in_array(layout)
+    start = holds_old(place, layout, tuple(layout))
+    for stopped in every_interruption(start, transaction.write(chunk, parts_of(layout, 3), place.rules())):
+        bucket, rules = Bucket(stopped), place.rules(first_generation=500)
+        for number in range(6):
+            bucket.run(transaction.write(chunk, parts_of(layout, 1, number), rules))
+            assert value_in(bucket, chunk) == value_of(layout, 1, number)[0]
+        assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
+
+
+@ON_S3
+def test_a_day_later_the_next_writer_removes_what_dead_writers_left(place: Place) -> None:
+    layout: Layout = {".h": 1, "": None, ".i": 2}
+    chunk, bucket = in_array(layout), Bucket(holds_old(place, layout, tuple(layout)))
+    for number in range(20):
+        die(bucket, chunk, layout, place, 10_000 + 100 * number)
+    bucket.now += timedelta(hours=23)
+    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules()))
+    assert len(bucket.beside()) == 22
+    bucket.now += timedelta(hours=25)
+    bucket.run(transaction.write(chunk, parts_of(layout, 2), place.rules(first_generation=500)))
+    assert bucket.beside() == []
+    assert value_in(bucket, chunk) == value_of(layout, 2, 101)[0]
+
+
+@ON_S3
+@pytest.mark.parametrize("seed", range(20))
+def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int) -> None:
+    chance = random.Random(seed)
+    layout: Layout = {".h": 1, "": None, ".i": 2}
+    chunk, bucket = in_array(layout), Bucket(holds_old(place, layout, tuple(layout)))
+    die(bucket, chunk, layout, place, 10_000)
+    writers, rounds = 4, 30
+    for number in range(rounds):
+        rules = place.rules(first_generation=1000 * number)
+        firsts = [chance.randrange(3) for _ in range(writers)]
+        interleave(bucket, [transaction.write(chunk, parts_of(layout, 1, first), rules) for first in firsts], chance)
+        assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED * writers
+        assert value_in(bucket, chunk) in {value_of(layout, 1, first)[0] for first in firsts}
+    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**6)))
+    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**7)))
+    assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
+
+
+def interleave(bucket: Bucket, several: list[Steps[None]], chance: random.Random) -> None:
+    """Carry out steps side by side, one batch of somebody at a time."""
+    batches = {at: next_batch(steps) for at, steps in enumerate(several)}
+    for _ in itertools.count():
+        under_way = [at for at, batch in batches.items() if not isinstance(batch, Returned)]
+        if not under_way:
+            return
+        at = chance.choice(under_way)
+        batch = batches[at]
+        assert not isinstance(batch, Returned)
+        batches[at] = next_batch(several[at], tuple(bucket.perform(request) for request in batch))

@@ -1,0 +1,162 @@
+"""A writer that stalls until a repair takes it for dead, goes on, and dies: the chunk is the old one or the new one."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from obstore.store import MemoryStore
+
+import parts_store as ps
+from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, StoreConfigError
+from parts_store.plan import transaction
+from parts_store.plan.keys import Chunk
+from parts_store.plan.reading import read
+from parts_store.plan.rules import Level, Rules
+from parts_store.plan.steps import Steps
+from parts_store.plan.versions import Absent, Seen
+from parts_store.plan.writer import MAX_STALL
+from tests.attacks.aging import Bucket, in_array, repair
+from tests.plan.interruptions import LAYOUTS, PLACES, Layout, Place, holds_old, ids, parts_of, stored_as, value_of
+from tests.plan.objects import Objects, Returned, knobs, next_batch
+
+SHORT = timedelta(minutes=15)
+WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
+IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
+
+
+def what_is_read(bucket: Bucket, chunk: Chunk) -> bytes | str | None:
+    try:
+        found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+    except (IncompleteChunkError, PartSizeError):
+        return "damaged"
+    return None if found is None else b"".join(found.values[0] or ())
+
+
+def timed(bucket: Bucket, place: Place) -> Rules:
+    return replace(place.rules(), start_watch=bucket.start_watch)
+
+
+def begin(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, seen: Seen | None) -> Steps[None]:
+    return transaction.write(chunk, parts_of(layout, 3), timed(bucket, place), seen)
+
+
+class Stalled:
+    """A writer after so many batches of requests, whose last answers it has not taken yet."""
+
+    def __init__(self, bucket: Bucket, steps: Steps[None], batches: int) -> None:
+        self.bucket, self.steps = bucket, steps
+        batch = next_batch(steps)
+        for _ in range(batches - 1):
+            assert not isinstance(batch, Returned)
+            batch = next_batch(steps, tuple(bucket.perform(request) for request in batch))
+        self.has_ended = isinstance(batch, Returned)
+        self.outcomes = () if isinstance(batch, Returned) else tuple(bucket.perform(request) for request in batch)
+
+    def go_on(self, batches: int) -> bool:
+        """Take the answers, and so many batches more; returns whether it ended before that."""
+        batch = next_batch(self.steps, self.outcomes)
+        for _ in range(batches):
+            if isinstance(batch, Returned):
+                return True
+            batch = next_batch(self.steps, tuple(self.bucket.perform(request) for request in batch))
+        return isinstance(batch, Returned)
+
+
+def every_stall(
+    start: Objects, chunk: Chunk, layout: Layout, place: Place, *, conditional: bool
+) -> Iterator[tuple[Bucket, Stalled]]:
+    """The bucket and the writer, for every batch after which it stalls."""
+    for batches in itertools.count(1):
+        bucket = Bucket(start)
+        seen: Seen | None = None
+        if conditional:
+            found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+            seen = Absent() if found is None else found.version
+        writer = Stalled(bucket, begin(bucket, chunk, layout, place, seen), batches)
+        if writer.has_ended:
+            return
+        yield bucket, writer
+
+
+@WITH_TAGS
+@IN_PARTS
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_writer_that_was_taken_for_dead_never_leaves_damage(
+    layout: Layout, place: Place, exists: bool, conditional: bool
+) -> None:
+    chunk = in_array(layout)
+    start = holds_old(place, layout, tuple(layout) if exists else ())
+    old, new = (value_of(layout, 2, 1)[0] if exists else None), value_of(layout, 3, 101)[0]
+    tried = 0
+    for more in range(12):
+        for bucket, writer in every_stall(start, chunk, layout, place, conditional=conditional):
+            bucket.now += SHORT
+            repair(bucket, layout, place.rules(first_generation=500), min_age=SHORT)
+            has_ended = writer.go_on(more)
+            # It dies here, or has ended.
+            tried += 1
+            assert what_is_read(bucket, chunk) in ((new,) if has_ended else (old, new))
+            repair(bucket, layout, place.rules(first_generation=600))
+            value = what_is_read(bucket, chunk)
+            assert value in ((new,) if has_ended else (old, new))
+            if value is not None:
+                plain = stored_as(layout, 3, 101) if value == new else stored_as(layout, 2, 1)
+                assert bucket.contents == plain
+    assert tried > 12
+
+
+@WITH_TAGS
+@IN_PARTS
+def test_a_writer_that_was_taken_for_dead_never_harms_what_others_wrote_meanwhile(layout: Layout, place: Place) -> None:
+    chunk = in_array(layout)
+    if place.level is Level.EXCLUSIVE:
+        return
+    start = holds_old(place, layout, tuple(layout))
+    new, others = value_of(layout, 3, 101)[0], value_of(layout, 2, 1)[0]
+    for bucket, writer in every_stall(start, chunk, layout, place, conditional=False):
+        bucket.now += timedelta(hours=25)
+        # Another value, and then the same bytes as before: on S3, their ETags come back.
+        bucket.run(transaction.write(chunk, parts_of(layout, 1, 50), place.rules(first_generation=500)))
+        bucket.run(transaction.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        writer.go_on(100)
+        assert what_is_read(bucket, chunk) in (new, others)
+        assert bucket.contents in (stored_as(layout, 3, 101), stored_as(layout, 2, 1))
+
+
+@WITH_TAGS
+def test_a_change_that_stalled_is_refused_if_somebody_wrote_the_same_bytes_meanwhile(place: Place) -> None:
+    if place.level is Level.EXCLUSIVE:
+        return
+    layout: Layout = {"": None, ".i": 2}
+    chunk = in_array(layout)
+    start = holds_old(place, layout, tuple(layout))
+    for at, (bucket, writer) in enumerate(every_stall(start, chunk, layout, place, conditional=True)):
+        if at > 0:
+            break
+        bucket.now += timedelta(hours=1)
+        bucket.run(transaction.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        with pytest.raises(ConcurrentWriteError):
+            writer.go_on(100)
+        assert what_is_read(bucket, chunk) == value_of(layout, 2, 1)[0]
+
+
+@pytest.mark.parametrize("min_age", [0.001, 60, 899.9, timedelta(minutes=14)])
+def test_a_repair_refuses_an_age_at_which_a_writer_may_only_stall(min_age: float | timedelta) -> None:
+    store = ps.PartsStore(MemoryStore())
+    ps.create_array(store, "a", shape=(2,), chunks=(2,), dtype="u1", parts=["", ps.Part(".t", size=1)])
+    with pytest.raises(
+        StoreConfigError, match="min_age: expected 0, which says that nobody is writing, or at least 900"
+    ):
+        store.repair(min_age=min_age)
+    assert store.repair(min_age=900).is_tidy
+    assert store.repair(min_age=0).is_tidy
+
+
+def test_the_watch_of_a_store_goes_on_and_is_shorter_than_any_age() -> None:
+    watch = ps.PartsStore(MemoryStore())._operations.rules.start_watch()
+    seconds = [watch() for _ in range(100)]
+    assert seconds == sorted(seconds)
+    assert 0 <= seconds[0] < MAX_STALL < SHORT.total_seconds()
