@@ -317,9 +317,11 @@ class _Mender:
         return _explained(finding, "its document was changed meanwhile")
 
     def _mend_listed(self, listing: Listing, finding: Finding) -> Finding:
-        index = self.scope.arrays[listing.chunk.array].shard_index
-        mended = self.runner.carry_out(upkeep.mend(listing, finding, index, self.rules, self.orders))
-        return mended if mended.is_mended else _explained(mended, "not as it was when it was found, or still in use")
+        record = self.scope.arrays[listing.chunk.array]
+        mended = self.runner.carry_out(upkeep.mend(listing, finding, record, self.rules, self.orders))
+        if mended.is_mended or mended.detail != finding.detail:
+            return mended
+        return _explained(mended, "not as it was when it was found, or still in use")
 
     def _mend_stray(self, finding: Finding) -> Finding:
         """What is beside a chunk of which nothing else is there."""

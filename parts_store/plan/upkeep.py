@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from parts_store.errors import ConcurrentWriteError
 from parts_store.plan import document as documents
-from parts_store.plan import journal, staging, transaction
+from parts_store.plan import journal, mixtures, staging, transaction
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.findings import Finding, Listing, Problem, Survey, check, judge, look_again, survey
 from parts_store.plan.keys import DOCUMENT, Chunk, join
@@ -47,7 +47,8 @@ class Orders:
 
     # Remove chunks that cannot be read.
     drops_incomplete: bool
-    # Give all parts of a chunk one tag, if some or all have none: they belong together, the caller says.
+    # Give all parts of a chunk one tag, if some or all have none, or if they have several: they belong together, the
+    # caller says.
     retags: bool
     # Tell software without concat-parts, in the documents of arrays that it would misread, to refuse them.
     marks: bool = False
@@ -61,15 +62,15 @@ class Orders:
                 return self.retags
             case Problem.UNMARKED:
                 return self.marks
-            case Problem.PARTLY_TAGGED:
+            case Problem.PARTLY_TAGGED | Problem.MIXTURE:
                 return self.retags or self.drops_incomplete
             case _:
                 return self.drops_incomplete
 
 
-def mend(listing: Listing, finding: Finding, index: ShardIndex | None, rules: Rules, orders: Orders) -> Steps[Finding]:
+def mend(listing: Listing, finding: Finding, record: ArrayRecord, rules: Rules, orders: Orders) -> Steps[Finding]:
     """The same finding, put right as far as it can be. Of the writers that it shows, none lives."""
-    chunk = listing.chunk
+    chunk, index = listing.chunk, record.shard_index
     if not orders.are_about(finding.problem):
         return finding
     yield from _lock(chunk.side_folder, rules)
@@ -78,6 +79,13 @@ def mend(listing: Listing, finding: Finding, index: ShardIndex | None, rules: Ru
             is_mended = yield from _tidy(listing, rules)
         case Problem.ORPHANS:
             is_mended = yield from _collect(chunk, finding.keys, rules)
+        case Problem.MIXTURE if orders.retags:
+            doubt = yield from _retag_mixture(chunk, record, rules)
+            is_mended = doubt is None
+            if not is_mended and orders.drops_incomplete:
+                is_mended = yield from _drop(chunk, index, rules)
+            if not is_mended and doubt:
+                return replace(finding, detail=f"{finding.detail}; left alone: {doubt}")
         case Problem.UNTAGGED | Problem.PARTLY_TAGGED if orders.retags:
             is_mended = yield from _retag(chunk, rules)
         case _:
@@ -198,7 +206,26 @@ def _retag(chunk: Chunk, rules: Rules) -> Steps[bool]:
     # Nothing of it is missing or of a wrong size, and no two parts are of different writes.
     if now is None or now.problem not in (Problem.UNTAGGED, Problem.PARTLY_TAGGED):
         return False
+    return (yield from _write_again(chunk, [each for each in outcomes if isinstance(each, Found)], rules))
+
+
+def _retag_mixture(chunk: Chunk, record: ArrayRecord, rules: Rules) -> Steps[str | None]:
+    """The same for parts of several writes, if what can be checked of them fits; returns why not, None if done."""
+    if rules.means is not Means.TAGS:
+        return ""
+    outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
+    now = judge(chunk, outcomes, None)
+    if now is None or now.problem is not Problem.MIXTURE:
+        return ""
     found = [each for each in outcomes if isinstance(each, Found)]
+    doubt = mixtures.doubt(record, found)
+    if doubt is not None:
+        return doubt
+    return None if (yield from _write_again(chunk, found, rules)) else ""
+
+
+def _write_again(chunk: Chunk, found: Sequence[Found], rules: Rules) -> Steps[bool]:
+    """Write what was found of each part, if nobody has changed the chunk meanwhile."""
     seen = Version(found[chunk.parts.anchor].tag, tuple(each.unchanged for each in found), chunk.parts.anchor)
     try:
         yield from transaction.write(chunk, [memoryview(each.data) for each in found], rules, seen)

@@ -259,7 +259,7 @@ class Client:
             entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
             if knows_ages and any(entry.etag != OLD for entry in entries):
                 continue
-            yield from upkeep.mend(listing, finding, self.index, self.rules, orders)
+            yield from upkeep.mend(listing, finding, record, self.rules, orders)
         for (array, folder), entries in survey.strays.items():
             if not (knows_ages and any(entry.etag != OLD for entry in entries)):
                 yield from self._repair_stray(array, folder, entries, record, orders)
@@ -271,6 +271,6 @@ class Client:
             chunk = yield from upkeep.chunk_beside(entry, array, record)
             if chunk is not None and chunk.side_folder == folder:
                 finding = upkeep.Finding(upkeep.Problem.LEFTOVERS, folder, keys, "")
-                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, self.index, self.rules, orders)
+                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, record, self.rules, orders)
                 return
         yield from upkeep.discard(folder, keys, self.rules)

@@ -357,13 +357,14 @@ def test_retag_believes_what_is_there_and_not_what_was_found_before(place: Place
         {".h": (b"x", None), "": (b"ab", None)},
         {".h": (b"x", one), "": (b"ab", one), ".i": (b"cd", one)},
     ]
+    record = ArrayRecord({}, chunk.parts, ChunkKeyEncoding("default", "/", 1), None)
     for parts, problem in itertools.product(meanwhile, (Problem.UNTAGGED, Problem.PARTLY_TAGGED)):
         objects = place.empty()
         for suffix, (data, tag) in parts.items():
             objects.put(KEY + suffix, data, tag)
         before = dict(objects.stored)
         finding = Finding(problem, KEY, chunk.part_keys, "as it was")
-        assert objects.run(mend(Listing(chunk), finding, None, place.rules(), RETAG)) == finding
+        assert objects.run(mend(Listing(chunk), finding, record, place.rules(), RETAG)) == finding
         assert objects.stored == before
 
 
