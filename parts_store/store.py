@@ -328,12 +328,13 @@ class PartsStore(Store):
         prefix
             Where to look: everything if empty.
         min_age
-            How old, by the store's clock, something must be to be a dead writer's: a `timedelta`, or seconds. 0 says
-            that nobody is writing. A local disk knows who is dead, except at `"exclusive"`.
+            How old, by the store's clock, something must be to be a dead writer's: a `timedelta`, or seconds, at least
+            15 minutes. 0 says that nobody is writing. A local disk knows who is dead, except at `"exclusive"`.
         drop_incomplete
             Remove chunks that cannot be read. Nothing else has their bytes.
         retag
-            Let the parts of a chunk, of which some or all are another program's, count as one write.
+            Let the parts of a chunk, of which some or all are another program's, count as one write; also those that a
+            mirror left with tags of several writes, if their bytes can be checked.
         must_understand
             Add the member with `must_understand: true` to the `zarr.json` of arrays that lack it and that software
             without concat-parts would misread. Consolidated metadata has to be consolidated again afterwards.
