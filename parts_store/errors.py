@@ -12,6 +12,8 @@
     ├── LocationError                           a file that is referred to may not be read, or not so: register it, or
     │                                           make the references anew
     ├── ClusterWriteError                       tasks of a cluster failed: nothing was committed; it says which, and why
+    ├── LocalPathError                          a folder of this machine has something else where a file or a folder
+    │                                           should be, or the key leads out of it: its message says what to remove
     ├── ReservedKeyError (a ValueError)         the key is a part's, or the protocol's: not to be used by itself
     ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
     ├── PartSizeError                           a stored part has another size than it should: it is damaged
@@ -42,6 +44,7 @@ __all__ = [
     "CopyMismatchError",
     "HeaderError",
     "IncompleteChunkError",
+    "LocalPathError",
     "LocationError",
     "ManifestError",
     "PartSizeError",
@@ -181,6 +184,18 @@ class LocationError(PartsStoreError):
         return f"location {self.location!r}: {self.problem}"
 
 
+class LocalPathError(PartsStoreError):
+    """A key has no path in a folder of this machine that can be used: it leads out, or something is in the way."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(key, problem)
+        self.key, self.problem = key, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"key {self.key!r}: {self.problem}"
+
+
 class ClusterWriteError(PartsStoreError):
     """Tasks that wrote to a session from a cluster failed. Nothing was committed, and the session has none of it."""
 
@@ -235,12 +250,16 @@ class PartSizeError(PartsStoreError):
 class IncompleteChunkError(PartsStoreError):
     """A chunk exists, and some of its parts are missing or of another write."""
 
-    def __init__(self, chunk_key: str, missing: tuple[str, ...], mixed: tuple[str, ...]) -> None:
-        super().__init__(chunk_key, missing, mixed)
-        self.chunk_key, self.missing, self.mixed = chunk_key, missing, mixed
+    def __init__(
+        self, chunk_key: str, missing: tuple[str, ...], mixed: tuple[str, ...], problem: str | None = None
+    ) -> None:
+        super().__init__(chunk_key, missing, mixed, problem)
+        self.chunk_key, self.missing, self.mixed, self.problem = chunk_key, missing, mixed, problem
 
     @override
     def __str__(self) -> str:
+        if self.problem is not None:
+            return f"chunk {self.chunk_key!r} is incomplete: {self.problem}"
         missing = [f"no object at {', '.join(map(repr, self.missing))}"] if self.missing else []
         mixed = [f"another write's object at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"

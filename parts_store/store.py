@@ -36,6 +36,7 @@ from parts_store.options import (
     require_count,
     rules_of,
 )
+from parts_store.plan import deletion
 from parts_store.plan.attempt import Pieces
 from parts_store.plan.document import ArrayRecord, shard_index_of
 from parts_store.plan.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
@@ -641,11 +642,23 @@ class PartsStore(Store):
         folder = prefix.rstrip("/")
         if self._is_in_session and is_node_key(folder):
             raise ReservedKeyError(folder, "the parts of an array")
-        keys = [entry.key async for entry in self._list_objects(folder)]
-        self.catalog.forget_below(folder)
-        await self._run(self._operations.delete_all(keys))
+        if self._operations.rules.means is Means.LOCKS:
+            self.catalog.forget_below(folder)
+            await self._delete_local_dir(folder)
+        else:
+            keys = [entry.key async for entry in self._list_objects(folder)]
+            self.catalog.forget_below(folder)
+            await self._run(self._operations.delete_all(keys))
         # Somebody may have read a document while it was still there.
         self.catalog.forget_below(folder)
+
+    async def _delete_local_dir(self, folder: str) -> None:
+        """Delete a folder of a local disk, where writers are kept away: one array or group at a time."""
+        rules = self._operations.rules
+        nodes = await self._run(deletion.find_nodes(folder))
+        for path in nodes:
+            await self._run(deletion.delete_node(path, nodes, rules))
+        await self._run(deletion.delete_rest(folder, nodes, rules))
 
     # --- listing --------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from parts_store.errors import (
     CopyMismatchError,
     HeaderError,
     IncompleteChunkError,
+    LocalPathError,
     LocationError,
     ManifestError,
     PartsConfigError,
@@ -66,6 +67,11 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
         "key 'a/c/0.index' belongs to chunk 'a/c/0', and cannot be written by itself",
     ),
     (ChunkSizeError("a/c/0", "at least 4", 3), "chunk 'a/c/0': expected at least 4 bytes for its parts, found 3"),
+    (LocalPathError("a/c/0", "/x/a is no folder"), "key 'a/c/0': /x/a is no folder"),
+    (
+        IncompleteChunkError("a/c/0", (), (), "its journal is damaged"),
+        "chunk 'a/c/0' is incomplete: its journal is damaged",
+    ),
     (PartSizeError("a/c/0.index", 4, 3), "part 'a/c/0.index': expected 4 bytes, found 3"),
     (
         IncompleteChunkError("a/c/0", ("a/c/0.x",), ("a/c/0.y", "a/c/0.z")),
@@ -115,6 +121,7 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
         "SessionError": ["PartsStoreError"],
         "ReadOnlySessionError": ["SessionError", "ValueError"],
         "ManifestError": ["PartsStoreError", "ValueError"],
+        "LocalPathError": ["PartsStoreError"],
         "LocationError": ["PartsStoreError"],
         "AdoptionError": ["PartsStoreError"],
         "ClusterWriteError": ["PartsStoreError"],

@@ -18,6 +18,7 @@ from parts_store.plan import journal, reading, staging
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, Placing, candidates, is_probe_key, join, parse_node_key
+from parts_store.plan.locking import array_locks
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import Entry, Found, Get, Head, Missing, Outcome, Request, Steps, get, head
 
@@ -139,6 +140,9 @@ def _folder(key: str) -> tuple[str, str] | None:
         return None
     at = segments.index(PROTOCOL_FOLDER)
     array = "/".join(segments[:at])
+    if key in array_locks(array):
+        # Whoever changes the array next removes it.
+        return None
     return array, join(array, f"{PROTOCOL_FOLDER}/{segments[at + 1].removesuffix('.lock')}")
 
 
@@ -342,7 +346,7 @@ def _look_by_tags(chunk: Chunk, index: ShardIndex | None, anchor: Found | None) 
 def _look_by_journal(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding | None]:
     """What is wrong with a chunk by its parts, or by what is staged in their place while there is a journal."""
     found = yield from get(journal.journal_key(chunk), "whether a write was interrupted")
-    record = journal.Record.parse(found)
+    record = journal.Record.parse(found, chunk)
     keys = () if record is None else journal.staged_keys(chunk, record.generation)
     # What is staged first: it goes to where the part belongs.
     looks = (yield tuple(Head(key, _LOOK) for key in keys)) if keys else ()
@@ -354,6 +358,8 @@ def _look_by_journal(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding | 
         return Finding(Problem.INCOMPLETE, chunk.chunk_key, (chunk.anchor_key,), "no such object")
     if _is_suspicious(finding):
         return finding
+    if found is not None and record is None and any(isinstance(outcome, Found) for outcome in outcomes):
+        return Finding(Problem.UNREADABLE, chunk.chunk_key, (journal.journal_key(chunk),), journal.NOT_VALID)
     if staged:
         left = tuple(keys[part] for part in staged)
         return Finding(Problem.INTERRUPTED, chunk.chunk_key, left, "the journal says how it goes on")

@@ -21,26 +21,44 @@ ends after each step:
 | the anchor                     | orphans                         | no chunk                      |
 | the other parts                | nothing                         | no chunk                      |
 
-The next write or delete of the chunk finishes what a journal says first. A machine that loses its power may lose what
+The next write or delete of the chunk finishes what a journal says first. A journal that is not valid is never carried
+out: the next write removes it, and until then the chunk cannot be read.
+
+Deleting an array, or a folder of its chunks, holds the lock of the array alone (`locking`, `deletion`). This excludes
+every writer, for these reasons. Whoever changes a chunk shares the lock of the array from before its first request to
+after its last one. Nobody removes a lock file but its holder, who has it alone then and compares the file with the
+path; and deletion, which removes those of chunks while no writer can hold one or wait for one. A process that opened a
+lock file which was removed meanwhile finds another file at its path, or none, and begins again. A deletion first takes
+a second lock at which new writers stop, so that it does not wait for ever while chunks are written all the time. The
+kernel takes all of these locks from a process that ends. Nobody waits for the lock of an array while holding the lock
+of a chunk, and a deletion holds the locks of one array at a time: no two wait for each other.
+
+A machine that loses its power may lose what
 its file system had not yet written, in any order: nothing is synchronised here.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from parts_store.errors import ConcurrentWriteError
 from parts_store.plan.keys import Chunk
-from parts_store.plan.locking import lock_folder
+from parts_store.plan.locking import lock_chunk
 from parts_store.plan.rules import Level, Rules
-from parts_store.plan.steps import Done, Found, IfAbsent, Move, Put, Steps, get, head, remove
+from parts_store.plan.steps import Done, Found, IfAbsent, Missing, Move, Outcome, Put, Steps, get, head, remove
 from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Seen, require_still
+
+_GENERATION: Final = re.compile("[0-9a-f]{32}")
+JOURNAL: Final = "journal"
+NOT_VALID: Final = "its journal was not written by parts_store, or is damaged; write the chunk again"
 
 
 def journal_key(chunk: Chunk) -> str:
     """The key of the journal: while it is there, the chunk is what is staged."""
-    return f"{chunk.side_folder}/journal"
+    return f"{chunk.side_folder}/{JOURNAL}"
 
 
 def staged_keys(chunk: Chunk, generation: str) -> tuple[str, ...]:
@@ -57,13 +75,25 @@ class Record:
     sizes: tuple[int, ...]
 
     @classmethod
-    def parse(cls, found: Found | None) -> "Record | None":
-        """The record in a journal, None if there is none, or this is no journal."""
+    def parse(cls, found: Found | None, chunk: Chunk | None = None) -> "Record | None":
+        """Return the record in a journal; None if there is none, or this is no journal, or not one of this chunk.
+
+        What is stored may be damaged, or somebody else's: the names of files are made from it.
+        """
         try:
             data = None if found is None else json.loads(bytes(memoryview(found.data)))
-            return None if data is None else cls(data["key"], data["gen"], tuple(data["sizes"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             return None
+        if not isinstance(data, dict):
+            return None
+        key, generation, sizes = data.get("key"), data.get("gen"), data.get("sizes")
+        if not isinstance(key, str) or not isinstance(generation, str) or _GENERATION.fullmatch(generation) is None:
+            return None
+        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+            return None
+        if chunk is not None and (key != chunk.relative or len(sizes) != len(chunk.part_keys)):
+            return None
+        return cls(key, generation, tuple(sizes))
 
     def dump(self) -> bytes:
         """The bytes of the journal."""
@@ -95,7 +125,7 @@ def delete(chunk: Chunk, rules: Rules, seen: Seen | None) -> Steps[None]:
 def recover(chunk: Chunk) -> Steps[bool]:
     """What a dead writer's journal says, brought to its end; returns whether there was one. Needs the lock."""
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
-    record = Record.parse(found)
+    record = Record.parse(found, chunk)
     if record is not None:
         yield from _apply(chunk, record.generation)
     elif found is not None:
@@ -107,7 +137,7 @@ def recover(chunk: Chunk) -> Steps[bool]:
 def _enter(chunk: Chunk, rules: Rules) -> Steps[Found | None]:
     """Be the only writer, of a chunk that is in order; returns its anchor."""
     if rules.level is not Level.EXCLUSIVE:
-        yield from lock_folder(chunk.side_folder)
+        yield from lock_chunk(chunk.side_folder)
     yield from recover(chunk)
     return (yield from head(chunk.anchor_key, "whether the chunk exists"))
 
@@ -117,28 +147,38 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bo
     keys = staged_keys(chunk, tag.generation)
     yield tuple(Put(key, part, tag, None, "part of a chunk") for key, part in zip(keys, data, strict=True))
     if is_new or len(keys) == 1:
-        yield from _move(chunk, tag.generation)
+        _require_moved(chunk, (yield from _move(chunk, tag.generation)))
         return
     record = Record(chunk.relative, tag.generation, tag.sizes).dump()
     (outcome,) = yield (Put(journal_key(chunk), record, tag, IfAbsent(), "journal"),)
     if not isinstance(outcome, Done):
         problem = "somebody else writes it, although its writers promise to be 'exclusive'"
         raise ConcurrentWriteError(chunk.chunk_key, problem)
-    yield from _apply(chunk, tag.generation)
+    _require_moved(chunk, (yield from _apply(chunk, tag.generation)))
 
 
-def _apply(chunk: Chunk, generation: str) -> Steps[None]:
-    yield from _move(chunk, generation)
+def _apply(chunk: Chunk, generation: str) -> Steps[tuple[Outcome, ...]]:
+    outcomes = yield from _move(chunk, generation)
     yield from remove((journal_key(chunk),), "journal")
+    return outcomes
 
 
-def _move(chunk: Chunk, generation: str) -> Steps[None]:
-    """What is staged, to where it belongs: the anchor last, for it makes a new chunk."""
+def _require_moved(chunk: Chunk, outcomes: tuple[Outcome, ...]) -> None:
+    """Raise if something was missing of what this write itself had staged."""
+    if any(isinstance(outcome, Missing) for outcome in outcomes):
+        raise ConcurrentWriteError(chunk.chunk_key, "what this write had staged was removed before it was finished")
+
+
+def _move(chunk: Chunk, generation: str) -> Steps[tuple[Outcome, ...]]:
+    """Move what is staged to where it belongs, the anchor last, for it makes a new chunk; return the outcomes.
+
+    What a dead writer has moved already is missing, and no matter.
+    """
     moves = [
         Move(source, target, "part of a chunk")
         for source, target in zip(staged_keys(chunk, generation), chunk.part_keys, strict=True)
     ]
     anchor = moves.pop(chunk.parts.anchor)
-    if moves:
-        yield tuple(moves)
-    yield (anchor,)
+    others = (yield tuple(moves)) if moves else ()
+    last = yield (anchor,)
+    return (*others, *last)

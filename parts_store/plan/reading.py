@@ -159,9 +159,9 @@ def _read_untagged(
     for repeat in range(attempts):
         if repeat:
             yield (Wait(min(repeat, least)),)
-        record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)
-        if record is not None:
-            whole = yield from _read_journaled(chunk, wanted, knobs, why, record)
+        found = (yield from _journal(chunk)) if has_journal else None
+        if found is not None:
+            whole = yield from _read_journaled(chunk, wanted, knobs, why, found)
             if whole is not None:
                 return whole
             continue
@@ -179,7 +179,18 @@ def _read_untagged(
         if is_stable and (damage := _damage(attempt, now)) is not None:
             raise damage
         before = now
-    raise ConcurrentWriteError(chunk.chunk_key, f"it changed {attempts} times while it was read")
+    yield from _give_up(chunk, attempts, has_journal=has_journal)
+    return None
+
+
+def _give_up(chunk: Chunk, attempts: int, *, has_journal: bool) -> Steps[None]:
+    """Raise what kept a chunk from being read: other writers, or a journal that says nothing; unless there is none."""
+    found = (yield from _journal(chunk)) if has_journal else None
+    if found is None or journal.Record.parse(found, chunk) is not None:
+        raise ConcurrentWriteError(chunk.chunk_key, f"it changed {attempts} times while it was read")
+    if (yield from head(chunk.anchor_key, _IS_THERE)) is not None:
+        # The writer may have committed what nobody can know any more.
+        raise IncompleteChunkError(chunk.chunk_key, (), (), journal.NOT_VALID)
 
 
 def _journal(chunk: Chunk) -> Steps[Found | None]:
@@ -187,9 +198,12 @@ def _journal(chunk: Chunk) -> Steps[Found | None]:
 
 
 def _read_journaled(
-    chunk: Chunk, wanted: Sequence[Wanted], knobs: Knobs, why: str, record: journal.Record
+    chunk: Chunk, wanted: Sequence[Wanted], knobs: Knobs, why: str, found: Found
 ) -> Steps[Attempt | None]:
-    """The same while a journal says that the chunk is what is staged; None if that changes."""
+    """The same while a journal says that the chunk is what is staged; None if that changes, or it is not valid."""
+    record = journal.Record.parse(found, chunk)
+    if record is None:
+        return None
     staged = journal.staged_keys(chunk, record.generation)
     looks = yield tuple(Head(key, why) for key in staged)
     keys = [
@@ -197,7 +211,7 @@ def _read_journaled(
         for key, look, part_key in zip(staged, looks, chunk.part_keys, strict=True)
     ]
     attempt = yield from look(chunk, wanted, knobs, why, with_anchor=True, keys=keys)
-    after = journal.Record.parse((yield from _journal(chunk)))
+    after = journal.Record.parse((yield from _journal(chunk)), chunk)
     return attempt if after == record and attempt.is_one_write else None
 
 
@@ -205,7 +219,7 @@ def size(chunk: Chunk, means: Means) -> Steps[int | None]:
     """The size of the whole chunk, None if there is none: from the anchor's tag, or else from the parts."""
     # The journal first: without one, the anchor is what it was then, or newer.
     has_journal = means is Means.LOCKS and len(chunk.part_keys) > 1
-    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)
+    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)
     anchor = yield from head(chunk.anchor_key, _IS_THERE)
     if anchor is None:
         return None

@@ -94,7 +94,7 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
         return {}, stop
     try:
         header = json.loads(bytes(view[start:stop]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}, stop
     return header if isinstance(header, dict) else {}, stop
 

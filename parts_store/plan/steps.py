@@ -93,6 +93,8 @@ class List:
 
     folder: str
     why: str
+    # On a local disk, whether to show what is behind symbolic links; if not, links are shown as themselves.
+    through_links: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Be the only one who holds this lock until the steps have ended; only on a local disk, and in a session."""
+    """Be the only one who holds this lock until the steps have ended; only on a local disk, and in a session.
+
+    Together with it, on a local disk, hold the lock at `shared`, which any number of such requests hold at a time, and
+    nobody then holds alone. The request is refused while the lock at `gate_of(shared)` is held: whoever wants the
+    shared lock alone takes that one first, so that no further requests get in the way.
+    """
 
     key: str
     why: str
+    shared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +220,11 @@ class Failed:
 
 type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost | Failed
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+
+
+def gate_of(shared: str) -> str:
+    """Return the key of the lock that is taken first by whoever wants a shared lock alone."""
+    return f"{shared.removesuffix('.lock')}.wanted.lock"
 
 
 def unchanged(outcome: Outcome | None) -> Condition:

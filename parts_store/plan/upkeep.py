@@ -17,7 +17,7 @@ from parts_store.plan import journal, mixtures, staging, transaction
 from parts_store.plan.document import ArrayRecord, ShardIndex
 from parts_store.plan.findings import Finding, Listing, Problem, Survey, check, judge, look_again, survey
 from parts_store.plan.keys import DOCUMENT, Chunk, join
-from parts_store.plan.locking import lock_folder
+from parts_store.plan.locking import lock_chunk
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.staging import Registry
 from parts_store.plan.steps import Done, Entry, Found, Get, Head, Put, Steps, get, head, remove
@@ -119,7 +119,10 @@ def chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk |
     found = yield from get(entry.key, "whose leftovers these are")
     said = journal.Record.parse(found)
     relative = said.key if said is not None else None if found is None else staging.chunk_of(found)
-    return None if relative is None else Chunk(join(array, relative), record.parts, array)
+    # What is stored may say anything: only the key of a chunk is one.
+    if relative is None or not record.encoding.is_chunk_key(relative):
+        return None
+    return Chunk(join(array, relative), record.parts, array)
 
 
 def discard(folder: str, keys: tuple[str, ...], rules: Rules) -> Steps[bool]:
@@ -136,7 +139,7 @@ def _has_locks(rules: Rules) -> bool:
 def _lock(folder: str, rules: Rules) -> Steps[None]:
     """Where there are locks, be the only one at work on a chunk."""
     if _has_locks(rules):
-        yield from lock_folder(folder)
+        yield from lock_chunk(folder)
 
 
 def _remove_beside(keys: Sequence[str], rules: Rules) -> Steps[None]:

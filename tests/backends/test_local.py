@@ -22,7 +22,7 @@ from zarr.core.buffer import cpu
 import parts_store as ps
 from parts_store.backends.local import LocalBackend
 from parts_store.backends.objects import ObjectBackend
-from parts_store.errors import ConcurrentWriteError
+from parts_store.errors import ConcurrentWriteError, LocalPathError
 from parts_store.executor import run, run_sync
 from parts_store.plan.steps import Delete, Done, Found, Get, Head, IfAbsent, Lock, Missing, Move, Put, Refused, Steps
 from parts_store.plan.tags import Tag
@@ -71,7 +71,7 @@ def test_a_lock_that_is_given_back_leaves_no_file_and_no_folder(backend: LocalBa
         # What the steps kept beside it goes too, if it is empty.
         (folder / "a/.parts-txn/0123").mkdir()
         release()
-        assert [str(each.relative_to(folder)) for each in folder.rglob("*")] == ["a"]
+        assert list(folder.rglob("*")) == []
 
 
 def test_what_is_still_there_stays_when_a_lock_is_given_back(backend: LocalBackend, folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_an_error_of_the_kernel_is_raised_and_no_answer_that_got_lost(
     backend: LocalBackend, folder: Path, *, synchronous: bool
 ) -> None:
     (folder / "a").write_bytes(b"no folder")
-    with pytest.raises((OSError, GenericError)):
+    with pytest.raises((OSError, GenericError, LocalPathError)):
         perform(backend, put("a/t", tag=TAG), synchronous=synchronous)
 
 

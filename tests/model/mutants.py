@@ -545,8 +545,8 @@ LOCAL_DISKS = [
     mutant(
         "local: journal removed before the parts are moved",
         "journal",
-        '    yield from _move(chunk, generation)\n    yield from remove((journal_key(chunk),), "journal")\n',
-        '    yield from remove((journal_key(chunk),), "journal")\n    yield from _move(chunk, generation)\n',
+        '    outcomes = yield from _move(chunk, generation)\n    yield from remove((journal_key(chunk),), "journal")\n',
+        '    yield from remove((journal_key(chunk),), "journal")\n    outcomes = yield from _move(chunk, generation)\n',
         [W(A)],
         initial=C,
         **LOCAL,
@@ -554,8 +554,8 @@ LOCAL_DISKS = [
     mutant(
         "local: anchor first on create",
         "journal",
-        "    if moves:\n        yield tuple(moves)\n    yield (anchor,)\n",
-        "    yield (anchor,)\n    if moves:\n        yield tuple(moves)\n",
+        "    others = (yield tuple(moves)) if moves else ()\n    last = yield (anchor,)\n",
+        "    last = yield (anchor,)\n    others = (yield tuple(moves)) if moves else ()\n",
         [W(A)],
         **LOCAL,
     ),
@@ -572,7 +572,7 @@ LOCAL_DISKS = [
     mutant(
         "local: writers without a lock",
         "journal",
-        "    if rules.level is not Level.EXCLUSIVE:\n        yield from lock_folder(chunk.side_folder)\n",
+        "    if rules.level is not Level.EXCLUSIVE:\n        yield from lock_chunk(chunk.side_folder)\n",
         "",
         [W(A)],
         [W(B)],
@@ -602,9 +602,8 @@ LOCAL_DISKS = [
     mutant(
         "local: reader does not look at the journal",
         "reading",
-        "record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)\n"
-        "        if record is not None:",
-        "record = None\n        if record is not None:",
+        "found = (yield from _journal(chunk)) if has_journal else None\n        if found is not None:",
+        "found = None\n        if found is not None:",
         [W(A)],
         initial=C,
         **LOCAL,
@@ -632,17 +631,17 @@ LOCAL_DISKS = [
     mutant(
         "local: one part before the journal",
         "reading",
-        "        record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)\n"
-        "        if record is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, record)\n"
+        "        found = (yield from _journal(chunk)) if has_journal else None\n"
+        "        if found is not None:\n"
+        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, found)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n"
         "        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0)\n",
         "        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0)\n"
-        "        record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)\n"
-        "        if record is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, record)\n"
+        "        found = (yield from _journal(chunk)) if has_journal else None\n"
+        "        if found is not None:\n"
+        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, found)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n",
@@ -654,10 +653,10 @@ LOCAL_DISKS = [
     mutant(
         "local: size before the journal",
         "reading",
-        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)\n"
+        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n"
         "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n",
         "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n"
-        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None)\n",
+        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n",
         [W(A)],
         [Z, Z],
         initial=C,

@@ -1,0 +1,299 @@
+"""Deletion on a local disk while others write: locks are nobody else's, and chunks are one whole write or none."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parts_store as ps
+from parts_store.backends.local import LocalBackend
+from parts_store.errors import ConcurrentWriteError
+from parts_store.plan import deletion
+from parts_store.plan.locking import array_locks
+from parts_store.plan.steps import Lock, Move
+from tests.attacks.certified import CHUNKS, NBYTES, create, is_whole, new_value, read, write
+from tests.attacks.pausing import Paused
+
+LOCK = Lock("g/a/.parts-txn/0123.lock", "test")
+KEY = "g/a/c/0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def store(folder: Path) -> ps.PartsStore:
+    store = ps.PartsStore.from_url(folder)
+    create(store, "g/a")
+    assert store.parts_of("g/a") is not None
+    return store
+
+
+def backend_of(store: ps.PartsStore) -> LocalBackend:
+    backend = store._backend
+    assert isinstance(backend, LocalBackend)
+    return backend
+
+
+def writing(store: ps.PartsStore, value: bytes, key: str = KEY) -> Paused[None]:
+    """A write that does nothing by itself."""
+    steps = store._operations.put(key, memoryview(value), store._creation)
+    return Paused(steps, backend_of(store))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+
+
+def mend_document(folder: Path, document: bytes) -> ps.PartsStore:
+    """A new store on the same folder, with the array's document as it was."""
+    (folder / "g/a").mkdir(parents=True, exist_ok=True)
+    (folder / "g/a/zarr.json").write_bytes(document)
+    return ps.PartsStore.from_url(folder)
+
+
+# --- a holder's lock file is its own ----------------------------------------------------------------------------------
+
+
+def test_a_holder_never_removes_the_lock_file_of_another(store: ps.PartsStore, folder: Path) -> None:
+    backend = backend_of(store)
+    first = backend.lock(LOCK)
+    assert first is not None
+    # Another program removes the file.
+    (folder / LOCK.key).unlink()
+    second = backend.lock(LOCK)
+    assert second is not None
+    first()
+    assert (folder / LOCK.key).exists()
+    assert backend.lock(LOCK) is None
+    second()
+    assert not (folder / LOCK.key).exists()
+
+
+def test_a_shared_lock_is_removed_by_the_last_of_its_holders(store: ps.PartsStore, folder: Path) -> None:
+    backend = backend_of(store)
+    gate, shared = array_locks("g/a")
+    before = files(folder)
+    releases = [backend.lock(Lock(f"g/a/.parts-txn/{number}.lock", "test", shared)) for number in range(3)]
+    for release in releases:
+        assert release is not None
+        assert (folder / shared).exists()
+        assert backend.lock(Lock(shared, "alone")) is None
+        release()
+    assert files(folder) == before
+    # Whoever waits for it alone goes first.
+    held = backend.lock(Lock(gate, "test"))
+    assert held is not None
+    assert backend.lock(Lock(LOCK.key, "test", shared)) is None
+    held()
+    assert files(folder) == before
+
+
+def test_a_dead_deletion_keeps_nobody_from_writing(store: ps.PartsStore, folder: Path) -> None:
+    for key in array_locks("g/a"):
+        (folder / key).parent.mkdir(exist_ok=True)
+        (folder / key).touch()
+    write(store, KEY, new_value(random.Random(0)))
+    assert not [each for each in files(folder) if each.endswith(".lock")]
+
+
+# --- forced schedules -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deleted", ["g/a", "g", "", "g/a/c", "g/a/.parts-txn"])
+@pytest.mark.parametrize("pause", [1, 3, 4, 6])
+def test_deletion_never_lets_two_writers_into_one_chunk(
+    store: ps.PartsStore, folder: Path, deleted: str, pause: int
+) -> None:
+    numbers = random.Random(pause)
+    write(store, KEY, new_value(numbers))
+    document = (folder / "g/a/zarr.json").read_bytes()
+    one, other = writing(store, new_value(numbers)), writing(store, new_value(numbers))
+
+    async def race() -> None:
+        for _ in range(pause):
+            one.step()
+        deletes = asyncio.create_task(ps.PartsStore.from_url(folder).delete_dir(deleted))
+        await asyncio.wait({deletes}, timeout=0.05)
+        # Without a lock, both would move their first parts, and their anchors in the other order.
+        one.go_until(Move, 2)
+        other.go_until(Move, 2)
+        for each in (other, one, other):
+            try:
+                each.finish()
+            except ConcurrentWriteError:
+                continue
+        await deletes
+        other.finish()
+
+    asyncio.run(race())
+    again = mend_document(folder, document)
+    value = read(again, KEY)
+    assert value is None or is_whole(value)
+    assert not again.verify().is_damaged
+    assert not [each for each in files(folder) if each.endswith(".lock")]
+
+
+def test_a_write_whose_staged_parts_are_removed_by_another_program_raises(store: ps.PartsStore, folder: Path) -> None:
+    paused = writing(store, new_value(random.Random(0)))
+    paused.go_until(Move)
+    for path in (folder / "g/a/.parts-txn").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(ConcurrentWriteError, match="was removed"):
+        paused.finish()
+
+
+def test_chunks_are_whole_or_absent_after_a_deletion_is_killed_anywhere(
+    store: ps.PartsStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One file at a time, so that it can end after each of them.
+    monkeypatch.setattr(deletion, "_AT_ONCE", 1)
+    numbers = random.Random(0)
+    killed = 0
+    while True:
+        store = ps.PartsStore.from_url(folder)
+        create(store, "g/a", overwrite=True)
+        values = [new_value(numbers) for _ in range(CHUNKS)]
+        for number, value in enumerate(values):
+            write(store, f"g/a/c/{number}", value)
+        paused = Paused(deletion.delete_node("g/a", ("g/a", "g"), store._operations.rules), backend_of(store))
+        for _ in range(killed):
+            paused.step()
+        if paused.has_ended:
+            break
+        paused.kill()
+        again = ps.PartsStore.from_url(folder)
+        if again.parts_of("g/a") is not None:
+            for number, value in enumerate(values):
+                assert read(again, f"g/a/c/{number}") in (None, value)
+        assert not again.verify().is_damaged
+        killed += 1
+    assert killed > 3 * CHUNKS
+    assert files(folder) == ["g/zarr.json", "zarr.json"]
+
+
+def test_deletion_is_not_kept_waiting_by_writers_without_a_pause(store: ps.PartsStore, folder: Path) -> None:
+    stop = threading.Event()
+
+    def keep_writing(number: int) -> None:
+        numbers = random.Random(number)
+        own = ps.PartsStore.from_url(folder)
+        own.parts_of("g/a")
+        while not stop.is_set():
+            write(own, f"g/a/c/{number}", new_value(numbers))
+
+    writers = [threading.Thread(target=keep_writing, args=(number,)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(5):
+            asyncio.run(store.delete_dir("g/a/c"))
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+def test_at_exclusive_no_lock_is_taken_and_old_ones_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ps.PartsStore.from_url(folder, concurrency="exclusive")
+    create(store, "g/a")
+    write(store, KEY, new_value(random.Random(0)))
+    (folder / LOCK.key).parent.mkdir(exist_ok=True)
+    (folder / LOCK.key).touch()
+    monkeypatch.setattr(LocalBackend, "lock", None)
+    asyncio.run(store.delete_dir("g/a"))
+    assert files(folder) == ["g/zarr.json", "zarr.json"]
+
+
+def test_deleting_a_group_of_many_arrays_holds_the_locks_of_one_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ps.PartsStore.from_url(folder)
+    for number in range(20):
+        create(store, f"g/{number}")
+        write(store, f"g/{number}/c/0", new_value(random.Random(number)))
+    held: Counter[str] = Counter()
+    most = []
+    lock = LocalBackend.lock
+
+    def watched(backend: LocalBackend, wanted: Lock) -> Any:
+        release = lock(backend, wanted)
+        assert release is not None
+        held["now"] += 1
+        most.append(held["now"])
+
+        def done() -> None:
+            held["now"] -= 1
+            release()
+
+        return done
+
+    monkeypatch.setattr(LocalBackend, "lock", watched)
+    asyncio.run(store.delete_dir("g"))
+    assert max(most) == 2
+    assert files(folder) == ["zarr.json"]
+    assert [each.name for each in folder.iterdir()] == ["zarr.json"]
+
+
+# --- random schedules -------------------------------------------------------------------------------------------------
+
+
+def schedule(folder: Path, processes: int, count: int, seed: int) -> Counter[str]:
+    """Let processes write, read and delete in random order; return what went wrong."""
+    store = ps.PartsStore.from_url(folder)
+    create(store, "g/a")
+    document = (folder / "g/a/zarr.json").read_bytes()
+    command = [sys.executable, "-m", "tests.attacks.certified", str(folder)]
+    running = [
+        subprocess.Popen(
+            [*command, str(seed * 1000 + number), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for number in range(processes)
+    ]
+    wrong: Counter[str] = Counter()
+    try:
+        for each in running:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in running:
+            assert each.stdin is not None
+            each.stdin.write("\n")
+            each.stdin.flush()
+        for each in running:
+            output, _ = each.communicate()
+            wrong.update(json.loads(output) if each.returncode == 0 else {f"exit {each.returncode}": 1})
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+    again = mend_document(folder, document)
+    wrong["damage"] += int(again.verify().is_damaged)
+    for number in range(CHUNKS):
+        try:
+            value = read(again, f"g/a/c/{number}")
+        except ps.errors.PartsStoreError:
+            wrong["damage"] += 1
+            continue
+        wrong["mixture at the end"] += int(value is not None and (len(value) != NBYTES or not is_whole(value)))
+    wrong["lock files"] += sum(each.endswith(".lock") for each in files(folder))
+    return +wrong
+
+
+def test_random_schedules_of_two_processes_leave_whole_chunks_and_no_damage(folder: Path) -> None:
+    assert schedule(folder, processes=2, count=150, seed=1) == Counter()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_random_schedules_of_four_processes_leave_whole_chunks_and_no_damage(folder: Path, seed: int) -> None:
+    assert schedule(folder, processes=4, count=600, seed=seed) == Counter()
