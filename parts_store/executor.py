@@ -4,11 +4,15 @@ import asyncio
 import os
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import assert_never
 
 from parts_store.backends import MAX_BULK_DELETE, Backend, BackendRequest
+from parts_store.errors import ConcurrentWriteError
+from parts_store.forks import require_own_process
 from parts_store.plan.steps import (
     Delete,
     Done,
@@ -27,17 +31,21 @@ from parts_store.plan.steps import (
     Steps,
     Trial,
     Wait,
+    gate_of,
 )
 from parts_store.stats import Stats
 
 # The first wait before a read is repeated; each further one is twice as long.
 _FIRST_WAIT_SECONDS = 0.01
 _MAX_AT_ONCE = 64
+# How long a call without an event loop waits for a lock on the thread of one, which stands still meanwhile.
+_MAX_SECONDS_ON_LOOP = 5.0
 _MAX_THREADS = 32
 
 
 async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
     """Carry out steps to their end, up to `at_once` requests of a batch at the same time."""
+    require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     # Closed at once when a request fails, so that the steps can undo what they were about to make true.
     with ExitStack() as held, closing(steps):
@@ -49,13 +57,17 @@ async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: in
                 return value
             if isinstance(batch[0], Lock):
                 outcomes = (_take(batch[0], backend, held),)
+                if isinstance(outcomes[0], Done):
+                    held.enter_context(_held_by_loop(batch[0], backend))
             else:
                 outcomes = await _perform_all(batch, backend, stats, at_once)
 
 
 def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
     """Carry out steps to their end without an event loop."""
+    require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
+    refused_since: float | None = None
     with ExitStack() as held, closing(steps):
         while True:
             try:
@@ -65,6 +77,9 @@ def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
                 return value
             if isinstance(batch[0], Lock):
                 outcomes = (_take(batch[0], backend, held),)
+                if isinstance(outcomes[0], Refused):
+                    refused_since = refused_since or time.monotonic()
+                    _require_no_standstill(batch[0], backend, refused_since)
             else:
                 outcomes = _perform_all_sync(batch, backend, stats)
 
@@ -76,6 +91,45 @@ def _take(lock: Lock, backend: Backend, held: ExitStack) -> Outcome:
         return Refused()
     held.callback(taken)
     return Done()
+
+
+# The locks that the tasks of event loops hold; a task has it more than once if it shares it with others.
+_of_loops: Counter[tuple[int, str, str]] = Counter()
+
+
+def _names(lock: Lock, backend: Backend) -> list[tuple[int, str, str]]:
+    """The lock, and the one that is shared, as the running event loop's."""
+    loop = id(asyncio.get_running_loop())
+    shared = [] if lock.shared is None else [lock.shared, gate_of(lock.shared)]
+    return [(loop, str(backend), key) for key in (lock.key, *shared)]
+
+
+@contextmanager
+def _held_by_loop(lock: Lock, backend: Backend) -> Iterator[None]:
+    """Remember that a task of the running event loop holds a lock."""
+    name = _names(lock, backend)[0]
+    _of_loops[name] += 1
+    try:
+        yield
+    finally:
+        _of_loops[name] -= 1
+        if not _of_loops[name]:
+            del _of_loops[name]
+
+
+def _require_no_standstill(lock: Lock, backend: Backend, since: float) -> None:
+    """Raise if waiting for a lock stops the event loop whose task holds it, or stops any event loop for long."""
+    try:
+        names = _names(lock, backend)
+    except RuntimeError:
+        # No event loop runs on this thread.
+        return
+    instead = "on the thread of an event loop, await `set` or `delete` instead of calling `set_sync` or `delete_sync`"
+    if any(name in _of_loops for name in names):
+        raise ConcurrentWriteError(lock.key, f"a task of this thread's event loop has its lock; {instead}")
+    if time.monotonic() - since > _MAX_SECONDS_ON_LOOP:
+        problem = f"somebody has held its lock for {_MAX_SECONDS_ON_LOOP:g} seconds; {instead}"
+        raise ConcurrentWriteError(lock.key, problem)
 
 
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:

@@ -24,6 +24,7 @@ from parts_store.catalog import Catalog, Creation
 from parts_store.errors import ReservedKeyError, StoreConfigError, describe
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
+from parts_store.forks import require_own_process
 from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_COALESCED,
@@ -674,6 +675,7 @@ class PartsStore(Store):
 
     async def _list_objects(self, folder: str) -> AsyncIterator[Entry]:
         self.require_listable()
+        require_own_process()
         self.stats.count("list")
         async for entry in self._backend.list(folder):
             yield entry
@@ -700,6 +702,7 @@ class PartsStore(Store):
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         folder = prefix.rstrip("/")
         self.require_listable()
+        require_own_process()
         self.stats.count("list")
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0
