@@ -500,7 +500,7 @@ def test_a_user_who_may_only_read_changes_nothing(bucket: Bucket, reader: Server
 
 # --- what is stored -------------------------------------------------------------------------------------------------
 
-TAG = re.compile(r"1;([0-9a-f]{32});([cs]);([0-9,]+)")
+TAG = re.compile(r"1;([0-9a-f]{32});([cs]);([0-9,]+);[0-9a-f]{8}")
 
 
 def test_parts_are_plain_bytes_and_tagged_with_their_write(bucket: Bucket) -> None:
@@ -566,7 +566,7 @@ def test_the_parts_of_a_shard_are_its_header_its_data_and_its_index(bucket: Buck
         assert (len(header), len(data), len(index)) == (64, 4 * 256 - 64, index_nbytes)
         tags = {metadata_of(bucket, key + suffix)["partsgen"] for suffix in (".header", "", ".index")}
         assert len(tags) == 1
-        assert tags.pop().endswith(f";c;64,{4 * 256 - 64},{index_nbytes}")
+        assert f";c;64,{4 * 256 - 64},{index_nbytes};" in tags.pop()
         shard = header + data
         for place, (offset, nbytes) in enumerate(np.frombuffer(index[:-4], "<u8").reshape(4, 2).astype(int)):
             top, left = 32 * row + 16 * (place // 2), 32 * column + 16 * (place % 2)

@@ -2,15 +2,35 @@
 
 Decides whose a key is, what zarr is served of a document, and what is stored of one that zarr writes. Reads a document
 only for a key of which it knows nothing, and looks at one again whenever it passes through.
+
+zarr decodes a chunk with the document that it was served when the array was opened, and the store is not told which
+handle asks. So the document that zarr was served last decides, and the store must notice when `zarr.json` says
+something else by now. Three rules make that sound:
+
+1. Only what is there is remembered. Whether there is an array at a path where none was is asked again with every
+   operation, because another process may create one. A listing remembers it for itself alone.
+2. Consolidated metadata may be out of date. An entry that is known from it alone counts for as long as chunks confirm
+   it, whose tags carry a digest of their layout. Before a write, and where a chunk is absent or has no tag, `zarr.json`
+   is read once. It is also read where consolidated metadata differs from what was known of the array.
+3. For every path the catalog keeps a digest of what zarr was served: of the parts, and of all members that decide how
+   zarr decodes a chunk. When the store uses an array, what it knows of the array must have the same digest. If not,
+   `zarr.json` is read, and `LayoutChangedError` is raised if that has another digest, too.
+
+What remains is an array that another process creates again after this store has read its `zarr.json`. Then the tags of
+the chunks tell. A local disk has no tags; there the file of `zarr.json` itself is looked at before every use. Chunks
+that are absent under the old keys, chunks without tags, and writes that look at nothing first are the limits of that;
+docs/transactions.md names them.
 """
 
 import fnmatch
+import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from parts_store.errors import PartsConfigError, PartsStoreError, SessionError
+from parts_store.errors import LayoutChangedError, PartsConfigError, PartsStoreError, SessionError
 from parts_store.plan import document as documents
 from parts_store.plan.document import ArrayRecord, Document
 from parts_store.plan.keys import (
@@ -49,6 +69,8 @@ class PlainArray:
 
 type Entry = ArrayRecord | PlainArray | Plain
 
+_OPEN_AGAIN = "open it again; if it was opened with consolidated metadata, that is out of date: consolidate again"
+
 
 @dataclass(frozen=True, slots=True)
 class Creation:
@@ -74,6 +96,8 @@ class OwnedChunk:
 
     chunk: Chunk
     record: ArrayRecord
+    # Whether the array is known from consolidated metadata alone.
+    is_hearsay: bool = False
 
     def cut(self, value: memoryview) -> list[memoryview]:
         """The value as it is stored; it is checked in any case whether it fits the array's parts."""
@@ -96,6 +120,11 @@ class Hidden:
 class Other:
     """Anything else: passed through as it is."""
 
+    # The path of the array without parts that the key belongs to, None if it belongs to no array that is known.
+    array: str | None = None
+    # Whether that array is known from consolidated metadata alone.
+    is_hearsay: bool = False
+
 
 type Owner = OwnedChunk | Hidden | Other
 
@@ -112,8 +141,23 @@ class Catalog:
         *,
         in_session: bool = False,
         snapshot: Callable[[], str | None] = lambda: None,
+        stamp: Callable[[str], tuple[int, ...] | None] | None = None,
     ) -> None:
         self._entries: dict[str, Entry] = dict(entries or {})
+        # By path: the digest of the document that zarr was served last, or wrote; empty for an array without parts.
+        self._served: dict[str, str] = {}
+        # The paths where zarr was told last that there is no array: if it writes a document there, it creates one.
+        self._served_nothing: set[str] = set()
+        # The paths where that was a member of consolidated metadata.
+        self._served_by_group: set[str] = set()
+        # The paths of arrays whose chunks were read or written.
+        self._used: set[str] = set()
+        # On a local disk, which file each document was read from. A document that is only expected has none.
+        self._stamps: dict[str, tuple[int, ...] | None] = {}
+        self._expected: set[str] = set(self._entries)
+        self._stamp = stamp
+        # On a local disk, the stamp of a document that was not read: that of no file.
+        self._not_read: tuple[int, ...] | None = None if stamp is None else ()
         self._in_session = in_session
         self._snapshot = snapshot
         self._known_of = snapshot()
@@ -127,44 +171,96 @@ class Catalog:
         known = self._entries.copy()
         return {path: entry for path, entry in known.items() if isinstance(entry, ArrayRecord)}
 
-    def lasting(self) -> dict[str, Entry]:
-        """What is worth taking along into another process: arrays, with and without parts."""
-        return {
-            path: Plain.ARRAY if isinstance(entry, PlainArray) and _incomplete(entry) is None else entry
-            for path, entry in self._entries.copy().items()
-            if entry is not Plain.NO_ARRAY
-        }
+    def lasting(self) -> dict[str, Any]:
+        """Return what another process needs of the catalog: the arrays that were used, and what zarr was served.
+
+        Of an array that was opened and not used, the digest alone is taken along, so that the array that zarr opened
+        can be told from one that was created again.
+        """
+        known, used = self._entries.copy(), self._used.copy()
+        # A document without parts is only needed if zarr is served another one.
+        heavy = {path: entry for path, entry in known.items() if _incomplete(entry) is not None}
+        entries = {path: entry for path, entry in heavy.items() if path in used}
+        unknown = [path for path, entry in heavy.items() if path not in used and isinstance(entry, PlainArray)]
+        served = {path: digest for path, digest in self._served.copy().items() if path not in unknown}
+        stamps = {path: stamp for path, stamp in self._stamps.copy().items() if path in used}
+        small = zlib.compress(json.dumps([served, sorted(self._hearsay.copy())]).encode())
+        return {"entries": entries, "served": small, "stamps": stamps}
+
+    def take_over(self, lasting: Mapping[str, Any]) -> None:
+        """Know what the catalog of another process has handed over."""
+        served, hearsay = json.loads(zlib.decompress(lasting["served"]))
+        self._served.update(served)
+        self._entries.update({path: Plain.ARRAY for path, digest in served.items() if not digest})
+        self._entries.update(lasting["entries"])
+        self._used.update(lasting["entries"])
+        self._hearsay.update(hearsay)
+        self._stamps.update(lasting["stamps"])
 
     def forget(self, path: str) -> None:
         """Know nothing more of what is at a path."""
+        self.doubt(path)
+        self._served.pop(path, None)
+        self._served_nothing.discard(path)
+
+    def doubt(self, path: str) -> None:
+        """Know nothing more of what is at a path, but what zarr was served of it."""
         self.epoch += 1
         self._entries.pop(path, None)
+        self._expected.discard(path)
+        self._hearsay.discard(path)
 
     def forget_below(self, prefix: str) -> None:
         """Know nothing more of what is at or below a path."""
         self.epoch += 1
-        for path in self._entries.copy():
+        for path in {*self._entries.copy(), *self._served.copy()}:
             if not prefix or path == prefix or path.startswith(f"{prefix}/"):
-                self._entries.pop(path, None)
+                self.forget(path)
 
     def learn_plain(self, path: str) -> None:
         """There is an array of Zarr v2, unless one of Zarr v3 is known there."""
         if not isinstance(self._entries.get(path), ArrayRecord | PlainArray):
             self._entries[path] = Plain.ARRAY
+            self._note_served(path, Plain.ARRAY)
+            self._stamps[path] = self.stamp(path)
+
+    def learn_consolidated_v2(self, path: str, metadata: bytes) -> None:
+        """Learn of the arrays of Zarr v2 that the consolidated metadata of a group mentions."""
+        members = (documents.parse(metadata) or {}).get("metadata")
+        for key in members if isinstance(members, dict) else ():
+            if split(key)[1] == ".zarray":
+                self.learn_plain(join(path, split(key)[0]))
 
     def expect(self, path: str, stored: bytes) -> None:
         """Know the array at a path, of Zarr v3 or v2, by a document that may not be there yet: chunks come first."""
         self.forget(path)
         document = documents.parse(stored)
         if document is not None and documents.is_array(document):
-            self._understand(path, stored, self.epoch)
+            self._learn(path, self._understand(path, stored, document)[0], self.epoch)
         else:
             self.learn_plain(path)
+        self._expected.add(path)
 
-    def _learn(self, path: str, entry: Entry, since: int) -> None:
-        if since == self.epoch:
+    def stamp(self, path: str) -> tuple[int, ...] | None:
+        """Return what tells the file of a document from another one at the same path; None where nothing does.
+
+        It is asked for before the document is read, so that it is never newer than what was read.
+        """
+        return None if self._stamp is None else self._stamp(join(path, DOCUMENT))
+
+    def _learn(self, path: str, entry: Entry, since: int, stamp: tuple[int, ...] | None = None) -> None:
+        """Know this of a path, unless something was changed since it was asked for."""
+        if since != self.epoch:
+            return
+        self._hearsay.discard(path)
+        self._expected.discard(path)
+        self._stamps[path] = stamp
+        if entry is Plain.NO_ARRAY:
+            # Another process may create one at any time.
+            self._entries.pop(path, None)
+        else:
             self._entries[path] = entry
-            self._hearsay.discard(path)
+            self._served_nothing.discard(path)
 
     def _refresh(self) -> None:
         """Forget what was true of another snapshot."""
@@ -179,44 +275,77 @@ class Catalog:
         """Whether the key, be it a document's, is not to be seen or used by itself."""
         return is_protocol_key(key) or (self._in_session and is_node_key(key))
 
-    def owner(self, key: str) -> Steps[Owner]:
-        """Whose this key is, which is no document's."""
+    def owner(self, key: str, *, trust_hearsay: bool = False) -> Steps[Owner]:
+        """Whose this key is, which is no document's.
+
+        Raises `LayoutChangedError` if its array is not the one that zarr was served. `trust_hearsay` takes the word of
+        consolidated metadata for it.
+        """
         self._refresh()
         if is_protocol_key(key):
             return Hidden("the write protocol")
         if self.is_hidden(key):
             return Hidden("the parts of an array")
-        if (known := self._known(key)) is not None:
-            return known[0]
         for path, relative in candidates(key):
-            entry = yield from self.read(path)
+            entry = self._trusted(path, trust_hearsay=trust_hearsay)
+            is_hearsay = path in self._hearsay
+            if entry is not None and (owner := _owned(entry, path, relative, is_hearsay=is_hearsay)) is not None:
+                self._used.add(path)
+                return owner
+        for path, relative in candidates(key):
+            entry = self._trusted(path, trust_hearsay=trust_hearsay) or (yield from self.confirm(path))
             if (owner := _owned(entry, path, relative)) is not None:
+                self._used.add(path)
                 return owner
         return Other()
 
-    def _known(self, key: str) -> tuple[Owner, Entry, str, str] | None:
-        """Whose the key is known to be, by which array, at which path, and the rest of the key."""
+    def _trusted(self, path: str, *, trust_hearsay: bool) -> Entry | None:
+        """Return what is known of a path, None if nothing is, or not for sure."""
+        entry = self._entries.get(path)
+        if entry is None or (path in self._hearsay and not trust_hearsay):
+            return None
+        is_current = path in self._expected or self.stamp(path) == self._stamps.get(path, self._not_read)
+        return entry if is_current and self._served.get(path, _digest(entry)) == _digest(entry) else None
+
+    def _known(self, key: str) -> tuple[Entry, str, str] | None:
+        """Return the array that a key is known to belong to, its path, and the rest of the key; None if none is."""
         for path, relative in candidates(key):
             entry = self._entries.get(path)
-            if entry is not None and (owner := _owned(entry, path, relative)) is not None:
-                return owner, entry, path, relative
+            if entry is not None and path not in self._hearsay and _owned(entry, path, relative) is not None:
+                return entry, path, relative
         return None
 
-    def read(self, path: str, *, trust_hearsay: bool = True) -> Steps[Entry]:
+    def read(self, path: str, *, trust_hearsay: bool = False) -> Steps[Entry]:
         """What is known of a path, after reading its document if nothing is."""
         self._refresh()
         entry = self._entries.get(path)
         if entry is not None and (trust_hearsay or path not in self._hearsay):
             return entry
-        since = self.epoch
+        return (yield from self._read(path))
+
+    def _read(self, path: str) -> Steps[Entry]:
+        """Read the document at a path, and learn what it says."""
+        since, stamp = self.epoch, self.stamp(path)
         (outcome,) = yield (Get(join(path, DOCUMENT), None, "which parts the array has"),)
-        entry, _ = self._understand(path, content(outcome), since)
+        stored = content(outcome)
+        entry, _ = self._understand(path, stored, None if stored is None else documents.parse(stored))
+        self._learn(path, entry, since, stamp)
         return entry
 
-    def shown(self, key: str, not_understood: set[str]) -> Steps[str | None]:
+    def confirm(self, path: str) -> Steps[Entry]:
+        """Read the document at a path; raise `LayoutChangedError` if zarr was served that of another array.
+
+        An array without parts that is gone is not told from one of Zarr v2, and is passed through.
+        """
+        entry = yield from self._read(path)
+        if self._served.get(path, _digest(entry)) != _digest(entry):
+            raise _changed(path, entry)
+        return entry
+
+    def shown(self, key: str, asked: dict[str, Entry]) -> Steps[str | None]:
         """The key that a listing shows for a stored object, None if it shows none.
 
-        `not_understood` keeps the paths whose documents cannot be understood, so that a listing asks once.
+        `asked` keeps what one listing has found at the paths that it asked for, so that it asks once.
         """
         if self.is_hidden(key):
             return None
@@ -224,52 +353,57 @@ class Catalog:
         if self._in_session or split(key)[1] == DOCUMENT:
             return key
         if (known := self._known(key)) is not None:
-            _, entry, path, relative = known
-            return _shown_key(entry, path, relative)
+            return _shown_key(*known)
         # A chunk's key without a suffix is a chunk without parts, or the anchor of one with: shown either way.
         if not may_be_part(key):
             return key
         for path, relative in candidates(key):
-            if path in not_understood:
-                continue
-            try:
-                entry = yield from self.read(path)
-            except PartsStoreError:
-                # An array that we do not understand must not keep the others from being listed.
-                not_understood.add(path)
-                continue
-            if (shown := _shown_key(entry, path, relative)) != key:
+            if path not in asked:
+                try:
+                    asked[path] = yield from self.read(path)
+                except PartsStoreError:
+                    # An array that we do not understand must not keep the others from being listed.
+                    asked[path] = Plain.NO_ARRAY
+            if (shown := _shown_key(asked[path], path, relative)) != key:
                 return shown
         return key
 
     # --- documents that zarr reads --------------------------------------------------------------------------------
 
-    def serve(self, path: str, stored: bytes | None, *, since: int) -> bytes | None:
+    def serve(
+        self, path: str, stored: bytes | None, *, since: int, stamp: tuple[int, ...] | None = None
+    ) -> bytes | None:
         """What zarr is served of a stored document, read at the epoch `since`: itself, unless an array has parts."""
         self._refresh()
-        _, served = self._understand(path, stored, since)
+        document = None if stored is None else documents.parse(stored)
+        entry, served = self._understand(path, stored, document)
+        self._learn(path, entry, since, stamp)
+        if entry is not Plain.NO_ARRAY:
+            # Also if it was read before a change: zarr decodes with it nevertheless.
+            self._note_served(path, entry)
+        elif since == self.epoch:
+            self._served.pop(path, None)
+            if stored is None:
+                self._served_nothing.add(path)
+        if document is not None and not documents.is_array(document):
+            return self._serve_group(path, stored, document)
         return served
 
-    def _understand(self, path: str, stored: bytes | None, since: int) -> tuple[Entry, bytes | None]:
+    def _understand(self, path: str, stored: bytes | None, document: Document | None) -> tuple[Entry, bytes | None]:
+        """Return what a stored document says, and what zarr is served of it if it is not a group's."""
         if stored is None:
-            self._learn(path, Plain.NO_ARRAY, since)
             return Plain.NO_ARRAY, None
-        document = documents.parse(stored)
         if document is None:
             # A document that is damaged says nothing; what is known stays known.
-            if path not in self._entries:
-                self._learn(path, Plain.NO_ARRAY, since)
             return self._entries.get(path, Plain.NO_ARRAY), stored
         if not documents.is_array(document):
-            self._learn(path, Plain.NO_ARRAY, since)
-            return Plain.NO_ARRAY, self._serve_group(path, stored, document)
+            return Plain.NO_ARRAY, stored
         try:
             entry = self._read_array(document, path, stored)
         except PartsStoreError:
             # What was known of it is not true any more, and what is true we do not understand.
             self.forget(path)
             raise
-        self._learn(path, entry, since)
         served = documents.complete(document)
         return entry, stored if served == document else documents.dump(served)
 
@@ -280,13 +414,22 @@ class Catalog:
                 continue
             served = documents.complete(member)
             entry = self._read_array(member, member_path, None if served == member else documents.dump(member))
-            if member_path not in self._entries or member_path in self._hearsay:
-                self._hearsay.add(member_path)
-                self._entries[member_path] = entry
+            self._serve_member(member_path, entry)
             if served != member:
                 replace(served)
                 changed = True
         return documents.dump(document) if changed else stored
+
+    def _serve_member(self, path: str, entry: Entry) -> None:
+        """Know that zarr was served this of an array, by consolidated metadata."""
+        known = self._entries.get(path)
+        self._note_served(path, entry, by_group=True)
+        if known is None or path in self._hearsay:
+            self._hearsay.add(path)
+            self._entries[path] = entry
+        elif _digest(known) != _digest(entry):
+            # One of the two is out of date: the next use of the array reads its own document.
+            self._entries.pop(path, None)
 
     # --- documents that zarr writes -------------------------------------------------------------------------------
 
@@ -310,7 +453,7 @@ class Catalog:
         changed = False
         for member_path, member, replace in _consolidated(path, document):
             if documents.is_array(member) and not member.get("storage_transformers"):
-                entry = yield from self.read(member_path)
+                entry = yield from self.read(member_path, trust_hearsay=True)
                 if (before := _incomplete(entry)) is not None:
                     replace(documents.put_back(member, before))
                     changed = True
@@ -322,10 +465,16 @@ class Catalog:
             # Somebody writes the stored form himself.
             self._set(path, self._read_array(document, path, written))
             return written
-        entry = yield from self.read(path, trust_hearsay=False)
+        served = self._served.get(path)
+        entry = yield from self._read_before_write(path)
+        if entry is Plain.NO_ARRAY and path in self._served_by_group:
+            # zarr reads the groups above an array while it creates it, and they may still mention an earlier one.
+            served = None
+        if served is not None and served != _digest(entry):
+            raise _changed(path, entry)
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
-        elif entry is Plain.NO_ARRAY and (parts := creation.parts_of(path)) is not None:
+        elif entry is Plain.NO_ARRAY and served is None and (parts := creation.parts_of(path)) is not None:
             placing = Placing.BESIDE
             if self._in_session:
                 placing = Placing.SPLIT if creation.is_split else Placing.WHOLE
@@ -339,11 +488,35 @@ class Catalog:
         self._set(path, self._read_array(stored, path, kept))
         return kept
 
+    def _read_before_write(self, path: str) -> Steps[Entry]:
+        """Return what is at a path where zarr writes the document of an array.
+
+        It is read now, for another process may have put an array of another layout there, whose document must not be
+        replaced. Arrays without parts, old and new, cost no request more than in any other store.
+        """
+        if path in self._served_nothing and self.stamp(path) is None:
+            return Plain.NO_ARRAY
+        known = self._trusted(path, trust_hearsay=False)
+        is_plain = known is Plain.ARRAY or isinstance(known, PlainArray)
+        return known if is_plain and known is not None else (yield from self._read(path))
+
     def _set(self, path: str, entry: Entry) -> None:
         """What is about to be true of a path, by our own doing."""
         self.epoch += 1
-        self._entries[path] = entry
-        self._hearsay.discard(path)
+        self._learn(path, entry, self.epoch, self._not_read)
+        if entry is Plain.NO_ARRAY:
+            self._served.pop(path, None)
+        else:
+            self._note_served(path, entry)
+
+    def _note_served(self, path: str, entry: Entry, *, by_group: bool = False) -> None:
+        """Know that this is what zarr was served last of an array, or wrote."""
+        self._served[path] = _digest(entry)
+        self._served_nothing.discard(path)
+        if by_group:
+            self._served_by_group.add(path)
+        else:
+            self._served_by_group.discard(path)
 
 
 def _incomplete(entry: Entry) -> Document | None:
@@ -354,14 +527,25 @@ def _incomplete(entry: Entry) -> Document | None:
     return document if document is not None and documents.complete(document) != document else None
 
 
-def _owned(entry: Entry, path: str, relative: str) -> Owner | None:
+def _changed(path: str, entry: Entry) -> LayoutChangedError:
+    """Return the error of an array whose document now says this, which is not what zarr was served."""
+    problem = "was deleted" if entry is Plain.NO_ARRAY else "was created again with another layout"
+    return LayoutChangedError(path, f"it {problem} since it was opened; {_OPEN_AGAIN}")
+
+
+def _digest(entry: Entry) -> str:
+    """Return the digest of what decides how the chunks of an array are read; empty if it has no parts."""
+    return entry.digest if isinstance(entry, ArrayRecord) else ""
+
+
+def _owned(entry: Entry, path: str, relative: str, *, is_hearsay: bool = False) -> Owner | None:
     """Whose the key is, if it is this array's."""
     if entry is Plain.ARRAY or isinstance(entry, PlainArray):
-        return Other()
+        return Other(path, is_hearsay)
     if not isinstance(entry, ArrayRecord):
         return None
     if entry.encoding.is_chunk_key(relative):
-        return OwnedChunk(entry.chunk(path, relative), entry)
+        return OwnedChunk(entry.chunk(path, relative), entry, is_hearsay)
     for part in entry.parts.parts:
         suffix = part.key_suffix
         if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):

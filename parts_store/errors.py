@@ -18,6 +18,7 @@
     ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
     ├── PartSizeError                           a stored part has another size than it should: it is damaged
     ├── IncompleteChunkError                    a part is missing, or of another write: it is damaged
+    ├── LayoutChangedError                      the array was created again since it was opened: open it again
     ├── ConcurrentWriteError                    the chunk changed, or kept changing: read again, then write again
     ├── AmbiguousWriteError                     nobody can know whether the chunk was written: look, then decide
     ├── CopyMismatchError                       what was copied reads otherwise than it was written
@@ -44,6 +45,7 @@ __all__ = [
     "CopyMismatchError",
     "HeaderError",
     "IncompleteChunkError",
+    "LayoutChangedError",
     "LocalPathError",
     "LocationError",
     "ManifestError",
@@ -263,6 +265,21 @@ class IncompleteChunkError(PartsStoreError):
         missing = [f"no object at {', '.join(map(repr, self.missing))}"] if self.missing else []
         mixed = [f"another write's object at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
+
+
+class LayoutChangedError(PartsStoreError):
+    """An array was created again with another layout since it was opened. Nothing was written.
+
+    Raised as well where consolidated metadata is out of date, and for a chunk that was written with another layout.
+    """
+
+    def __init__(self, array: str, problem: str) -> None:
+        super().__init__(array, problem)
+        self.array, self.problem = array, problem
+
+    @override
+    def __str__(self) -> str:
+        return f"array {self.array!r}: {self.problem}"
 
 
 class ConcurrentWriteError(PartsStoreError):

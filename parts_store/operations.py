@@ -14,7 +14,13 @@ from zarr.abc.store import RangeByteRequest
 
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
-from parts_store.errors import ConcurrentWriteError, PartsStoreError, ReservedKeyError, SessionError
+from parts_store.errors import (
+    ConcurrentWriteError,
+    LayoutChangedError,
+    PartsStoreError,
+    ReservedKeyError,
+    SessionError,
+)
 from parts_store.plan import commits, nodes, reading, shards, transaction
 from parts_store.plan.attempt import Knobs, Pieces
 from parts_store.plan.commits import PartData
@@ -28,6 +34,7 @@ from parts_store.plan.rules import Means, Rules
 from parts_store.plan.shards import Pin, Remapped
 from parts_store.plan.spec import ConcatParts
 from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
+from parts_store.plan.tags import Tag
 from parts_store.plan.versions import Absent, Seen, Version
 from parts_store.plan.why import DATA
 from parts_store.server import Server
@@ -51,6 +58,13 @@ class _Noted[T]:
         self.is_taken = True
         return self.value
 
+
+# The values of ranges, None if there is nothing; and the tag of what they were read from, if it has one.
+type _Values = tuple[Sequence[Pieces | None] | None, Tag | None]
+
+_FOREIGN = (
+    "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
+)
 
 # How far apart inner chunks of a file may be to be read together, and how much is read at once.
 _GAP = 1 << 14
@@ -113,13 +127,19 @@ class Operations:
             require_byte_request(each)
         if self._is_document(key):
             return (yield from self._get_document(key, split(key)[0], wanted))
-        match (yield from self.catalog.owner(key)):
+        # Where chunks have tags, these tell whether consolidated metadata is out of date.
+        match (yield from self.catalog.owner(key, trust_hearsay=self.rules.means is Means.TAGS)):
             case OwnedChunk() as owned:
-                return (yield from self._get_chunk(key, owned, wanted, knobs, follows_index=follows_index))
+                return (yield from self._get_owned(key, owned, wanted, knobs, follows_index=follows_index))
             case Hidden():
                 return None
-            case Other():
-                return (yield from self._get_plain(key, wanted, knobs, follows_index=follows_index))
+            case Other(array, is_hearsay):
+                values, tag = yield from self._get_plain(key, wanted, knobs, follows_index=follows_index)
+                is_part = tag is not None and tag.layout is not None
+                if array is not None and (is_part or (is_hearsay and values is None)):
+                    # A part of a chunk, or no chunk: the array may have parts by now.
+                    yield from self.catalog.confirm(array)
+                return values
             case never:
                 assert_never(never)
 
@@ -127,19 +147,17 @@ class Operations:
         return split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
 
     def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
-        since = self.catalog.epoch
+        since, stamp = self.catalog.epoch, self.catalog.stamp(path)
         (outcome,) = yield (Get(key, None, "document"),)
-        served = self.catalog.serve(path, content(outcome), since=since)
+        served = self.catalog.serve(path, content(outcome), since=since, stamp=stamp)
         if served is None:
             return None
         view = memoryview(served)
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
 
-    def _get_plain(
-        self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
-    ) -> Steps[Sequence[Pieces | None] | None]:
-        """An object that is a value by itself: read as a chunk of one part."""
+    def _get_plain(self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool) -> Steps[_Values]:
+        """An object that is a value by itself: read as a chunk of one part. Returns its tag, too, if it has one."""
         folder, name = split(key)
         before = self._end_of_plain(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
@@ -152,30 +170,49 @@ class Operations:
                 _ranged.set(_Noted(self._token, key, Version(outcome.tag, (outcome.unchanged,), 0)))
             if name == ".zarray" and isinstance(outcome, Found):
                 self.catalog.learn_plain(folder)
+            if name == ".zmetadata" and isinstance(outcome, Found):
+                self.catalog.learn_consolidated_v2(folder, bytes(memoryview(outcome.data)))
             match outcome:
-                case Found(data):
-                    return [(memoryview(data),)]
+                case Found(data, tag=tag):
+                    return [(memoryview(data),)], tag
                 case Missing():
-                    return None
+                    return None, None
                 case _:
-                    return [()]
+                    return [()], None
         read = yield from reading.read(_single(key), wanted, knobs=knobs)
         if read is None:
-            return None
+            return None, None
         self.stats.count_saved(by_coalescing=read.saved)
-        return read.values
+        return read.values, read.version.tag
 
-    def _get_plain_data(
-        self, key: str, wanted: Sequence[Wanted], knobs: Knobs, before: Version
+    def _get_owned(
+        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
     ) -> Steps[Sequence[Pieces | None] | None]:
+        """Ranges of a chunk in parts, read with the layout of the array that zarr was served."""
+        steps = self._get_chunk(key, owned, wanted, knobs, follows_index=follows_index)
+        values, tag = yield from self._on_chunk(owned.chunk, steps)
+        if owned.is_hearsay and (tag is None or tag.layout != owned.record.layout):
+            # Nothing but consolidated metadata says that the chunk is to be read like this.
+            yield from self.catalog.confirm(owned.chunk.array)
+        return values
+
+    def _explain_layout(self, chunk: Chunk, error: LayoutChangedError) -> Steps[LayoutChangedError]:
+        """Return the error of a chunk that was written with another layout than the array has that zarr was served.
+
+        Raises it if it is the array that was created again since.
+        """
+        yield from self.catalog.confirm(chunk.array)
+        return LayoutChangedError(error.array, f"{error.problem}; {_FOREIGN}")
+
+    def _get_plain_data(self, key: str, wanted: Sequence[Wanted], knobs: Knobs, before: Version) -> Steps[_Values]:
         """Ranges of the object of which a range was read before: of the same object, or an error."""
         read = yield from reading.read_of(_single(key), wanted, before, knobs=knobs)
         if isinstance(read, Outdated):
             raise ConcurrentWriteError(key, "it was replaced after its index was read")
         if read is None:
-            return None
+            return None, None
         self.stats.count_saved(by_coalescing=read.saved)
-        return read.values
+        return read.values, read.version.tag
 
     def _end_of_plain(self, key: str) -> Version | None:
         """What an object was when a range of it was read in this context, which is then forgotten."""
@@ -184,7 +221,7 @@ class Operations:
 
     def _get_chunk(
         self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
-    ) -> Steps[Sequence[Pieces | None] | None]:
+    ) -> Steps[_Values]:
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
             return (yield from self._get_index(chunk, index, knobs))
@@ -203,11 +240,11 @@ class Operations:
             # zarr writes a part of a chunk by reading the whole, in the same context and by the same path.
             _seen.set(_Noted(self._token, key, Absent() if read is None else read.version))
         if read is None:
-            return None
+            return None, None
         self.stats.count_saved(by_coalescing=read.saved)
-        return read.values
+        return read.values, read.version.tag
 
-    def _get_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[Sequence[Pieces] | None]:
+    def _get_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[_Values]:
         known = self.indexes.get(chunk.chunk_key)
         is_suspect = chunk.chunk_key in self._suspects
         pin = yield from shards.read_index(chunk, index, knobs, known=known, is_suspect=is_suspect)
@@ -215,13 +252,13 @@ class Operations:
         if pin is None:
             self.indexes.forget(chunk.chunk_key)
             _pinned.set(None)
-            return None
+            return None, None
         if pin is known:
             self.stats.count_saved(by_index_cache=1)
         else:
             self._remember(chunk, index, pin)
         _pinned.set(_Noted(self._token, chunk.chunk_key, pin))
-        return [(memoryview(pin.index),)]
+        return [(memoryview(pin.index),)], pin.version.tag
 
     def _get_data(
         self, chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: Knobs, pin: Pin
@@ -268,11 +305,21 @@ class Operations:
         if not self._is_document(key):
             match (yield from self.catalog.owner(key)):
                 case OwnedChunk(chunk):
-                    return (yield from reading.exists(chunk))
+                    return (yield from self._on_chunk(chunk, reading.exists(chunk)))
                 case Hidden():
                     return False
         (outcome,) = yield (Head(key, "whether it exists"),)
+        if isinstance(outcome, Missing) and self._is_document(key):
+            # zarr was told that there is no array.
+            self.catalog.forget(split(key)[0])
         return isinstance(outcome, Found)
+
+    def _on_chunk[T](self, chunk: Chunk, steps: Steps[T]) -> Steps[T]:
+        """Carry out steps on a chunk; if it was written with another layout, say why."""
+        try:
+            return (yield from steps)
+        except LayoutChangedError as error:
+            raise (yield from self._explain_layout(chunk, error)) from None
 
     def getsize(self, key: str) -> Steps[int | None]:
         """The size of a value, None if there is none."""
@@ -282,7 +329,7 @@ class Operations:
             return None if values is None else len(values[0][0])
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                return (yield from reading.size(chunk, self.rules.means))
+                return (yield from self._on_chunk(chunk, reading.size(chunk, self.rules.means)))
             case Hidden():
                 return None
         (outcome,) = yield (Head(key, "size"),)
@@ -315,9 +362,9 @@ class Operations:
                 seen = self._end_of(key, chunk)
                 data = owned.cut(value)
                 if only_if_absent:
-                    yield from transaction.write_if_absent(chunk, data, self.rules)
+                    yield from self._on_chunk(chunk, transaction.write_if_absent(chunk, data, self.rules))
                 else:
-                    yield from transaction.write(chunk, data, self.rules, seen)
+                    yield from self._on_chunk(chunk, transaction.write(chunk, data, self.rules, seen))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
@@ -335,15 +382,19 @@ class Operations:
             # It is known now, unless it is a group or a document that nobody understands.
             if path in (arrays := self.catalog.arrays()):
                 yield from self.require_server(arrays[path])
-            yield from self._put(key, stored, "document", only_if_absent=only_if_absent)
+            if self.rules.means is Means.LOCKS and not only_if_absent:
+                # Its file gets a time that no other one had, by which a later document is told from this one.
+                yield (Put(key, stored, Tag(self.rules.new_generation(), "c", (len(stored),)), None, "document"),)
+            else:
+                yield from self._put(key, stored, "document", only_if_absent=only_if_absent)
             if self.rules.means is Means.SESSION:
                 yield from self._follow(path)
         except BaseException:
             # What was about to be true may not have become so.
-            self.catalog.forget(path)
+            self.catalog.doubt(path)
             raise
         if only_if_absent:
-            self.catalog.forget(path)
+            self.catalog.doubt(path)
 
     def require_server(self, *records: ArrayRecord) -> Steps[None]:
         """Raise unless the server supports writing these arrays; the first call asks it."""
@@ -396,10 +447,9 @@ class Operations:
                 assert_never(never)
 
     def _follow(self, path: str) -> Steps[None]:
-        """The nodes of an array's parts, as they should be by its document."""
-        entry = yield from self.catalog.read(path)
-        if isinstance(entry, ArrayRecord):
-            yield from nodes.follow(path, entry)
+        """The nodes of an array's parts, as they should be by its document, which was written just now."""
+        if (record := self.catalog.arrays().get(path)) is not None:
+            yield from nodes.follow(path, record)
 
     def _delete_nodes(self, path: str) -> Steps[None]:
         """The nodes of an array's parts, gone before it is."""

@@ -21,6 +21,7 @@ from parts_store.backends.objects import ObjectBackend, address_of, is_local, op
 from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation
+from parts_store.catalog import Entry as Known
 from parts_store.errors import ReservedKeyError, StoreConfigError, describe
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
@@ -138,9 +139,11 @@ class PartsStore(Store):
         server = _server_of(backend)
         self._operations = Operations(self._new_catalog(), self.stats, rules, indexes, coalesce_gap, retries, server)
 
-    def _new_catalog(self, entries: Mapping[str, Any] | None = None) -> Catalog:
+    def _new_catalog(self) -> Catalog:
         backend = self._backend
-        return Catalog(entries, in_session=self._is_in_session, snapshot=lambda: backend.snapshot)
+        if isinstance(backend, LocalBackend):
+            return Catalog(stamp=backend.stamp)
+        return Catalog(in_session=self._is_in_session, snapshot=lambda: backend.snapshot)
 
     @classmethod
     def from_url(
@@ -448,7 +451,7 @@ class PartsStore(Store):
         else:
             PartsStore.__init__(self, store, **state["arguments"])
         self._creation = replace(self._creation, is_split=state["is_split"])
-        self._operations.catalog = self._new_catalog(state["arrays"])
+        self._operations.catalog.take_over(state["arrays"])
         self._is_open = state["is_open"]
         if self._operations.server is not None and state["server"] is not None:
             self._operations.server.learn(state["server"])
@@ -687,9 +690,9 @@ class PartsStore(Store):
 
     @override
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        not_understood: set[str] = set()
+        asked: dict[str, Known] = {}
         async for entry in self._list_objects(prefix.rstrip("/")):
-            if (shown := await self._run(self.catalog.shown(entry.key, not_understood))) is not None:
+            if (shown := await self._run(self.catalog.shown(entry.key, asked))) is not None:
                 yield shown
 
     async def _shows(self, folder: str) -> bool:
@@ -711,9 +714,9 @@ class PartsStore(Store):
         for path in folders:
             if not is_protocol_key(path) and (not in_array or await self._shows(path)):
                 yield path[start:]
-        not_understood: set[str] = set()
+        asked: dict[str, Known] = {}
         for key in keys:
-            shown = await self._run(self.catalog.shown(key, not_understood)) if key != folder else None
+            shown = await self._run(self.catalog.shown(key, asked)) if key != folder else None
             if shown is not None:
                 yield shown[start:]
 

@@ -17,6 +17,7 @@ from parts_store.errors import (
     CopyMismatchError,
     HeaderError,
     IncompleteChunkError,
+    LayoutChangedError,
     LocalPathError,
     LocationError,
     ManifestError,
@@ -50,6 +51,7 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (ReadOnlySessionError("a/c/0", "it is read only"), "session, 'a/c/0': it is read only"),
     (ManifestError("part 0", "a range", "none"), "references, part 0: expected a range, found none"),
     (LocationError("s3://b/f", "it ends before"), "location 's3://b/f': it ends before"),
+    (LayoutChangedError("g/x", "it was deleted"), "array 'g/x': it was deleted"),
     (
         AdoptionError("file:///a.h5", (("x", "a filter"), ("y", "a link"))),
         "file 'file:///a.h5' cannot be adopted, nothing was written: x: a filter; y: a link",
@@ -136,6 +138,7 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
         "CodecConfigError": ["CodecError"],
         "UnboundPaddingError": ["CodecError"],
         "HeaderError": ["PartsStoreError", "ValueError"],
+        "LayoutChangedError": ["PartsStoreError"],
     }
     assert set(tree) == set(errors.__all__)
     assert set(tree) - {"PartsStoreError"} == {type(error).__name__ for error, _ in EXAMPLES}

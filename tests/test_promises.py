@@ -117,7 +117,7 @@ def test_on_a_store_with_user_metadata_every_part_of_a_write_carries_the_same_ta
     tags = {key: obstore.get(objects, key).attributes.get("partsgen") for key in keys_of(objects) if "/c/" in key}
     for key in ("a/c/0/0", "a/c/0/1", "a/c/1/0", "a/c/1/1"):
         assert tags[key] == tags[f"{key}.head"]
-        version, generation, mode, sizes = str(tags[key]).split(";")
+        version, generation, mode, sizes, _ = str(tags[key]).split(";")
         assert (version, mode, sizes) == ("1", "c", "10,2038")
         assert len(generation) == 32
         int(generation, 16)
@@ -508,8 +508,12 @@ def test_consolidated_metadata_keeps_the_transformer_and_is_served_without(objec
     group = zarr.open_consolidated(fresh)
     fresh.stats.reset()
     np.testing.assert_array_equal(group["g/a"][...], VALUES)  # type: ignore[index]
-    # The documents of the array itself were not needed; on a disk, a journal is looked for before and after.
-    assert fresh.stats.get == 4 * (3 + (2 if isinstance(objects, LocalStore) else 0))
+    # The tags of the chunks confirm what it says, so that the document of the array itself is not needed. A disk has no
+    # tags: there it is read before the first chunk, and a journal is looked for before and after each.
+    if isinstance(objects, LocalStore):
+        assert 4 * 5 < fresh.stats.get <= 4 * 6
+    else:
+        assert fresh.stats.get == 4 * 3
 
 
 def test_an_array_made_anew_does_not_inherit_the_parts_of_the_old_one(objects: Any) -> None:

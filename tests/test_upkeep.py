@@ -661,6 +661,7 @@ DAMAGE = {
     Problem.MIXTURE,
     Problem.WRONG_SIZE,
     Problem.PARTLY_TAGGED,
+    Problem.OTHER_LAYOUT,
     Problem.CHECKSUM,
     Problem.UNREADABLE,
 }

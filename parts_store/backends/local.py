@@ -154,6 +154,14 @@ class LocalBackend(ObjectBackend):
             return self._put(request)
         raise error
 
+    def stamp(self, key: str) -> tuple[int, ...] | None:
+        """Return what tells the file at a key from another one that takes its place; None if there is no file."""
+        try:
+            found = os.stat(self._path(key))
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def _put(self, put: Put) -> Outcome:
         """Write a file, at once: not by obstore, whose unfinished files are in no listing, and would stay for ever."""
         path = self._path(put.key)

@@ -33,7 +33,7 @@ from parts_store.plan.steps import (
     Request,
     Steps,
 )
-from parts_store.plan.versions import Version
+from parts_store.plan.versions import Version, is_of_layout, require_layout
 
 type Pieces = tuple[memoryview, ...]
 """Bytes in the order in which they make up a value."""
@@ -68,7 +68,12 @@ class Attempt:
     is_outdated: bool = False
 
     def take(self, part: int, outcome: Found) -> None:
-        """Add what was found of a part, and the sizes that it tells."""
+        """Add what was found of a part, and the sizes that it tells.
+
+        Raises `LayoutChangedError` if it is the anchor, and of another layout: the anchor decides which write it is.
+        """
+        if part == self.chunk.parts.anchor:
+            require_layout(self.chunk, outcome)
         key = self.chunk.part_keys[part]
         declared = self.chunk.parts.sizes[part]
         tagged = outcome.tag.sizes if outcome.tag is not None else ()
@@ -109,7 +114,10 @@ class Attempt:
         one_generation = len({each.generation for each in everything}) <= 1
         # A part that was replaced between two of its ranges is torn, whatever its tag.
         untorn = all(len({each.etag for each in pieces}) == 1 for pieces in self.found.values())
-        return not self.missing and self.damage is None and one_generation and untorn and not self.is_outdated
+        # What an earlier array of this path has left is not of the anchor's write, whatever else it carries.
+        one_layout = all(is_of_layout(pieces[0], self.chunk) for pieces in self.found.values())
+        is_one = one_generation and untorn and one_layout
+        return is_one and not self.missing and self.damage is None and not self.is_outdated
 
     @property
     def version(self) -> Version:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal
 
 import google_crc32c
@@ -38,6 +39,8 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 _EMPTY = np.iinfo(np.uint64).max
+# The members of a document that decide how zarr decodes a chunk, and what it returns where there is none.
+_DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "fill_value")
 # A member of the stored document. With `must_understand: true` in it, software that does not know it refuses the array.
 # zarr checks storage transformers only where it opens an array by its own path, so without this member it reads an
 # array in parts as fill values, or as damaged chunks, when it opens the group above.
@@ -124,13 +127,17 @@ class ArrayRecord:
     encoding: ChunkKeyEncoding
     shard_index: ShardIndex | None
     placing: Placing = Placing.BESIDE
+    # The digest that the tags of its chunks carry.
+    layout: str | None = None
+    # The digest of all that decides how a chunk is read: its parts, and how zarr decodes it.
+    digest: str = ""
 
     def chunk(self, path: str, relative: str) -> Chunk:
         """A chunk of the array, which is at this path, as it is stored: if whole, as a single part."""
         key = join(path, relative)
         if self.placing is Placing.WHOLE:
             return Chunk(key, _whole(self.parts), path)
-        return Chunk(key, self.parts, path, self.placing is Placing.SPLIT)
+        return Chunk(key, self.parts, path, self.placing is Placing.SPLIT, self.layout)
 
     @property
     def is_safe_for_others(self) -> bool:
@@ -171,6 +178,11 @@ def is_array(document: Mapping[str, Any]) -> bool:
     return document.get("zarr_format") == 3 and document.get("node_type") == "array"
 
 
+def is_group(document: Mapping[str, Any]) -> bool:
+    """Return whether this is the document of a group of Zarr v3."""
+    return document.get("zarr_format") == 3 and document.get("node_type") == "group"
+
+
 def read_array(document: Document, path: str, *, in_session: bool = False) -> ArrayRecord | None:
     """What the document says of the array's parts; None if it has none."""
     transformers = document.get("storage_transformers")
@@ -190,7 +202,39 @@ def read_array(document: Document, path: str, *, in_session: bool = False) -> Ar
     _require_known_mark(document, path)
     if in_session:
         placing = Placing.SPLIT if is_split(document) else Placing.WHOLE
-    return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)), placing)
+    layout = layout_of(document, parts)
+    digest = _digest([layout, *(document.get(name) for name in _DECIDE_DECODING)])
+    return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)), placing, layout, digest)
+
+
+def layout_of(document: Document, parts: ConcatParts) -> str:
+    """Return the digest of the layout of an array's chunks, which the tags of their parts carry.
+
+    The layout is the parts in their order, the shape of a chunk where it is regular, and the data type where it is a
+    name. It contains neither the codecs, which every version of zarr writes in another way, nor the shape of the array.
+    """
+    grid, data_type = document.get("chunk_grid"), document.get("data_type")
+    configuration = grid.get("configuration") if isinstance(grid, dict) and grid.get("name") == "regular" else None
+    chunk_shape = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
+    if isinstance(data_type, dict) and set(data_type) == {"name"}:
+        data_type = data_type["name"]
+    named = data_type if isinstance(data_type, str) else None
+    of_parts = [[part.key_suffix, size] for part, size in zip(parts.parts, parts.sizes, strict=True)]
+    return _digest([of_parts, chunk_shape, named])
+
+
+def _digest(value: object) -> str:
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=4).hexdigest()
+
+
+def why_not_opened(served: Document) -> str | None:
+    """Return why zarr cannot open the array of a document that it is served, None if it can."""
+    try:
+        ArrayV3Metadata.from_dict(served)
+    # Whatever zarr says of a document that it cannot read.
+    except Exception as error:
+        return f"zarr cannot open it: {type(error).__name__}: {error}"
+    return None
 
 
 def is_split(document: Document) -> bool:

@@ -21,6 +21,7 @@ from parts_store.plan.keys import PROTOCOL_FOLDER, Chunk, Placing, candidates, i
 from parts_store.plan.locking import array_locks
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import Entry, Found, Get, Head, Missing, Outcome, Request, Steps, get, head
+from parts_store.plan.versions import is_of_layout
 
 _LOOK = "whether the chunk is whole"
 # How often a chunk that changes under a look is looked at.
@@ -40,6 +41,8 @@ class Problem(Enum):
     WRONG_SIZE = "wrong size"
     # Some parts are tagged, as one write, and some are not: another program wrote them, or a copy lost their tags.
     PARTLY_TAGGED = "partly tagged"
+    # It was written with another layout than its array has, through a handle from before the array was created again.
+    OTHER_LAYOUT = "other layout"
     # The checksum does not fit the bytes.
     CHECKSUM = "checksum"
     # It cannot be had: in a session, that it is there does not say that its bytes are.
@@ -65,6 +68,7 @@ class Problem(Enum):
             Problem.MIXTURE,
             Problem.WRONG_SIZE,
             Problem.PARTLY_TAGGED,
+            Problem.OTHER_LAYOUT,
             Problem.CHECKSUM,
             Problem.UNREADABLE,
         )
@@ -390,6 +394,9 @@ def judge(chunk: Chunk, outcomes: Sequence[Outcome], index: ShardIndex | None) -
     if chunk.parts.anchor not in found:
         orphans = tuple(keys[part] for part in found)
         return Finding(Problem.ORPHANS, key, orphans, "parts of a chunk that does not exist") if orphans else None
+    if not is_of_layout(found[chunk.parts.anchor], chunk):
+        detail = "written with another layout than that of its array"
+        return Finding(Problem.OTHER_LAYOUT, key, (chunk.anchor_key,), detail)
     missing = tuple(keys[part] for part in range(len(keys)) if part not in found)
     if missing:
         return Finding(Problem.INCOMPLETE, key, missing, "no such object")

@@ -95,6 +95,8 @@ class Chunk:
     array: str = ""
     # Whether the parts but the anchor are chunks of nodes of their own.
     is_split: bool = False
+    # The digest of the array's layout, which the tags of its parts carry; None if it does not matter.
+    layout: str | None = None
 
     @cached_property
     def part_keys(self) -> tuple[str, ...]:

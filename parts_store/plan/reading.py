@@ -25,7 +25,7 @@ from parts_store.plan.keys import Chunk
 from parts_store.plan.ranges import Wanted
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import Found, Head, Steps, Wait, get, head
-from parts_store.plan.versions import Version
+from parts_store.plan.versions import Version, is_of_layout, require_layout
 from parts_store.plan.why import DATA
 
 _IS_THERE = "whether the chunk exists"
@@ -223,6 +223,7 @@ def size(chunk: Chunk, means: Means) -> Steps[int | None]:
     anchor = yield from head(chunk.anchor_key, _IS_THERE)
     if anchor is None:
         return None
+    require_layout(chunk, anchor)
     if record is not None:
         return sum(record.sizes)
     if anchor.tag is not None and len(anchor.tag.sizes) == len(chunk.part_keys):
@@ -244,7 +245,9 @@ def size(chunk: Chunk, means: Means) -> Steps[int | None]:
 
 def exists(chunk: Chunk) -> Steps[bool]:
     """Whether there is such a chunk."""
-    return (yield from head(chunk.anchor_key, _IS_THERE)) is not None
+    anchor = yield from head(chunk.anchor_key, _IS_THERE)
+    require_layout(chunk, anchor)
+    return anchor is not None
 
 
 def _is_unchanged(attempt: Attempt, why: str, *, has_journal: bool) -> Steps[bool]:
@@ -268,7 +271,11 @@ def _damage(attempt: Attempt, anchor: Found) -> IncompleteChunkError | PartSizeE
     if attempt.damage is not None:
         return attempt.damage
     keys = attempt.chunk.part_keys
-    mixed = [part for part, pieces in attempt.found.items() if pieces[0].generation != anchor.generation]
+    mixed = [
+        part
+        for part, pieces in attempt.found.items()
+        if pieces[0].generation != anchor.generation or not is_of_layout(pieces[0], attempt.chunk)
+    ]
     missing = tuple(keys[part] for part in sorted(attempt.missing))
     if not missing and not mixed:
         return None

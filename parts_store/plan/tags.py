@@ -1,6 +1,8 @@
 """The tag that every part of one write carries, and by which a mixture of two writes is known.
 
-1;<generation: 32 hex digits>;<mode>;<size of each part, with commas>
+1;<generation: 32 hex digits>;<mode>;<size of each part, with commas>;<layout of the array: 8 hex digits>
+
+The layout may be missing: older versions wrote none.
 """
 
 import re
@@ -10,7 +12,7 @@ from typing import Final, Literal
 
 ATTRIBUTE: Final = "partsgen"
 _VERSION = "1"
-_FORM = re.compile(r"1;([0-9a-f]{32});([csum]);([0-9]{1,20}(?:,[0-9]{1,20}){0,63})")
+_FORM = re.compile(r"1;([0-9a-f]{32});([csum]);([0-9]{1,20}(?:,[0-9]{1,20}){0,63})(?:;([0-9a-f]{8}))?")
 
 type Mode = Literal["c", "s", "u", "m"]
 """How a chunk was written: `c` by a bare create, `s` with a staged copy; `u` and `m` the same, under the condition that
@@ -27,6 +29,8 @@ class Tag:
     generation: str
     mode: Mode
     sizes: tuple[int, ...]
+    # The digest of the array's layout, as its writer knew it; None if the tag does not say.
+    layout: str | None = None
 
     @staticmethod
     @lru_cache(maxsize=1024)
@@ -35,8 +39,8 @@ class Tag:
         found = _FORM.fullmatch(text or "")
         if found is None:
             return None
-        generation, mode, sizes = found.groups()
-        return Tag(generation, _MODES[mode], tuple(int(size) for size in sizes.split(",")))
+        generation, mode, sizes, layout = found.groups()
+        return Tag(generation, _MODES[mode], tuple(int(size) for size in sizes.split(",")), layout)
 
     @property
     def is_staged(self) -> bool:
@@ -49,4 +53,5 @@ class Tag:
         return self.mode in ("u", "m")
 
     def __str__(self) -> str:
-        return f"{_VERSION};{self.generation};{self.mode};{','.join(map(str, self.sizes))}"
+        layout = "" if self.layout is None else f";{self.layout}"
+        return f"{_VERSION};{self.generation};{self.mode};{','.join(map(str, self.sizes))}{layout}"

@@ -30,13 +30,13 @@ same: its writer is gone, and the next one, or a reader, finds what a crash leav
 
 from collections.abc import Sequence
 
-from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
+from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.plan import commits, journal
 from parts_store.plan.keys import Chunk
 from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.steps import MAX_TRIES, Steps, head, remove
 from parts_store.plan.tags import Mode, Tag
-from parts_store.plan.versions import NOT_AS_SEEN, Absent, Seen, Version, require_still
+from parts_store.plan.versions import NOT_AS_SEEN, Absent, Seen, Version, require_layout, require_still
 from parts_store.plan.writer import SLOW, WHOSE, End, Writer
 
 
@@ -71,7 +71,7 @@ def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> S
         yield from journal.write_if_absent(chunk, data, rules)
     elif rules.means is Means.SESSION:
         yield from commits.write_if_absent(chunk, data, rules)
-    elif not rules.has_conditions and (yield from head(chunk.anchor_key, "whether the chunk exists")) is not None:
+    elif not rules.has_conditions and (yield from _exists(chunk)):
         return
     elif len(data) == 1:
         yield from _write_single(chunk, data, rules, Absent())
@@ -112,23 +112,43 @@ type _Ended = tuple[End, Exception | None]
 
 def _write_single(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
     """A chunk of one part: one PUT is the transaction."""
-    writer = Writer(chunk, rules, _tag(data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
+    writer = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     condition = None if seen is None or not rules.has_conditions else seen.condition
     return (yield from writer.commit(condition, seen)), writer.lost
 
 
 def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
     if rules.level is not Level.FULL and not isinstance(seen, Version):
-        creation = Writer(chunk, rules, _tag(data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
+        creation = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
         end = yield from creation.create()
         if end is not End.SUPERSEDED:
             return end, creation.lost
-    if isinstance(seen, Absent) and (yield from head(chunk.anchor_key, "whether the chunk exists")) is not None:
+        try:
+            return (yield from _write_over(chunk, data, rules, seen))
+        except LayoutChangedError:
+            # The array is another one now, and its listings would show what we have written. No writer of that array
+            # writes over a part of another layout, so these parts are still ours.
+            if creation.created:
+                yield from remove(creation.created, "parts of another layout")
+            raise
+    return (yield from _write_over(chunk, data, rules, seen))
+
+
+def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
+    """Write all parts of a chunk with a staged copy, over whatever is there."""
+    if isinstance(seen, Absent) and (yield from _exists(chunk)):
         return End.SUPERSEDED, None
     # A generation of its own: what an attempt on another path left behind must not be taken for this one.
-    writer = Writer(chunk, rules, _tag(data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
+    writer = Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
     return (yield from writer.write_staged(seen)), writer.lost
 
 
-def _tag(data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
-    return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data))
+def _exists(chunk: Chunk) -> Steps[bool]:
+    """Return whether there is such a chunk; raise if it was written with another layout of the array."""
+    anchor = yield from head(chunk.anchor_key, "whether the chunk exists")
+    require_layout(chunk, anchor)
+    return anchor is not None
+
+
+def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
+    return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data), chunk.layout)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from parts_store.errors import ConcurrentWriteError
+from parts_store.errors import ConcurrentWriteError, LayoutChangedError
 from parts_store.plan.keys import Chunk
 from parts_store.plan.steps import Condition, Found, IfAbsent, IfMatch
 from parts_store.plan.tags import Tag
@@ -69,6 +69,18 @@ type Seen = Absent | Version
 """What a chunk was when somebody read it in order to change it."""
 
 NOT_AS_SEEN: Final = "it is not what it was when it was read to be changed"
+
+
+def is_of_layout(found: Found, chunk: Chunk) -> bool:
+    """Return whether an object of a chunk was written with the layout of the chunk's array, as far as its tag says."""
+    layout = None if found.tag is None else found.tag.layout
+    return layout is None or chunk.layout is None or layout == chunk.layout
+
+
+def require_layout(chunk: Chunk, *found: Found | None) -> None:
+    """Raise `LayoutChangedError` if one of these objects of a chunk was written with another layout of the array."""
+    if not all(each is None or is_of_layout(each, chunk) for each in found):
+        raise LayoutChangedError(chunk.array, f"chunk {chunk.chunk_key!r} was written with another layout")
 
 
 def require_still(seen: Seen | None, anchor: Found | None, chunk_key: str) -> None:

@@ -36,7 +36,7 @@ from parts_store.plan.steps import (
     unchanged,
 )
 from parts_store.plan.tags import Tag
-from parts_store.plan.versions import Seen, Version
+from parts_store.plan.versions import Seen, Version, is_of_layout, require_layout
 
 # After so many seconds, what tells that we are at work may have been removed as a dead writer's.
 MAX_STALL: Final = 300.0
@@ -88,6 +88,8 @@ class Writer:
     was_overtaken: bool = field(default=False)
     # None while there is nothing of ours beside the chunk.
     registration: Registration | None = field(default=None)
+    # The keys of the parts that a create has written.
+    created: tuple[str, ...] = field(default=())
 
     @property
     def generation(self) -> str:
@@ -114,11 +116,14 @@ class Writer:
         condition: Condition | None = IfAbsent()
         watch = self.rules.start_watch()
         if not self.rules.has_conditions:
-            if (yield from head(self.chunk.anchor_key, "whether the chunk exists")) is not None:
+            anchor = yield from head(self.chunk.anchor_key, "whether the chunk exists")
+            require_layout(self.chunk, anchor)
+            if anchor is not None:
                 return End.SUPERSEDED
             condition = None
         puts = [self.put(part, condition) for part in self.others]
         outcomes = yield tuple(puts)
+        self.created = tuple(put.key for put, first in zip(puts, outcomes, strict=True) if isinstance(first, Done))
         for put, first in zip(puts, outcomes, strict=True):
             if not (yield from self._is_created(put, first)):
                 # Whose it is does not matter: what is there is overwritten, staged.
@@ -238,6 +243,11 @@ class Writer:
         first, *found = yield (copy, *heads)
         if not isinstance(first, Done):
             yield from self._put_anyway(copy)
+        others = [each for each in found if isinstance(each, Found)]
+        if not all(is_of_layout(each, self.chunk) for each in others):
+            # Nothing was committed: the copy is all that we have written.
+            yield from self._remove_copies((self.generation,))
+            require_layout(self.chunk, *others)
         tag = seen.tag if isinstance(seen, Version) else None
         for part, outcome in zip(unknown, found, strict=True):
             if part == self.chunk.parts.anchor and isinstance(seen, Version):

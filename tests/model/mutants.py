@@ -302,8 +302,8 @@ WRITERS = [
     mutant(
         "update does not say that it is one",
         "transaction",
-        '_tag(data, rules, "s" if seen is None else "m")',
-        '_tag(data, rules, "s")',
+        '_tag(chunk, data, rules, "s" if seen is None else "m")',
+        '_tag(chunk, data, rules, "s")',
         [M(b"x")],
         [O(B)],
         initial=C,
@@ -311,8 +311,8 @@ WRITERS = [
     mutant(
         "write if absent does not say that it is one",
         "transaction",
-        '_tag(data, rules, "s" if seen is None else "m")',
-        '_tag(data, rules, "s")',
+        '_tag(chunk, data, rules, "s" if seen is None else "m")',
+        '_tag(chunk, data, rules, "s")',
         [N(A)],
         [W(B)],
         orphans=C,
