@@ -363,6 +363,19 @@ def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the
     same(store.verify(), young)
 
 
+def test_documents_that_do_not_tell_others_to_refuse_the_array_are_marked_when_asked(bucket: Bucket) -> None:
+    create_chunks(PartsStore(bucket.store(), must_understand=False))
+    store = PartsStore(bucket.store())
+    detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"
+    finding = Finding(Problem.UNMARKED, "chunks", ("chunks/zarr.json",), detail)
+    same(store.verify(), finding)
+    same(store.repair(), finding)
+    before = json.loads(bucket.read("chunks/zarr.json"))
+    same(store.repair(must_understand=True), replace(finding, is_mended=True))
+    assert json.loads(bucket.read("chunks/zarr.json")) == before | {"parts_store": {"must_understand": True}}
+    same(store.verify())
+
+
 # --- everything at once: the command line, other users, worker processes --------------------------------------------
 
 # By the chunk at which they happen.
@@ -409,8 +422,9 @@ def test_the_report_tells_every_problem_and_a_repair_tells_what_it_did(bucket: B
     # Two are gone, one of them with its parts; and a part is missing.
     counts = (report.arrays, report.chunks, report.objects)
     assert counts == (3, CHUNKS - 1 - 1 + 4 + 2, 3 * (CHUNKS - 1) - 3 - 1 - 1 + 2 * 4 + 2 * 2)
-    of_sessions = {Problem.UNREADABLE, Problem.STRAY_NODES}
-    assert {problem.value for problem in set(Problem) - of_sessions} == set(report.counts)
+    # Two are of sessions, and one is of documents.
+    others = {Problem.UNREADABLE, Problem.STRAY_NODES, Problem.UNMARKED}
+    assert {problem.value for problem in set(Problem) - others} == set(report.counts)
     # Below a prefix, what is there and nothing else.
     same(store.verify("shards"), *[each for each in findings if each.chunk_key.startswith("shards")])
     same(store.verify("chunks"), *[each for each in findings if each.chunk_key.startswith("chunks")])
