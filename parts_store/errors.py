@@ -63,7 +63,19 @@ __all__ = [
 
 # So many failures are told one by one.
 _MAX_SHOWN = 10
-_FOUND = reprlib.Repr(maxstring=80, maxother=80)
+
+
+class _Shortener(reprlib.Repr):
+    """A `reprlib.Repr` that raises `ValueError` for an integer with too many digits, on every version of Python."""
+
+    @override
+    def repr_int(self, x: int, level: int) -> str:
+        # Python 3.14 returns a text with a memory address here, where earlier versions raise.
+        repr(x)
+        return super().repr_int(x, level)
+
+
+_FOUND = _Shortener(maxstring=80, maxother=80)
 
 
 def describe(value: object) -> str:
