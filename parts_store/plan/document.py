@@ -432,6 +432,9 @@ def shard_index_of(served: Document) -> ShardIndex | None:
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
         return None
+    # zarr refuses an index whose encoded size varies since 3.4.1; zarr 3.4.0 accepts it.
+    if not all(each.is_fixed_size for each in codec.index_codecs):
+        return None
     slots = math.prod(
         shard // chunk for shard, chunk in zip(metadata.chunk_grid.chunk_shape, codec.chunk_shape, strict=True)
     )
