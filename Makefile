@@ -3,7 +3,9 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The nightly workflow names other versions: `make unit CONSTRAINTS=minimum.txt`.
+CONSTRAINTS := constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 # Prints the first Python >= 3.12 that can make a virtual environment, or the one named by PYTHON if it can. A pyenv
 # shim exists for every version that any environment has, so each candidate is run, not just looked for.
@@ -15,13 +17,13 @@ for python in python3.13 python3.12 python3 python python3.14 python3.15 \
 	if [ -n "$$python" ] && try "$$python"; then break; fi; done
 endef
 
-# The environment is trusted where it was made, for the PYTHON it was made for, and while its Python runs.
-STATE := $(CURDIR):$(PYTHON)
+# The environment is trusted where it was made, for the PYTHON and CONSTRAINTS it was made for, and while its Python runs.
+STATE := $(CURDIR):$(PYTHON):$(CONSTRAINTS)
 ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null),$(STATE))
 .PHONY: $(VENV)/ready
 endif
 
-.PHONY: help demo test check check-code integration model minio bench docs clean
+.PHONY: help demo test check check-code unit coverage integration model minio bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -37,6 +39,12 @@ test: check-code minio ## everything: code checks, unit tests, and integration t
 
 check: check-code ## the fast checks: ruff, mypy, unit tests but the slow ones
 	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' tests
+
+unit: $(VENV)/ready ## the unit tests alone, the slow ones included
+	$(BIN)/python -m pytest --numprocesses auto tests
+
+coverage: $(VENV)/ready ## the unit tests but the slow ones, and the lines and branches that they do not reach
+	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' --cov --cov-report=term tests
 
 integration: minio ## the integration tests alone
 	$(BIN)/python -m pytest integration
@@ -65,10 +73,10 @@ docs: $(VENV)/ready-docs ## build the documentation into site/
 	@echo "open site/index.html"
 
 clean: ## remove what the other targets made here (not MinIO, which is in the user's cache)
-	rm -rf $(VENV) demo-output site .cache dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo-output site .cache .coverage dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/ready: pyproject.toml $(CONSTRAINTS)
 	@if [ -e $(VENV) ] && [ ! -e $(VENV)/made-by-make ]; then \
 		echo "$(VENV) was not made by this Makefile, which would replace it: move it away" >&2; exit 1; fi
 	@python=$$($(FIND_PYTHON)); \
