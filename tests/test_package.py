@@ -35,6 +35,7 @@ FOREIGN = {
     "options": set(),
     "executor": set(),
     "explain": {"zarr"},
+    "forks": set(),
     "server": set(),
     "stats": set(),
     "store": {"numpy", "zarr"},
@@ -63,11 +64,12 @@ OWN = {
     "cluster": {"errors", "stats", "store"},
     "operations": {"cache", "catalog", "plan", "server", "stats", "errors"},
     "options": {"backends", "errors", "plan"},
-    "executor": {"backends", "plan", "stats"},
+    "executor": {"backends", "errors", "forks", "plan", "stats"},
     "explain": {"backends", "plan", "stats"},
+    "forks": {"errors"},
     "server": {"plan"},
     "store": {
-        *("server",),
+        *("forks", "server"),
         *("backends", "cache", "catalog", "errors", "executor", "explain", "operations", "options", "plan", "stats"),
         # Within the method that needs it: it is an extra.
         *("manifests", "upkeep"),
@@ -91,7 +93,7 @@ PLAN = [
     {"keys", "layout", "steps"},
     {"document", "locking", "probe", "staging", "versions"},
     {"attempt", "commits", "copies", "journal", "mixtures", "nodes", "writer"},
-    {"reading", "transaction"},
+    {"deletion", "reading", "transaction"},
     {"findings", "shards"},
     {"upkeep"},
 ]
