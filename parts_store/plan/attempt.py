@@ -117,7 +117,7 @@ class Attempt:
         # What an earlier array of this path has left is not of the anchor's write, whatever else it carries.
         one_layout = all(is_of_layout(pieces[0], self.chunk) for pieces in self.found.values())
         is_one = one_generation and untorn and one_layout
-        return is_one and not self.missing and self.damage is None and not self.is_outdated
+        return not self.missing and self.damage is None and is_one and not self.is_outdated
 
     @property
     def version(self) -> Version:

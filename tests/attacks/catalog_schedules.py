@@ -275,9 +275,10 @@ class Schedule:
             # An array without parts that is gone is zarr's affair.
             return True
         if action.name == "resize":
-            # A smaller shape deletes chunks first. An array that is gone is not told from one that is being created, if
-            # consolidated metadata still mentions it.
-            return (self.now is None and handle.is_consolidated) or (not self.is_local and action.chunk < handle.count)
+            # A smaller shape deletes chunks first. The document of an array without parts is written without a look.
+            # An array that is gone is not told from one that is being created, if consolidated metadata mentions it.
+            is_blind = action.chunk < handle.count or handle.content.spec.parts is None
+            return (self.now is None and handle.is_consolidated) or (not self.is_local and is_blind)
         if self.is_local:
             return False
         if action.name == "write" and (handle.content.spec.parts is None or len(handle.content.spec.parts) == 1):
