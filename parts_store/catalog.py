@@ -290,14 +290,23 @@ class Catalog:
             entry = self._trusted(path, trust_hearsay=trust_hearsay)
             is_hearsay = path in self._hearsay
             if entry is not None and (owner := _owned(entry, path, relative, is_hearsay=is_hearsay)) is not None:
-                self._used.add(path)
+                self.rely_on(path, entry)
                 return owner
         for path, relative in candidates(key):
             entry = self._trusted(path, trust_hearsay=trust_hearsay) or (yield from self.confirm(path))
             if (owner := _owned(entry, path, relative)) is not None:
-                self._used.add(path)
+                self.rely_on(path, entry)
                 return owner
         return Other()
+
+    def rely_on(self, path: str, entry: Entry) -> None:
+        """Know that a caller relies on what the store said of an array; another layout there is an error from now on.
+
+        This is for callers that use the store's keys without a document from this store.
+        """
+        self._used.add(path)
+        if isinstance(entry, ArrayRecord):
+            self._served.setdefault(path, _digest(entry))
 
     def _trusted(self, path: str, *, trust_hearsay: bool) -> Entry | None:
         """Return what is known of a path, None if nothing is, or not for sure."""

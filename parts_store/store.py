@@ -269,6 +269,7 @@ class PartsStore(Store):
     def parts_of(self, path: str) -> ConcatParts | None:
         """The parts of the array at a path; None if it has none, or there is none."""
         entry = self.carry_out(self.catalog.read(path.strip("/")))
+        self.catalog.rely_on(path.strip("/"), entry)
         return entry.parts if isinstance(entry, ArrayRecord) else None
 
     def explain(self, path: str, selection: Any) -> list[Request]:

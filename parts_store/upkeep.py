@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from parts_store.catalog import Catalog
 from parts_store.errors import ConcurrentWriteError, PartsStoreError, SessionError, StoreConfigError, describe
 from parts_store.plan import document, upkeep
 from parts_store.plan.attempt import Knobs
@@ -130,13 +129,12 @@ def _read_documents(
             continue
         try:
             record = document.read_array(parsed, path, in_session=in_session) if document.is_array(parsed) else None
-            served = Catalog(in_session=in_session).serve(path, stored, since=0)
         except PartsStoreError as error:
             not_understood.append((path, str(error)))
             continue
         if record is not None:
             arrays[path] = record
-        problem = document.why_not_opened((None if served is None else document.parse(served)) or parsed)
+        problem = document.why_not_opened(document.complete(parsed) if document.is_array(parsed) else parsed)
         if problem is not None:
             not_understood.append((path, problem))
     return arrays, not_understood
