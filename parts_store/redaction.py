@@ -1,0 +1,174 @@
+"""Take passwords, keys and signatures out of text that is raised, logged or shown.
+
+Everything that shows a URL, an option or the words of another library calls this module. Pure.
+"""
+
+import html
+import json
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, override
+from urllib.parse import quote, quote_plus, unquote
+
+HIDDEN: Final = "***"
+
+# In these the part before '@' is the name of a container.
+_WITH_CONTAINERS: Final = ("abfs", "abfss", "wasb", "wasbs")
+_OF_OBJECTS: Final = (*_WITH_CONTAINERS, "s3", "s3a", "gs", "gcs", "az", "azure", "adl", "file", "memory", "vcc")
+_PLAIN_NAME: Final = re.compile("[a-z][a-z0-9_]{0,60}|[A-Z][A-Z0-9_]{0,60}")
+# The shortest known secret that is looked for: a shorter one would be found in every second word.
+_MIN_SECRET: Final = 6
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Where a URL within text ends, and what behind it belongs to the sentence around it.
+_END_OF_URL: Final = re.compile(r"[\s\"<>]")
+_PUNCTUATION: Final = re.compile(r"[)'\]},.;:]*$")
+_PORT: Final = re.compile(r"[^:@]*:[0-9]{0,5}|\[[0-9A-Fa-f:.]*\](?::[0-9]{0,5})?")
+_NAME: Final = (
+    r"[\w.-]*(?:secret|passw(?:or)?d|token|signature|credential|authorization|api[_-]?key|access[_-]?key"
+    r"|account[_-]?key|sas[_-]?key|master[_-]?key|encryption[_-]?key|customer[_-]?key|private[_-]?key"
+    r"|service[_-]?account[_-]?key|proxy_url)[\w.-]*|sig|sas"
+)
+_SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
+_AUTHORIZATION: Final = re.compile(r"\b(bearer|basic|aws4-hmac-sha256|sharedkey)\s+[^\s\"',]+[^\n\"]*", re.IGNORECASE)
+_NAMED_VALUE: Final = re.compile(
+    rf"(?<![\w.-])([\"']?(?:{_NAME})[\"']?\s*[=:]\s*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&)}}\]]+)",
+    re.IGNORECASE,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option of this name holds a secret."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def hide_name(name: str) -> str:
+    """Return the name of an option, unless it may be a secret that was given in place of one."""
+    return name if _PLAIN_NAME.fullmatch(name) else HIDDEN
+
+
+def hide_in_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment; a path is returned as it is."""
+    found = _SCHEME.match(url)
+    if found is None:
+        return url
+    start, rest = found.group(), url[found.end() :]
+    scheme = start.removesuffix("://").lower()
+    if "@" in rest and _may_hold_user(scheme, rest.rpartition("@")[0]):
+        user, _, rest = rest.rpartition("@")
+        # An '@' in a query is not told from one in a password: then everything is hidden.
+        if any(each in user for each in "?#"):
+            return f"{start}{HIDDEN}"
+        start = f"{start}{HIDDEN}@"
+    # A key of an object store may have a '#' in it.
+    ends = "?#" if scheme in ("http", "https") else "?"
+    first = min((at for each in ends if (at := rest.find(each)) >= 0), default=None)
+    return f"{start}{rest}" if first is None else f"{start}{rest[: first + 1]}{HIDDEN}"
+
+
+def _may_hold_user(scheme: str, before: str) -> bool:
+    """Whether what stands before the last '@' of a URL may be a user with a password, in which '/' may be."""
+    if scheme not in _OF_OBJECTS:
+        return ":" in before or "/" not in before
+    # A key of an object store may have a ':' and an '@' in it, but a bucket's name has none.
+    authority, slash, _ = before.partition("/")
+    if scheme in _WITH_CONTAINERS and ":" not in authority:
+        return False
+    return not slash or ":" in authority or "@" in authority
+
+
+def hide_in_text(text: str) -> str:
+    """Return text in which every URL is without user, password, query and fragment."""
+    pieces, at = [], 0
+    while (found := _SCHEME.search(text, at)) is not None:
+        pieces.append(text[at : found.start()])
+        stop = _end_of_url(text, found)
+        url = text[found.start() : stop]
+        tail = _PUNCTUATION.search(url)
+        bare = url if tail is None or tail.start() < len(found.group()) else url[: tail.start()]
+        pieces += [hide_in_url(bare), url[len(bare) :]]
+        at = stop
+    return "".join([*pieces, text[at:]])
+
+
+def _end_of_url(text: str, scheme: re.Match[str]) -> int:
+    """Where a URL ends that begins with this match: at a blank or a quote, unless that is within a password."""
+    found = _END_OF_URL.search(text, scheme.end())
+    stop = len(text) if found is None else found.start()
+    authority = text[scheme.end() : stop].partition("/")[0]
+    last = text.rfind("@")
+    if last < stop or ":" not in authority or _PORT.fullmatch(authority):
+        return stop
+    # A password with blanks, of which the URL does not seem to be the end.
+    found = _END_OF_URL.search(text, last)
+    return len(text) if found is None else found.start()
+
+
+def hide_secrets(text: str, known: Iterable[str] = ()) -> str:
+    """Return what another library says, without the `known` secrets and without anything that looks like one."""
+    for secret in sorted({spelling for each in known for spelling in _spellings(each)}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = hide_in_text(text)
+    text = _AUTHORIZATION.sub(rf"\1 {HIDDEN}", text)
+    return _NAMED_VALUE.sub(rf"\1{HIDDEN}", text)
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    for plain in (secret, unquote(secret)):
+        spellings = (plain, quote(plain), quote(plain, safe=""), quote_plus(plain), html.escape(plain))
+        for each in (*spellings, repr(plain)[1:-1], json.dumps(plain)[1:-1]):
+            if len(each) >= _MIN_SECRET:
+                yield each
+
+
+def secrets_in(options: Mapping[str, Any]) -> list[str]:
+    """Return the values of options that are secrets, also those of options within options, and URLs with a user."""
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            headers = str(name) == "default_headers"
+            found += [_text(each) for each in value.values()] if headers else secrets_in(value)
+        elif isinstance(value, str | bytes):
+            text = _text(value)
+            if is_secret_name(str(name)) or hide_in_url(text) != text:
+                found.append(text)
+    return found
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def secrets_of_url(url: str) -> list[str]:
+    """Return what is secret in a URL, to be looked for in what another library says of it."""
+    found = _SCHEME.match(url)
+    if found is None or hide_in_url(url) == url:
+        return []
+    rest = url[found.end() :]
+    user, at, after = rest.rpartition("@")
+    query = (after if at else rest).partition("?")[2]
+    password = user.partition(":")[2]
+    values = [value for each in query.split("&") for value in (each, each.partition("=")[2])]
+    return [each for each in (user, password, query, *values) if each]
+
+
+class Shown(reprlib.Repr):
+    """Values as messages show them: short, and without secrets, which are taken out before the text is cut."""
+
+    @override
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(hide_in_url(x), level)
+
+    @override
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        named = {name: HIDDEN if isinstance(name, str) and is_secret_name(name) else value for name, value in x.items()}
+        return super().repr_dict(named, level)
+
+    @override
+    def repr_instance(self, x: Any, level: int) -> str:
+        text = hide_secrets(repr(x))
+        cut = max(0, (self.maxother - 3) // 2)
+        return text if len(text) <= self.maxother else f"{text[:cut]}...{text[len(text) - cut :]}"
+
+
+SHOWN: Final = Shown(maxstring=80, maxother=80)
