@@ -70,6 +70,8 @@ _OUT_OF_RANGE = (
     # What MinIO says of the last bytes of an object without any.
     'CONTENT_RANGE header: "bytes 0--1/0"',
 )
+# In obstore's dump of an error of the operating system.
+_BELOW_FILE = re.compile(r"Os \{\s+code: \d+,\s+kind: NotADirectory,")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -423,7 +425,7 @@ def _found(response: Any, data: Any) -> Found:
 def _outcome(request: BackendRequest, error: Exception) -> Outcome:
     """What an error of obstore means, or the error itself where it means nothing that is expected."""
     match request:
-        case Get() | Head() if isinstance(error, _ABSENT):
+        case Get() | Head() if isinstance(error, _ABSENT) or _is_below_file(error):
             return Missing()
         case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
             return OutOfRange()
@@ -462,6 +464,11 @@ def _is_not_implemented(error: Exception) -> bool:
 def _is_out_of_range(error: BaseError) -> bool:
     # By what obstore says of a local disk and of memory, and S3; never by a number, which may be in a key.
     return any(words in str(error) for words in _OUT_OF_RANGE)
+
+
+def _is_below_file(error: Exception) -> bool:
+    """Whether the key leads through a file of a local disk, as if it were a folder: nothing can be there."""
+    return isinstance(error, GenericError) and _BELOW_FILE.search(str(error)) is not None
 
 
 def _batches(keys: tuple[str, ...]) -> list[list[str]]:
