@@ -14,7 +14,7 @@ import parts_store as ps
 from integration.conftest import Bucket
 from integration.proxy import CountingProxy
 from integration.server import Server
-from parts_store import cli
+from parts_store.cli import main
 
 VALUES = np.random.default_rng(1).integers(0, 1 << 30, (400, 500))
 
@@ -50,7 +50,7 @@ def test_the_command_adopts_a_file_on_s3_into_a_repository_there(
 ) -> None:
     given = [f"--option={name}={value}" for name, value in options_of(bucket.server).items()]
     place = f"s3://{bucket.name}/old files/a.h5"
-    assert cli.main(["adopt", place, f"s3://{bucket.name}/repository", "--json", *given]) == cli.OK
+    assert main(["adopt", place, f"s3://{bucket.name}/repository", "--json", *given]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["references"], report["bytes_copied"]) == (1, 0)
     keys: dict[str, Any] = {"access_key_id": bucket.server.access_key, "secret_access_key": bucket.server.secret_key}

@@ -1,23 +1,24 @@
-"""Zarr v3 chunks that other programs read too: in parts, with headers, on any object store."""
+"""Zarr v3 chunks that other programs read too: in parts, with headers, on any object store.
+
+Every name is imported when it is first used, so that `import parts_store` and `parts-store --help` take no time.
+"""
 
 from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
-
-from parts_store import codecs, errors, headers
-from parts_store.copying import Copied, copy
-from parts_store.create import create_array
-from parts_store.errors import PartsStoreError
-from parts_store.plan.references import Reference
-from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
-from parts_store.stats import Report, Request
-from parts_store.store import PartsStore
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from parts_store import manifests
+    from parts_store import codecs, errors, headers, manifests
     from parts_store.adoption import adopt
+    from parts_store.copying import Copied, copy
+    from parts_store.create import create_array
+    from parts_store.errors import PartsStoreError
+    from parts_store.plan.references import Reference
+    from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
+    from parts_store.repositories import open_repository
+    from parts_store.stats import Report, Request
+    from parts_store.store import PartsStore
 
-__version__ = version("parts_store")
+    __version__: str
 
 __all__ = [
     "SHARD_INDEX",
@@ -37,16 +38,52 @@ __all__ = [
     "errors",
     "headers",
     "manifests",
+    "open_repository",
 ]
+
+# The module that each name is defined in. A test compares them with the imports above.
+_MODULES: Final = {
+    "SHARD_INDEX": "parts_store.plan.spec",
+    "ConcatParts": "parts_store.plan.spec",
+    "Copied": "parts_store.copying",
+    "Part": "parts_store.plan.spec",
+    "PartsStore": "parts_store.store",
+    "PartsStoreError": "parts_store.errors",
+    "Reference": "parts_store.plan.references",
+    "Report": "parts_store.stats",
+    "Request": "parts_store.stats",
+    "adopt": "parts_store.adoption",
+    "copy": "parts_store.copying",
+    "create_array": "parts_store.create",
+    "open_repository": "parts_store.repositories",
+}
+_SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests")
+# Names that need packages of the extra `virtual`.
+_VIRTUAL: Final = ("adopt", "manifests")
 
 
 def __getattr__(name: str) -> Any:
-    """What needs packages of the extra `virtual`, imported when it is asked for."""
-    if name not in ("adopt", "manifests"):
+    """Import a public name when it is first used."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return (
-            import_module("parts_store.adoption").adopt if name == "adopt" else import_module("parts_store.manifests")
-        )
+        value = _import(name)
     except ImportError as error:
-        raise ImportError(f"parts_store.{name} needs more packages: pip install 'parts_store[virtual]'") from error
+        if name not in _VIRTUAL:
+            raise
+        problem = f"parts_store.{name} needs more packages: pip install 'parts_store[virtual]'"
+        raise ImportError(problem, name=error.name) from error
+    globals()[name] = value
+    return value
+
+
+def _import(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("parts_store")
+    if name in _SUBPACKAGES:
+        return import_module(f"parts_store.{name}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -357,13 +357,10 @@ def _bar(progress: bool | Progress, total: int) -> Iterator[Progress]:
         yield lambda _done, _total: None
         return
     with _extra("cli"):
-        from tqdm.auto import tqdm  # noqa: PLC0415
+        from parts_store.progress import progress_bar  # noqa: PLC0415
 
-    with tqdm(total=total, unit=" blocks") as bar:
-
-        def update(done: int, _: int) -> None:
-            bar.update(done - bar.n)
-
+    with progress_bar("write", "blocks") as update:
+        update(0, total)
         yield update
 
 

@@ -122,24 +122,44 @@ class Report:
         verdict = {"damaged": self.is_damaged, "tidy": self.is_tidy}
         return {**verdict, **counts, "findings": findings, "not_understood": not_understood}
 
+    @property
+    def worst_first(self) -> tuple[Finding, ...]:
+        """The findings to show in words: at most a hundred, damage before the rest, so that it is not overlooked."""
+        ordered = sorted(self.findings, key=lambda each: not each.problem.is_damage or each.is_mended)
+        return tuple(ordered[:_MAX_SHOWN])
+
+    @property
+    def left_out(self) -> str:
+        """How many findings are not in `worst_first`, and how many there are of each kind; empty if there are none."""
+        if len(self.findings) <= _MAX_SHOWN:
+            return ""
+        counts = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
+        return f"and {len(self.findings) - _MAX_SHOWN} more; all together: {counts}"
+
     def __str__(self) -> str:
-        lines = [f"{self.arrays} arrays with parts, {self.chunks} chunks, {self.objects} objects"]
-        # What is damaged must not be lost among the rest.
-        worst_first = sorted(self.findings, key=lambda each: not each.problem.is_damage or each.is_mended)
-        for each in worst_first[:_MAX_SHOWN]:
-            mended = ", mended" if each.is_mended else ""
+        counts = (_count(self.arrays, "array"), _count(self.chunks, "chunk"), _count(self.objects, "object"))
+        lines = [f"{counts[0]} with parts, {counts[1]}, {counts[2]}"]
+        for each in self.worst_first:
+            mended = ", repaired" if each.is_mended else ""
             lines.append(f"{each.problem.value}{mended}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}")
-        if len(self.findings) > _MAX_SHOWN:
-            counts = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
-            lines.append(f"and {len(self.findings) - _MAX_SHOWN} more; all together: {counts}")
+        if self.left_out:
+            lines.append(self.left_out)
         lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
-        lines.append(self._verdict)
-        return "\n".join(lines)
+        return "\n".join([*map(_one_line, lines), self._verdict])
 
     @property
     def _verdict(self) -> str:
         if self.is_damaged:
             return "damaged"
         if not self.is_tidy:
-            return "nothing is damaged; a repair would tidy up"
-        return "all in order" if self.arrays else "no arrays with parts"
+            return "nothing is damaged; `repair` would remove leftovers"
+        return "no problems found" if self.arrays else "no arrays with parts"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _one_line(text: str) -> str:
+    """Return text with control characters escaped, which keys may hold."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -29,8 +29,9 @@ FOREIGN = {
     "backends/files": {"obstore"},
     "cache": set(),
     "catalog": set(),
-    "cli": {"distributed", "tqdm"},
-    "cluster": {"dask", "distributed", "tqdm", "xarray", "zarr"},
+    "cli": {"rich", "typer"},
+    "cli/verify": {"distributed", "typer"},
+    "cluster": {"dask", "distributed", "xarray", "zarr"},
     "operations": {"zarr"},
     "options": set(),
     "executor": set(),
@@ -44,11 +45,14 @@ FOREIGN = {
     "codecs": {"numpy", "zarr"},
     "headers": {"numpy"},
     "adoption": {"google_crc32c", "h5py", "numpy", "zarr"},
-    "adoption/repositories": {"icechunk"},
     "demo": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
     "manifests": {"numpy", "obspec_utils", "virtualizarr", "zarr"},
     "manifests/stored": {"icechunk", "obspec_utils", "zarr"},
     "errors": set(),
+    "inspection": {"zarr"},
+    "progress": {"rich"},
+    "redaction": set(),
+    "repositories": {"icechunk", "zarr"},
     "upkeep": set(),
     "__init__": set(),
 }
@@ -60,8 +64,11 @@ OWN = {
     "cache": {"plan"},
     "catalog": {"plan", "errors"},
     "adoption": {"adoption", "backends", "errors", "options", "plan", "stats", "store"},
-    "cli": {"adoption", "backends", "demo", "errors", "plan", "stats", "store", "upkeep"},
-    "cluster": {"errors", "stats", "store"},
+    "cli": {
+        *("adoption", "cli", "copying", "demo", "errors", "inspection", "progress", "redaction", "repositories"),
+        *("stats", "store"),
+    },
+    "cluster": {"errors", "progress", "stats", "store"},
     "operations": {"cache", "catalog", "plan", "server", "stats", "errors"},
     "options": {"backends", "errors", "plan"},
     "executor": {"backends", "errors", "forks", "plan", "stats"},
@@ -81,9 +88,14 @@ OWN = {
     "demo": {"adoption", "codecs", "copying", "create", "headers", "plan", "store"},
     "manifests": {"backends", "errors", "manifests", "options", "plan", "store"},
     "errors": set(),
+    "inspection": {"errors", "plan", "store"},
+    "progress": {"stats"},
+    "redaction": set(),
+    "repositories": {"backends", "errors", "options", "plan", "store"},
     "upkeep": {"errors", "plan", "stats"},
     "__init__": {
-        *("adoption", "codecs", "copying", "create", "errors", "headers", "manifests", "plan", "stats", "store"),
+        *("adoption", "codecs", "copying", "create", "errors", "headers", "manifests", "plan", "repositories"),
+        *("stats", "store"),
     },
 }
 # Within the plan too: what is below knows nothing of what is above. Every module is in one line, and imports from
@@ -161,6 +173,29 @@ def test_the_package_says_its_version_and_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").exists()
     for name in parts_store.__all__:
         assert hasattr(parts_store, name)
+
+
+def test_every_name_is_imported_from_where_type_checkers_find_it() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    found = {
+        name.name: each.module
+        for each in block.body
+        if isinstance(each, ast.ImportFrom) and each.module is not None
+        for name in each.names
+    }
+    modules = dict.fromkeys(parts_store._SUBPACKAGES, "parts_store")
+    assert found == parts_store._MODULES | modules
+    assert {*found, "__version__"} == set(parts_store.__all__)
+    assert set(parts_store.__all__) <= set(dir(parts_store))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = parts_store.no_such_name
+
+
+def test_importing_the_package_imports_nothing_that_takes_time() -> None:
+    program = "import parts_store, sys; print(*sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert not {"zarr", "numpy", "icechunk", "obstore"} & set(printed.split())
 
 
 def python_examples(page: Path) -> list[str]:

@@ -107,7 +107,7 @@ def test_verify_makes_one_listing_and_one_look_at_each_part_where_there_are_tags
     expected = {"list": 1, "get": 2} | ({} if isinstance(objects, LocalStore) else {"head": 8})
     assert calls(fresh) == expected
     assert report == Report((), arrays=1, chunks=4, objects=8)
-    assert str(report).splitlines() == ["1 arrays with parts, 4 chunks, 8 objects", "all in order"]
+    assert str(report).splitlines() == ["1 array with parts, 4 chunks, 8 objects", "no problems found"]
 
 
 def test_verify_does_not_look_at_chunks_of_one_part(objects: Any) -> None:
@@ -582,7 +582,10 @@ def test_very_many_leftovers_are_removed_and_a_report_of_them_stays_short(object
     report = store.verify()
     assert len(report.findings) == 300
     lines = str(report).splitlines()
-    assert lines[-2:] == ["and 200 more; all together: 300 leftovers", "nothing is damaged; a repair would tidy up"]
+    assert lines[-2:] == [
+        "and 200 more; all together: 300 leftovers",
+        "nothing is damaged; `repair` would remove leftovers",
+    ]
     assert len(lines) == 103
     assert store.repair(min_age=0).is_tidy
     assert contents(objects) == before
@@ -676,10 +679,10 @@ def test_a_report_says_what_is_damaged_and_what_is_untidy(problem: Problem, is_m
     assert report.is_tidy == (is_mended or problem in (Problem.UNTAGGED, Problem.UNMARKED))
     assert report.counts == {problem.value: 1}
     first, said, last = str(report).splitlines()
-    assert first == "1 arrays with parts, 4 chunks, 8 objects"
-    mended = ", mended" if is_mended else ""
+    assert first == "1 array with parts, 4 chunks, 8 objects"
+    mended = ", repaired" if is_mended else ""
     assert said == f"{problem.value}{mended}: a/c/0: of some kind: a/c/0.tail, a/c/0"
-    untidy = "all in order" if report.is_tidy else "nothing is damaged; a repair would tidy up"
+    untidy = "no problems found" if report.is_tidy else "nothing is damaged; `repair` would remove leftovers"
     assert last == ("damaged" if report.is_damaged else untidy)
 
 

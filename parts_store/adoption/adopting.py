@@ -26,8 +26,7 @@ from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
 from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
-# The largest chunk that Icechunk can keep in a manifest, where it is compressed; an index of so many chunks is that.
-INLINE_NBYTES: Final = 65535
+# An index of so many chunks still fits in a manifest of Icechunk, where it is compressed.
 DEFAULT_SHARD_CHUNKS: Final = 4095
 _AT_ONCE: Final = 32
 # What a node of Zarr cannot be called.
@@ -93,6 +92,11 @@ def adopt(
     job.require_room(description, overwrite=overwrite)
     adopted, copied = job.write(description, one, progress)
     return Adoption(file.location, tuple(adopted), tuple(description.skipped), copied)
+
+
+def require_file(url: str | Path, **options: Any) -> None:
+    """Raise `AdoptionError` unless there is an HDF5 or netCDF4 file at a URL or a path; the options are obstore's."""
+    files.require_known(files.opened(str(url), lambda: open_file(url, options)))
 
 
 def _require_store(into: object, *, copy: bool) -> PartsStore:

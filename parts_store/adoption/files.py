@@ -39,8 +39,22 @@ def describe_file(file: StoredFile) -> Description:
     if reader.failure is not None:
         raise _unreadable(file.location, reader.failure) from reader.failure
     if description is None:
-        raise AdoptionError(file.location, (("the file", "expected HDF5 or netCDF4, found another format"),))
+        raise _unknown(file)
     return description
+
+
+def require_known(file: StoredFile) -> None:
+    """Raise unless the file is of a format that can be adopted."""
+    reader = _Reader(file)
+    is_known = hdf5.is_one(cast("BinaryIO", io.BufferedReader(reader, 1 << 16)), reader.nbytes)
+    if reader.failure is not None:
+        raise _unreadable(file.location, reader.failure) from reader.failure
+    if not is_known:
+        raise _unknown(file)
+
+
+def _unknown(file: StoredFile) -> AdoptionError:
+    return AdoptionError(file.location, (("the file", "expected HDF5 or netCDF4, found another format"),))
 
 
 def _description(reader: "_Reader") -> Description | None:

@@ -12,7 +12,7 @@ import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
-from parts_store import cli
+from parts_store.cli import exits, main
 from parts_store.errors import AdoptionError, StoreConfigError
 
 VALUES = np.arange(7 * 90, dtype="int32").reshape(7, 90)
@@ -83,7 +83,7 @@ def test_the_command_adopts_into_a_repository_and_commits(tmp_path: Path, capsys
     icechunk.set_logs_filter("error")
     file = write_file(tmp_path / "a.h5", text="hello")
     into = tmp_path / "repository"
-    assert cli.main(["adopt", str(file), str(into), "--path", "x", "--json"]) == cli.UNTIDY
+    assert main(["adopt", str(file), str(into), "--path", "x", "--json"]) == exits.LEFTOVERS
     report = json.loads(capsys.readouterr().out)
     assert [each["path"] for each in report["arrays"]] == ["x/g/a", "x/scalar"]
     assert [each["name"] for each in report["skipped"]] == ["text"]
@@ -96,9 +96,9 @@ def test_the_command_adopts_into_a_repository_and_commits(tmp_path: Path, capsys
     store = ps.PartsStore.from_session(repository.readonly_session("main"))
     np.testing.assert_array_equal(zarr.open_array(store, path="x/g/a", mode="r")[:], VALUES)
     assert next(iter(repository.ancestry(branch="main"))).message == f"adopt {file.resolve().as_uri()}"
-    assert cli.main(["adopt", str(file), str(into), "--path", "y", "--strict"]) == cli.WRONG
+    assert main(["adopt", str(file), str(into), "--path", "y", "--strict"]) == exits.WRONG
     assert "text" in capsys.readouterr().err
     assert len(list(repository.ancestry(branch="main"))) == 2
-    assert cli.main(["adopt", str(file), str(tmp_path / "plain.zarr"), "--copy"]) == cli.UNTIDY
+    assert main(["adopt", str(file), str(tmp_path / "plain.zarr"), "--copy"]) == exits.LEFTOVERS
     assert (tmp_path / "plain.zarr/g/a/c/0/0.h5").samefile(file)
-    assert cli.main(["adopt", str(tmp_path / "none.h5"), str(into)]) == cli.WRONG
+    assert main(["adopt", str(tmp_path / "none.h5"), str(into)]) == exits.WRONG

@@ -1,0 +1,119 @@
+"""The commands together: their names, their help, and how they are run."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Annotated, Any, Literal
+
+import typer
+
+from parts_store.cli.adopt import adopt
+from parts_store.cli.check import check
+from parts_store.cli.copy import copy
+from parts_store.cli.demo import demo
+from parts_store.cli.exits import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, OK, WRONG, guard, print_error
+from parts_store.cli.explain import explain
+from parts_store.cli.inspect import inspect
+from parts_store.cli.repair import repair
+from parts_store.cli.verify import verify
+
+COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, demo)
+PROGRAM = "parts-store"
+# The first character keeps the lines as they are.
+_EPILOG = "\b\n" + "\n".join(["Exit codes:", *(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())])
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name, and return the exit code."""
+    # Icechunk warns of commits to a local disk, whatever is done there.
+    os.environ.setdefault("ICECHUNK_LOG", "error")
+    if not sys.warnoptions and "--debug" not in arguments:
+        # Warnings are for the people who write Python.
+        warnings.simplefilter("ignore")
+    try:
+        code = _run(arguments)
+        # Now, and not when the interpreter ends: an error would then be a traceback, and the exit code 120.
+        sys.stdout.flush()
+    except SystemExit as error:
+        # typer ends the process with 1 when the pipe is closed.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        code = CLOSED_PIPE
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+    if code == CLOSED_PIPE:
+        _discard_output()
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command = typer.main.get_command(_app())
+    try:
+        result = command.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        path = PROGRAM if context is None else context.command_path
+        print_error(f"{error.format_message().rstrip('.')} (see {path} --help)", program=path)
+        return WRONG
+    except typer.Abort:
+        return INTERRUPTED
+    return result if isinstance(result, int) else OK
+
+
+def _app() -> typer.Typer:
+    """Return the application, whose help has boxes and colours on a terminal only."""
+    markup: Literal["rich"] | None = "rich" if sys.stdout.isatty() else None
+    app = typer.Typer(
+        name=PROGRAM,
+        rich_markup_mode=markup,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=_EPILOG,
+        no_args_is_help=False,
+    )
+    app.callback()(_root)
+    for command in COMMANDS:
+        app.command(epilog=_EPILOG)(_guarded(command))
+    return app
+
+
+def _guarded(command: Callable[..., int]) -> Callable[..., int]:
+    """Return the command, with exit codes in place of exceptions."""
+
+    @wraps(command)
+    def run_command(**arguments: Any) -> int:
+        return guard(lambda: command(**arguments), arguments)
+
+    return run_command
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(f"{PROGRAM} {version('parts_store')}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit."),
+    ] = False,
+) -> None:
+    """Look at Zarr arrays whose chunks are several objects, check them, repair them and copy them.
+
+    URL is a path, or s3://, gs://, az://, https:// or file://. An Icechunk
+    repository is recognised as such. Pass credentials in environment variables
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL ...): other users
+    of the machine can read the arguments of a command.
+    """
+
+
+def _discard_output() -> None:
+    """Let nothing be written any more when the interpreter ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

@@ -1,0 +1,43 @@
+"""`parts-store check`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from parts_store.cli.exits import DAMAGED, OK, visible
+from parts_store.cli.output import Output
+from parts_store.cli.parameters import AsJson, Debug, Options, Quiet, Url, parse_options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def check(
+    url: Url,
+    *,
+    option: Options = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> int:
+    """Ask a server whether it supports what writing needs.
+
+    A small object is written and deleted again. The exit code is 1 if the
+    server does not support the default level of concurrency.
+    """
+    from parts_store.repositories import open_writable
+
+    # At this level, since a store with conditional PUTs disabled opens at no other.
+    features = open_writable(url, concurrency="exclusive", **parse_options(option)).check()
+    Output(json, quiet).show(features.to_json(), str(features).splitlines(), lambda: _table(features.rows))
+    return OK if features.supports_default else DAMAGED
+
+
+def _table(rows: Mapping[str, str]) -> "list[RenderableType]":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, answer in rows.items():
+        style = {"yes": "green", "no": "red"}.get(answer, "")
+        table.add_row(Text(visible(name)), Text(visible(answer), style=style))
+    return [table]

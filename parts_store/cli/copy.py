@@ -1,0 +1,112 @@
+"""`parts-store copy`."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from parts_store.cli.exits import OK
+from parts_store.cli.output import Output
+from parts_store.cli.parameters import (
+    AsJson,
+    Branch,
+    Debug,
+    Message,
+    Options,
+    Quiet,
+    Snapshot,
+    Tag,
+    Virtual,
+    parse_options,
+)
+
+_DESTINATION = "Destination"
+
+
+def copy(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Where to copy from: a path or a URL.", show_default=False)
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DESTINATION", help="Where to copy to: a path or a URL.", show_default=False)
+    ],
+    *,
+    path: Annotated[str, typer.Option(help="Copy this group or array only.", show_default=False)] = "",
+    to: Annotated[
+        str | None, typer.Option(help="The path in the destination; the same if none is given.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is at that path first.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not read the copy back and compare.")] = False,
+    max_concurrency: Annotated[int, typer.Option(min=1, help="How many chunks are copied at once.")] = 16,
+    option: Options = None,
+    branch: Branch = None,
+    tag: Tag = None,
+    snapshot: Snapshot = None,
+    virtual: Virtual = None,
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of obstore for the destination only. May be repeated.",
+            rich_help_panel=_DESTINATION,
+            show_default=False,
+        ),
+    ] = None,
+    to_branch: Annotated[
+        str | None,
+        typer.Option(
+            help="The branch of an Icechunk repository to commit to; main if none is given.",
+            rich_help_panel=_DESTINATION,
+            show_default=False,
+        ),
+    ] = None,
+    create_repository: Annotated[
+        bool,
+        typer.Option(
+            "--create-repository", help="Create an Icechunk repository if there is none.", rich_help_panel=_DESTINATION
+        ),
+    ] = False,
+    message: Message = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> int:
+    """Copy arrays and groups to another store, and compare.
+
+    An array keeps its parts. Options given with -o are used for the source and
+    for the destination, unless it is a folder of this machine.
+    """
+    from parts_store.copying import copy as copy_arrays
+    from parts_store.repositories import open_branch, open_store, open_writable, options_for
+
+    both = parse_options(option)
+    reading = open_store(
+        source,
+        branch=branch,
+        tag=tag,
+        snapshot=snapshot,
+        virtual=virtual or (),
+        reads_chunks=True,
+        **options_for(source, both),
+    )
+    more = {**options_for(destination, both), **parse_options(to_option)}
+    if create_repository:
+        writing = open_branch(destination, branch=to_branch or "main", create=True, **more)
+    else:
+        writing = open_writable(destination, branch=to_branch, create=True, **more)
+    output = Output(json, quiet)
+    with output.progress("copy", "chunks") as progress:
+        copied = copy_arrays(
+            reading,
+            writing,
+            path=path,
+            to=to,
+            overwrite=overwrite,
+            verify=not no_verify,
+            max_concurrency=max_concurrency,
+            progress=progress,
+        )
+    if writing.session is not None:
+        writing.session.commit(message or "parts-store copy")
+    output.show(asdict(copied), [f"copied {copied}"])
+    return OK

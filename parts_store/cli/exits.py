@@ -1,0 +1,142 @@
+"""Exit codes, and which error ends with which of them and which line."""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from parts_store.errors import (
+    CodecConfigError,
+    CodecError,
+    CopyMismatchError,
+    IncompleteChunkError,
+    PartsConfigError,
+    PartSizeError,
+    PartsStoreError,
+    UnknownTransformerError,
+)
+from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
+
+OK: Final = 0
+DAMAGED: Final = 1
+WRONG: Final = 2
+LEFTOVERS: Final = 3
+# EX_SOFTWARE of sysexits.h.
+CRASHED: Final = 70
+# What shells report of a process that SIGINT or SIGPIPE ended.
+INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141
+
+EXIT_CODES: Final = {
+    OK: "all is well",
+    DAMAGED: "something is damaged",
+    WRONG: "the call is wrong, the store cannot be opened, or nothing was found",
+    LEFTOVERS: "not damaged, but there are leftovers, or not all was adopted",
+    CRASHED: "an unexpected error",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    CLOSED_PIPE: "the reader of the output closed the pipe",
+}
+
+# Errors that say that what is stored is damaged.
+_DAMAGE: Final = (IncompleteChunkError, PartSizeError, CopyMismatchError, UnknownTransformerError)
+# The extra of parts_store that installs a package, by the name that is imported.
+_EXTRAS: Final = {
+    "rich": "cli",
+    "typer": "cli",
+    "dask": "dask",
+    "distributed": "dask",
+    "PIL": "demo",
+    "h5netcdf": "demo",
+    "h5py": "virtual",
+    "hdf5plugin": "virtual",
+    "virtualizarr": "virtual",
+    "obspec_utils": "virtual",
+}
+
+
+class NothingFoundError(PartsStoreError):
+    """There is nothing at the URL that the command could work on."""
+
+
+class DamagedError(PartsStoreError):
+    """What the command was to work on cannot be read."""
+
+
+def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
+    """Run a command with its arguments, and return its exit code; print an error as one line.
+
+    With `debug` among the arguments, the traceback is printed as well. Secrets among the arguments are never printed.
+    """
+    try:
+        return command()
+    except BrokenPipeError:
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        # asyncio would say of every request under way that it was not waited for.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        print_error("interrupted")
+        return INTERRUPTED
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        print_error(error.code)
+        return DAMAGED
+    # Also a panic of Rust code, which is not an `Exception`.
+    except BaseException as error:
+        secrets = _secrets(arguments)
+        if arguments.get("debug"):
+            print(hide_secrets("".join(traceback.format_exception(error)), secrets), file=sys.stderr, end="")
+        code, message = judge(error)
+        print_error(hide_secrets(message, secrets))
+        return code
+
+
+def judge(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the message for an error."""
+    message = first_line(str(error)) or type(error).__name__
+    match error:
+        case PartsConfigError() if error.array is not None:
+            return DAMAGED, message
+        case CodecError() if not isinstance(error, CodecConfigError):
+            return DAMAGED, message
+        case PartsStoreError():
+            return DAMAGED if isinstance(error, (DamagedError, *_DAMAGE)) else WRONG, message
+        case ImportError():
+            return WRONG, _missing(error)
+        case OSError():
+            return WRONG, message
+    if type(error).__module__.partition(".")[0] in ("obstore", "icechunk"):
+        return WRONG, message
+    return CRASHED, f"unexpected error: {type(error).__name__}: {message} (--debug shows where it happened)"
+
+
+def _missing(error: ImportError) -> str:
+    message = first_line(str(error))
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None or "pip install" in message:
+        return message
+    return f"this needs {error.name}: pip install 'parts_store[{extra}]'"
+
+
+def print_error(message: str, *, program: str = "parts-store") -> None:
+    """Print one line on standard error."""
+    print(f"{program}: {visible(hide_secrets(message))}", file=sys.stderr)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text that has something in it."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def visible(text: str) -> str:
+    """Return text with control characters escaped: keys may hold some, and a terminal would obey them."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _secrets(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the secrets among the arguments of a command: in URLs, and the values of options."""
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    lists = [value for value in arguments.values() if isinstance(value, list)]
+    options = dict(each.partition("=")[::2] for values in lists for each in values if "=" in each)
+    return [*(secret for text in texts for secret in secrets_of_url(text)), *secrets_in(options)]

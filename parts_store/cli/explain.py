@@ -1,0 +1,92 @@
+"""`parts-store explain`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parts_store.cli.exits import OK, DamagedError, NothingFoundError, visible
+from parts_store.cli.output import Output, count
+from parts_store.cli.parameters import (
+    AsJson,
+    Branch,
+    Debug,
+    Options,
+    Quiet,
+    Snapshot,
+    Tag,
+    Url,
+    parse_options,
+    parse_selection,
+)
+from parts_store.errors import StoreConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from parts_store.stats import Request
+
+
+def explain(
+    url: Url,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The path of the array.", show_default=False)],
+    selection: Annotated[
+        str, typer.Argument(metavar="SELECTION", help="What is read, as in Python: '0:64, 5, ...'.")
+    ] = "...",
+    *,
+    option: Options = None,
+    branch: Branch = None,
+    tag: Tag = None,
+    snapshot: Snapshot = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> int:
+    """Show the requests that reading a selection makes.
+
+    Metadata and shard indexes are read, data is not.
+    """
+    chosen = parse_selection(selection)
+    from parts_store.inspection import find
+    from parts_store.repositories import open_store
+
+    store = open_store(url, branch=branch, tag=tag, snapshot=snapshot, **parse_options(option))
+    node = find(store, path)
+    if node is None or node.kind == "group":
+        found = "nothing" if node is None else "a group"
+        raise NothingFoundError(f"PATH: expected the path of an array, found {found} at {path!r}")
+    if node.problem is not None:
+        raise DamagedError(f"array {path!r}: {node.problem}")
+    try:
+        requests = store.explain(path, chosen)
+    except IndexError as error:
+        raise StoreConfigError("SELECTION", "one that is inside the array", f"{selection!r} ({error})") from error
+    names = ("kind", "key", "start", "stop", "why")
+    document = [{name: getattr(each, name) for name in names} for each in requests]
+    lines = [
+        " ".join(filter(None, (f"{each.kind.upper():4}", each.key, _span(each), f"({each.why})"))) for each in requests
+    ]
+    Output(json, quiet).show(document, lines, lambda: _table(requests))
+    return OK
+
+
+def _span(request: "Request") -> str:
+    if request.start is None:
+        return ""
+    return f"[{request.start}:{'' if request.stop is None else request.stop}]"
+
+
+def _table(requests: Sequence["Request"]) -> "list[RenderableType]":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("request", no_wrap=True)
+    table.add_column("key", overflow="fold")
+    table.add_column("bytes", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for each in requests:
+        cells = (each.kind.upper(), each.key, _span(each), each.why)
+        styles = ("cyan", "", "green", "dim")
+        table.add_row(*(Text(visible(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+    return [table, Text(count(len(requests), "request"), style="bold")]

@@ -1,0 +1,78 @@
+"""`parts-store verify`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from parts_store.cli.output import Output
+from parts_store.cli.parameters import (
+    AsJson,
+    Branch,
+    Debug,
+    Options,
+    Prefix,
+    Quiet,
+    Snapshot,
+    Tag,
+    Url,
+    Virtual,
+    parse_options,
+)
+from parts_store.cli.reports import require_something, show_report
+
+
+def verify(
+    url: Url,
+    *,
+    prefix: Prefix = "",
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Read all chunks that end in a crc32c, and compare.")
+    ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Check on the workers of this dask scheduler.", show_default=False),
+    ] = None,
+    option: Options = None,
+    branch: Branch = None,
+    tag: Tag = None,
+    snapshot: Snapshot = None,
+    virtual: Virtual = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> int:
+    """Find damaged chunks and leftovers.
+
+    Nothing is changed. A chunk is damaged if a part is missing, of another
+    write or of a wrong size. Leftovers are parts without a chunk, and what
+    writers that died have left beside chunks.
+    """
+    from parts_store.repositories import open_store
+
+    store = open_store(
+        url,
+        branch=branch,
+        tag=tag,
+        snapshot=snapshot,
+        virtual=virtual or (),
+        reads_chunks=checksums,
+        **parse_options(option),
+    )
+    output = Output(json, quiet)
+    with _client(dask) as client, output.progress("verify", "chunks") as progress:
+        report = store.verify(prefix, checksums=checksums, client=client, progress=progress)
+    require_something(report, url, prefix)
+    return show_report(report, output)
+
+
+@contextmanager
+def _client(address: str | None) -> Iterator[Any]:
+    if address is None:
+        yield None
+        return
+    from distributed import Client
+
+    with Client(address) as client:
+        yield client

@@ -1,0 +1,195 @@
+"""What is in a store: its groups and arrays, with and without parts, and how much is stored of each array."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import zarr
+from zarr.api import asynchronous
+from zarr.core.sync import sync
+from zarr.errors import NodeNotFoundError
+
+from parts_store.errors import PartsStoreError, SessionError
+from parts_store.plan.copies import is_metadata
+from parts_store.plan.findings import survey
+from parts_store.plan.keys import DOCUMENT, is_protocol_key, join
+from parts_store.plan.spec import ConcatParts
+from parts_store.plan.steps import Entry, List, Listed, Steps
+from parts_store.store import PartsStore
+
+# The names of the documents of Zarr, which are not nodes.
+_DOCUMENTS: Final = (DOCUMENT, ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+# How many nodes are read at once.
+_MAX_CONCURRENCY: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How much is stored of an array: its chunks, the objects that they are made of, and the bytes of the objects."""
+
+    chunks: int
+    objects: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A group or an array in a store; one that cannot be opened has a `problem`."""
+
+    path: str
+    kind: Literal["group", "array", "unknown"]
+    zarr_format: int | None = None
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    chunks: tuple[int, ...] = ()
+    shards: tuple[int, ...] | None = None
+    parts: ConcatParts | None = None
+    stored: Stored | None = None
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the node as JSON takes it."""
+        document: dict[str, Any] = {"path": self.path, "kind": self.kind}
+        if self.problem is not None:
+            return {**document, "problem": self.problem}
+        document["zarr_format"] = self.zarr_format
+        if self.kind == "group":
+            return document
+        parts = None if self.parts is None else self.parts.to_json()["configuration"]["parts"]
+        shards = None if self.shards is None else list(self.shards)
+        document |= {"shape": list(self.shape), "dtype": self.dtype, "chunks": list(self.chunks), "shards": shards}
+        document["parts"] = parts
+        if self.stored is not None:
+            document["stored"] = {
+                "chunks": self.stored.chunks,
+                "objects": self.stored.objects,
+                "bytes": self.stored.nbytes,
+            }
+        return document
+
+
+def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[Node, ...]:
+    """Return the groups and arrays at and below a path, in the order of their paths.
+
+    Parameters
+    ----------
+    store
+        The store.
+    path
+        Where to begin; everything if empty.
+    sizes
+        Whether to count what is stored of each array, which takes a listing of all objects. Without it only folders of
+        groups are listed.
+
+    Returns
+    -------
+    tuple of Node
+        Empty if there is neither a group nor an array.
+    """
+    start = path.strip("/")
+    found = sorted(sync(_Walk(store).below(start)), key=lambda node: node.path.split("/") if node.path else [])
+    # The store has learnt the parts when zarr opened the arrays.
+    nodes = [replace(node, parts=store.parts_of(node.path)) if node.kind == "array" else node for node in found]
+    return tuple(_with_sizes(store, start, nodes)) if sizes and nodes else tuple(nodes)
+
+
+def find(store: PartsStore, path: str) -> Node | None:
+    """Return the group or the array at a path, None if there is none."""
+    return sync(_Walk(store).open(path.strip("/")))
+
+
+class _Walk:
+    """Finds nodes from a path downwards, several at once."""
+
+    def __init__(self, store: PartsStore) -> None:
+        self.store = store
+        self.limit = asyncio.Semaphore(_MAX_CONCURRENCY)
+
+    async def below(self, path: str) -> list[Node]:
+        """Return the node at a path, and those below it."""
+        async with self.limit:
+            node = await self.open(path)
+            names = [] if node is not None and node.kind != "group" else await self._names(path)
+        if node is None and DOCUMENT in names:
+            node = Node(path, "unknown", problem=f"{join(path, DOCUMENT)!r} is neither that of an array nor of a group")
+        children = [join(path, name) for name in names if name not in _DOCUMENTS]
+        found = await asyncio.gather(*map(self.below, children))
+        return [*([] if node is None else [node]), *(each for nodes in found for each in nodes)]
+
+    async def _names(self, path: str) -> list[str]:
+        names = {name.strip("/") async for name in self.store.list_dir(path)}
+        return sorted(names - {""})
+
+    async def open(self, path: str) -> Node | None:
+        """Return the node at a path, None if there is none."""
+        try:
+            opened = await self._open_format(path, 3) or await self._open_format(path, 2)
+        except SessionError:
+            raise
+        except Exception as error:
+            # A document that is not JSON, or does not say what zarr or the specification ask for. zarr raises all kinds
+            # of errors for those.
+            if isinstance(error, OSError) or type(error).__module__.startswith("obstore"):
+                raise
+            return Node(path, "unknown", problem=_problem(error))
+        if opened is None or isinstance(opened, zarr.AsyncGroup):
+            return None if opened is None else Node(path, "group", opened.metadata.zarr_format)
+        return Node(
+            path,
+            "array",
+            opened.metadata.zarr_format,
+            shape=opened.shape,
+            dtype=str(opened.dtype),
+            chunks=opened.chunks,
+            shards=opened.shards,
+        )
+
+    async def _open_format(self, path: str, zarr_format: Literal[2, 3]) -> Any:
+        try:
+            return await asynchronous.open(store=self.store, path=path, mode="r", zarr_format=zarr_format)
+        except NodeNotFoundError:
+            return None
+
+
+def _problem(error: Exception) -> str:
+    said = " ".join(str(error).split()) or "it cannot be read"
+    return (
+        said if isinstance(error, PartsStoreError) else f"the metadata cannot be read: {type(error).__name__}: {said}"
+    )
+
+
+def _with_sizes(store: PartsStore, start: str, nodes: Sequence[Node]) -> Iterator[Node]:
+    store.require_listable()
+    entries = store.carry_out(_list(start))
+    in_parts = Counter(listing.chunk.array for listing in survey(entries, store.catalog.arrays()).chunks.values())
+    arrays = {node.path for node in nodes if node.kind == "array"}
+    objects: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    for entry in entries:
+        if is_protocol_key(entry.key) or is_metadata(entry.key):
+            continue
+        owner = _owner(entry.key, arrays)
+        if owner is not None:
+            objects[owner] += 1
+            nbytes[owner] += entry.nbytes
+    for node in nodes:
+        if node.kind != "array":
+            yield node
+            continue
+        chunks = objects[node.path] if node.parts is None else in_parts[node.path]
+        yield replace(node, stored=Stored(chunks, objects[node.path], nbytes[node.path]))
+
+
+def _list(folder: str) -> Steps[tuple[Entry, ...]]:
+    (outcome,) = yield (List(folder, "what is stored"),)
+    if not isinstance(outcome, Listed):
+        raise TypeError(f"a listing was answered with {outcome}")
+    return outcome.entries
+
+
+def _owner(key: str, arrays: set[str]) -> str | None:
+    """Return the array that an object belongs to."""
+    segments = key.split("/")
+    return next((path for count in range(len(segments)) if (path := "/".join(segments[:count])) in arrays), None)

@@ -1,0 +1,70 @@
+"""A progress bar for the terminal, with the rate and the time left."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from parts_store.stats import Progress
+
+
+@contextmanager
+def progress_bar(description: str, unit: str, *, is_shown: bool = True) -> Iterator[Progress]:
+    """Show a progress bar on standard error while the block runs.
+
+    Parameters
+    ----------
+    description
+        The work that is done, such as `"verify"`.
+    unit
+        The things that are counted, such as `"chunks"`.
+    is_shown
+        Whether anything is shown at all.
+
+    Yields
+    ------
+    Progress
+        A function to call with the number of things that are done, and the number of all of them. Threads may call it.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        _RateColumn(unit),
+        # The time left, and at the end the time that it took.
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Bar(*columns, console=Console(stderr=True), disable=not is_shown) as bar:
+        # Without a total the bar only shows that something is being done: the listing, for one.
+        task = bar.add_task(description, total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
+class _RateColumn(ProgressColumn):
+    """The number of things per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return the rate as text."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s", style="progress.data.speed")

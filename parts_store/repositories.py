@@ -1,0 +1,313 @@
+"""Opening what is at a URL: an Icechunk repository, a version of it, or a store of objects."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import icechunk
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.backends.objects import local_path, open_url
+from parts_store.errors import SessionError, StoreConfigError, describe
+from parts_store.options import Concurrency
+from parts_store.plan.steps import Found, Get, Steps
+from parts_store.store import PartsStore
+
+# The largest chunk that Icechunk keeps in a manifest, where it is compressed: indexes of shards are that small.
+INLINE_NBYTES: Final = 65535
+# The object that a repository of Icechunk 2 has, and the one of Icechunk 1.
+_SIGNS: Final = ("repo", "refs/branch.main/ref.json")
+_CREDENTIALS: Final = ("access_key_id", "secret_access_key", "session_token")
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def open_repository(
+    url: str | Path, *, virtual: Sequence[str | Path] = (), create: bool = True, **options: Any
+) -> icechunk.Repository:
+    """Open the Icechunk repository at a URL, or create one.
+
+    Parameters
+    ----------
+    url
+        A path, `file://` or `s3://`.
+    virtual
+        Folders with files that chunks may refer to: paths, or URLs with `s3://`. References to any other place are not
+        followed.
+    create
+        Whether a repository is created if there is none. The folders in `virtual` then also become part of its stored
+        configuration, as they do for a repository that exists.
+    options
+        Options of obstore for the repository and for the folders: `endpoint`, `region`, `access_key_id` ...
+
+    Returns
+    -------
+    icechunk.Repository
+        The repository. It may follow references to files below `virtual`.
+
+    Raises
+    ------
+    StoreConfigError
+        If there is no repository and `create` is False, or if no repository can be at such a URL.
+    SessionError
+        If Icechunk cannot open it.
+
+    Examples
+    --------
+    >>> import parts_store, tempfile
+    >>> repository = parts_store.open_repository(tempfile.mkdtemp())
+    >>> repository.list_branches()
+    {'main'}
+    """
+    with _translated(str(url)):
+        storage = _storage(str(url), options)
+        # Not by Icechunk, which asks for half a minute where no server answers.
+        is_there = is_repository(url, **options)
+        if not is_there and not create:
+            raise StoreConfigError("url", "an Icechunk repository", f"none at {describe(str(url))}")
+        config = (
+            icechunk.Repository.fetch_config(storage) if is_there else None
+        ) or icechunk.RepositoryConfig.default()
+        if not is_there:
+            config.inline_chunk_threshold_bytes = INLINE_NBYTES
+        access = {}
+        for folder in virtual:
+            prefix, store, access[prefix] = _container(str(folder), options)
+            config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=store))
+        authorized = icechunk.containers_credentials(access)
+        if not create:
+            return icechunk.Repository.open(storage, config=config, authorize_virtual_chunk_access=authorized)
+        repository = icechunk.Repository.open_or_create(
+            storage, config=config, authorize_virtual_chunk_access=authorized
+        )
+        repository.save_config()
+        return repository
+
+
+def is_repository(url: str | Path, **options: Any) -> bool:
+    """Return whether there is an Icechunk repository at a URL or a path."""
+    if _scheme(str(url)) not in ("", "file", "s3", "s3a") or _is_missing(str(url)):
+        return False
+    store = PartsStore.from_url(url, read_only=True, **options)
+    try:
+        return store.carry_out(_has_any(_SIGNS))
+    except Exception as error:
+        # A caller that may not list a bucket cannot learn that an object is not there.
+        if "AccessDenied" not in str(error):
+            raise
+        return False
+
+
+def _has_any(keys: Sequence[str]) -> Steps[bool]:
+    for key in keys:
+        # A GET, since the response to a HEAD does not say why a server refuses it.
+        (outcome,) = yield (Get(key, RangeByteRequest(0, 1), "whether there is an Icechunk repository"),)
+        if isinstance(outcome, Found):
+            return True
+    return False
+
+
+def _is_missing(url: str) -> bool:
+    return _scheme(url) in ("", "file") and not _folder(url).is_dir()
+
+
+def _require_folder(url: str) -> None:
+    """Raise if a path on this machine is not a folder."""
+    if _is_missing(url):
+        there = "a file" if _folder(url).exists() else "nothing"
+        raise StoreConfigError("url", "a folder that exists", f"{there} at {describe(url)}")
+
+
+def open_store(
+    url: str | Path,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    virtual: Sequence[str | Path] = (),
+    reads_chunks: bool = False,
+    **options: Any,
+) -> PartsStore:
+    """Open what is at a URL for reading: a version of an Icechunk repository, or else the objects there.
+
+    Parameters
+    ----------
+    url
+        A path, or a URL that `PartsStore.from_url` takes.
+    branch, tag, snapshot
+        The version of the repository, by at most one of them; the branch `main` if all are None.
+    virtual
+        Folders with files that chunks of the repository may refer to.
+    reads_chunks
+        Whether chunks will be read, and not only metadata.
+    options
+        Options of obstore.
+
+    Raises
+    ------
+    StoreConfigError
+        If there is no such version, or if a version is asked for where there is no repository; with `reads_chunks`,
+        if chunks may refer to files in a folder that is not in `virtual`.
+    """
+    given = {"branch": branch, "tag": tag, "snapshot": snapshot}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if len(chosen) > 1:
+        raise StoreConfigError("version", "at most one of branch, tag and snapshot", " and ".join(chosen))
+    _require_folder(str(url))
+    if not chosen and not is_repository(url, **options):
+        return PartsStore.from_url(url, read_only=True, **options)
+    repository = open_repository(url, virtual=virtual, create=False, **options)
+    with _translated(str(url)):
+        _require_version(repository, chosen or {"branch": "main"})
+        if reads_chunks:
+            _require_authorized(repository)
+        session = repository.readonly_session(
+            branch=branch or (None if chosen else "main"), tag=tag, snapshot_id=snapshot
+        )
+    return PartsStore.from_session(session)
+
+
+def open_branch(
+    url: str | Path, *, branch: str = "main", virtual: Sequence[str | Path] = (), create: bool = False, **options: Any
+) -> PartsStore:
+    """Open a branch of the Icechunk repository at a URL for writing; the caller commits `store.session`.
+
+    The arguments are those of `open_repository`.
+    """
+    repository = open_repository(url, virtual=virtual, create=create, **options)
+    with _translated(str(url)):
+        _require_version(repository, {"branch": branch})
+        return PartsStore.from_session(repository.writable_session(branch))
+
+
+def open_writable(
+    url: str | Path,
+    *,
+    branch: str | None = None,
+    create: bool = False,
+    concurrency: Concurrency = "writers",
+    **options: Any,
+) -> PartsStore:
+    """Open what is at a URL for writing: a branch of an Icechunk repository, or else the objects there.
+
+    Parameters
+    ----------
+    url
+        A path, or a URL that `PartsStore.from_url` takes.
+    branch
+        The branch of the repository; `main` if None. The caller commits `store.session`.
+    create
+        Whether a folder on this machine is created if there is none.
+    concurrency
+        The level of the writers of a store of objects.
+    options
+        Options of obstore.
+    """
+    if not create:
+        _require_folder(str(url))
+    if branch is not None or is_repository(url, **options):
+        return open_branch(url, branch=branch or "main", **options)
+    store = PartsStore.from_url(url, concurrency=concurrency, **options)
+    if store.read_only:
+        raise StoreConfigError("url", "a store that can be written", "one that can only be read")
+    return store
+
+
+def options_for(url: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of obstore that are meant for a URL: none for a folder of this machine."""
+    return {} if _scheme(str(url)) in ("", "file", "memory") else dict(options)
+
+
+def folder_of(file: str | Path) -> str:
+    """Return the folder that a file is in, as `virtual` takes it."""
+    text = str(file)
+    if _scheme(text) in ("", "file"):
+        return str(_folder(text).resolve().parent)
+    return text.rpartition("/")[0]
+
+
+def _require_version(repository: icechunk.Repository, chosen: dict[str, str]) -> None:
+    for name, known in (("branch", repository.list_branches), ("tag", repository.list_tags)):
+        if name in chosen and chosen[name] not in (names := known()):
+            there = ", ".join(map(repr, sorted(names))) or "nothing: there are none"
+            raise StoreConfigError(name, f"one of {there}", describe(chosen[name]))
+    if "snapshot" in chosen:
+        try:
+            repository.lookup_snapshot(chosen["snapshot"])
+        except (icechunk.NotFoundError, icechunk.SnapshotNotFoundError, icechunk.InvalidInputError) as error:
+            found = describe(chosen["snapshot"])
+            raise StoreConfigError("snapshot", "the id of a snapshot of the repository", found) from error
+
+
+def _require_authorized(repository: icechunk.Repository) -> None:
+    """Raise if chunks may refer to files that the repository was not opened for."""
+    known = repository.config.virtual_chunk_containers or {}
+    if missing := sorted(set(known) - set(repository.authorized_virtual_container_prefixes)):
+        expected = f"the folders of the files that chunks refer to: {', '.join(map(repr, missing))}"
+        raise StoreConfigError("virtual", expected, "none of them" if len(missing) == len(known) else "not all of them")
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    try:
+        yield
+    except icechunk.IcechunkError as error:
+        raise SessionError(url, str(error).strip().partition("\n")[0]) from error
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else ""
+
+
+def _storage(url: str, options: dict[str, Any]) -> icechunk.Storage:
+    scheme = _scheme(url)
+    if scheme in ("", "file"):
+        return icechunk.local_filesystem_storage(str(_folder(url)))
+    if scheme not in ("s3", "s3a"):
+        raise StoreConfigError("url", "a path, or s3://, for an Icechunk repository", describe(url))
+    store = open_url(url, options, create=False)
+    # By obstore's own names, whatever spelling the caller used.
+    known = store.config
+    endpoint = _endpoint(known)
+    return icechunk.s3_storage(
+        bucket=known["bucket"],
+        prefix=store.prefix or None,
+        region=known.get("region"),
+        endpoint_url=endpoint,
+        allow_http=(endpoint or "").startswith("http://"),
+        force_path_style=endpoint is not None,
+        anonymous=True if known.get("skip_signature") == "true" else None,
+        **{name: known[name] for name in _CREDENTIALS if name in known},
+    )
+
+
+def _container(folder: str, options: dict[str, Any]) -> tuple[str, Any, Any]:
+    """Return a folder as Icechunk's virtual chunk container: its prefix, its store, and the credentials."""
+    scheme = _scheme(folder)
+    if scheme in ("", "file"):
+        path = _folder(folder).resolve()
+        store = icechunk.local_filesystem_store(str(path))
+        return f"{path.as_uri()}/", store, icechunk.credentials.LocalFileSystemAccess
+    if scheme != "s3":
+        raise StoreConfigError("virtual", "a path, or s3://, for an Icechunk repository", describe(folder))
+    known = open_url(folder, options, create=False).config
+    endpoint = _endpoint(known)
+    s3 = icechunk.s3_store(
+        region=known.get("region"),
+        endpoint_url=endpoint,
+        allow_http=(endpoint or "").startswith("http://"),
+        s3_compatible=endpoint is not None,
+        force_path_style=endpoint is not None,
+    )
+    given = {name: known[name] for name in _CREDENTIALS if name in known}
+    access = icechunk.s3_credentials(**given) if given else icechunk.s3_credentials(from_env=True)
+    return f"{folder.rstrip('/')}/", s3, access
+
+
+def _endpoint(known: dict[str, Any]) -> str | None:
+    return known.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
+
+
+def _folder(url: str) -> Path:
+    return local_path(url) if "://" in url else Path(url).expanduser().absolute()

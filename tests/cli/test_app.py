@@ -1,0 +1,87 @@
+"""The commands together: help, version, wrong calls."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from parts_store.cli.app import COMMANDS
+from parts_store.cli.exits import EXIT_CODES
+from tests.cli.places import OK, call, fails
+
+NAMES = [command.__name__ for command in COMMANDS]
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_every_command_is_there() -> None:
+    assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_the_help_of_a_command(
+    command: str, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
+) -> None:
+    result = call([command, "--help"], capsys)
+    assert (result.code, result.err) == (OK, "")
+    for option in ("--json", "--quiet", "--debug"):
+        assert option in result.out
+    require_snapshot(f"help-{command}", result.out)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_the_help_names_every_command_and_exit_code(
+    flag: str, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
+) -> None:
+    said = call([flag], capsys).out
+    assert all(f"\n  {name} " in said for name in NAMES)
+    assert all(f"{code}  {meaning}\n" in said for code, meaning in EXIT_CODES.items())
+    require_snapshot("help", said)
+
+
+def test_the_page_of_the_documentation_has_every_command_and_exit_code() -> None:
+    page = (DOCS / "cli.md").read_text()
+    assert all(f"`{name}`" in page for name in NAMES)
+    assert all(f"| {code} | {meaning}" in page for code, meaning in EXIT_CODES.items())
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--version"], capsys).out == f"parts-store {version('parts_store')}\n"
+
+
+def test_completion_for_the_shell_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--install-completion" in call(["--help"], capsys).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "parts-store: Missing command (see parts-store --help)"),
+        (["nothing"], "parts-store: No such command 'nothing' (see parts-store --help)"),
+        (["verify"], "parts-store verify: Missing argument 'URL' (see parts-store verify --help)"),
+        (["explain", "{}"], "Missing argument 'PATH'"),
+        (["copy", "{}"], "Missing argument 'DESTINATION'"),
+        (["verify", "{}", "--unknown"], "No such option: --unknown"),
+        (["verify", "{}", "more"], "Got unexpected extra argument"),
+        (["verify", "{}", "--prefix", "a/.parts-txn"], "prefix: expected the path of a group"),
+        (["verify", "{}", "-o", "nonsense"], "option -o: expected NAME=VALUE"),
+        (["verify", "{}", "-o", "=1"], "option -o: expected NAME=VALUE"),
+        (["verify", "{}", "-o", "read_only=0"], "'read_only', which a command sets itself"),
+        (["verify", "{}", "-o", "client_options={"], "option -o client_options: expected JSON"),
+        (["verify", "{}", "-o", "no_such=1"], "options: expected obstore's options for file://, found no_such"),
+        (["repair", "{}", "--concurrency", "some"], "Invalid value for '--concurrency'"),
+        (["copy", "{}", "{}2", "--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
+        (["inspect", "ftp://somewhere/data"], "url: expected a path, or one of"),
+        (["inspect", "file://elsewhere/data"], "url: expected file:///path, on this machine"),
+        (["inspect", "s3://"], "url: expected an address and options"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    folder: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in fails([each.replace("{}", str(folder)) for each in arguments], capsys)

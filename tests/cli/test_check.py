@@ -1,0 +1,23 @@
+"""`parts-store check`, on what needs no server; the attacks on servers are in `tests/attacks`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.places import OK, call, contents, fails
+
+
+def test_a_folder_supports_every_level(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    result = call(["check", folder], capsys)
+    assert result.code == OK
+    assert result.out.splitlines()[-1].endswith("  exclusive, writers, full")
+    said = json.loads(call(["check", folder, "--json"], capsys).out)
+    assert said["levels"] == ["exclusive", "writers", "full"]
+    assert contents(folder) == before
+
+
+def test_what_cannot_be_written_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a folder that exists, found nothing" in fails(["check", tmp_path / "nowhere"], capsys)
+    assert "one that can only be read" in fails(["check", "https://127.0.0.1:9/data"], capsys)

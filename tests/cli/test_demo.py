@@ -1,0 +1,28 @@
+"""`parts-store demo`."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.places import OK, call, fails
+
+
+@pytest.mark.slow
+def test_the_demo_says_that_everything_is_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = call(["demo", tmp_path, "--json"], capsys)
+    assert result.code == OK
+    said = json.loads(result.out)
+    assert said["folder"] == str(tmp_path)
+    assert sum(line.endswith("equal") for line in said["said"]) == 12
+    assert not any("DIFFERENT" in line for line in said["said"])
+
+
+def test_the_demo_names_the_extra_that_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "parts_store.demo", raising=False)
+    monkeypatch.delattr("parts_store.demo", raising=False)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "this needs PIL: pip install 'parts_store[demo]'" in fails(["demo", tmp_path], capsys)

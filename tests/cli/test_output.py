@@ -1,0 +1,113 @@
+"""What is printed on a terminal: tables, trees, colours and a progress bar."""
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import override
+
+import pytest
+
+from parts_store.cli import main
+from tests.cli.places import DAMAGED, LEFTOVERS, OK, break_document, leave_file, lose_anchor, lose_part, make_store
+
+
+class Terminal(io.StringIO):
+    """Text that says that it is a terminal."""
+
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | Path]], tuple[int, str, str]]:
+    """Return a function that runs a command on a terminal of 100 columns."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "CI", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "40")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    def run(arguments: Sequence[str | Path]) -> tuple[int, str, str]:
+        out, err = Terminal(), Terminal()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            # What a terminal does with a line that comes back to its beginning is not our business.
+            code = main([str(each) for each in arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+type Show = Callable[[Sequence[str | Path]], tuple[int, str, str]]
+type Snapshot = Callable[[str, str], None]
+
+
+def short(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a path whose length does not depend on the machine: tables are cut by it."""
+    monkeypatch.chdir(path.parent)
+    return path.name
+
+
+def test_arrays_are_a_tree(
+    folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_document(folder)
+    code, out, _ = show(["inspect", short(folder, monkeypatch), "--sizes"])
+    assert code == DAMAGED
+    require_snapshot("terminal-inspect", out)
+
+
+def test_findings_are_a_table(
+    folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_part(folder)
+    (folder / "a/c/1").unlink()
+    code, out, _ = show(["verify", short(folder, monkeypatch)])
+    assert code == DAMAGED
+    require_snapshot("terminal-verify-damaged", out)
+    code, out, _ = show(["repair", folder, "--drop-incomplete"])
+    assert code == OK
+    require_snapshot("terminal-repair", out)
+    code, out, _ = show(["verify", folder])
+    assert code == OK
+    require_snapshot("terminal-verify", out)
+
+
+def test_requests_are_a_table(
+    folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = show(["explain", short(folder, monkeypatch), "images/img", "0:3, 0:3"])
+    assert code == OK
+    require_snapshot("terminal-explain", out)
+
+
+def test_help_has_boxes(show: Show) -> None:
+    _, out, _ = show(["verify", "--help"])
+    assert "╭─" in out
+    assert "Where to look" in out
+
+
+def test_there_are_no_colours_if_nobody_wants_them(folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[1;36m" in show(["inspect", folder])[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "36m" not in show(["inspect", folder])[1]
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_a_progress_bar_is_for_people(
+    tmp_path: Path, command: str, show: Show, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = {"verify": "chunks", "repair": "findings"}[command]
+    done = {"verify": "8/8", "repair": "1/1"}[command]
+    code, _, err = show([command, make_store(tmp_path / "shown", lose_anchor)])
+    assert code == (LEFTOVERS if command == "verify" else OK)
+    assert done in err
+    assert unit in err
+    for number, options in enumerate((["--json"], ["--quiet"])):
+        folder = make_store(tmp_path / str(number), leave_file)
+        assert show([command, folder, *options])[2] == ""
+    assert main([command, str(make_store(tmp_path / "pipe", leave_file))]) in (OK, LEFTOVERS)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,122 @@
+"""`parts-store` as a process: exit codes, interrupts, closed pipes, missing packages, and what help imports."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.places import CLOSED_PIPE, DAMAGED, INTERRUPTED, OK, WRONG, lose_part, require_one_line
+
+PROGRAM = [sys.executable, "-W", "error", "-m", "parts_store.cli"]
+# What costs time to import, and what no help needs.
+HEAVY = ("zarr", "numpy", "icechunk", "obstore", "h5py", "xarray", "dask", "rich")
+
+
+def run(*arguments: str | Path, program: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*(program or PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
+    lose_part(folder)
+    installed = str(Path(sys.executable).parent / "parts-store")
+    damaged = run("verify", folder, program=[installed])
+    assert (damaged.returncode, damaged.stderr) == (DAMAGED, "")
+    assert damaged.stdout.splitlines()[1] == "incomplete: a/c/0: no such object: a/c/0.tail"
+    wrong = run("verify", "ftp://x")
+    assert (wrong.returncode, wrong.stdout) == (WRONG, "")
+    require_one_line(wrong.stderr)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["--version"]], ids=" ".join)
+def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
+    program = (
+        "import sys; from parts_store.cli import main; code = main(sys.argv[1:]); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr); sys.exit(code)"
+    )
+    result = run(*arguments, program=[sys.executable, "-c", program])
+    assert result.returncode == OK
+    assert not set(HEAVY) & set(result.stderr.split())
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_its_packages_the_program_says_what_to_install(package: str, folder: Path) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; from parts_store.cli import main; sys.exit(main())"
+    result = run("verify", folder, program=[sys.executable, "-c", program])
+    assert result.returncode == WRONG
+    assert "pip install 'parts_store[cli]'" in result.stderr
+    require_one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_buffered"),
+    [(["inspect", "{}"], True), (["inspect", "{}", "--json"], False), (["--help"], True), (["nonsense"], True)],
+)
+def test_a_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[str], is_buffered: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [*PROGRAM, *(each.replace("{}", str(folder)) for each in arguments)]
+    result = subprocess.run(
+        command,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=environ | ({} if is_buffered else {"PYTHONUNBUFFERED": "1"}),
+    )
+    os.close(writing)
+    if arguments == ["nonsense"]:
+        # Nothing was to be written there.
+        assert result.returncode == WRONG
+        require_one_line(result.stderr)
+    else:
+        assert (result.returncode, result.stderr) == (CLOSED_PIPE, "")
+
+
+def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
+    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
+    command = [*PROGRAM, "demo", str(tmp_path)]
+    # An interrupt is not ignored, also where the tests run in the background.
+    restore = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", restore, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # It has begun.
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+    assert process.returncode == INTERRUPTED
+    assert err == "parts-store: interrupted\n"
+
+
+def test_a_terminal_gets_the_tree_and_a_pipe_the_json(folder: Path) -> None:
+    controller, terminal = pty.openpty()
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen([*PROGRAM, "inspect", folder], stdout=terminal, env=environ) as process:
+        os.close(terminal)
+        printed = b""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                printed += os.read(controller, 4096)
+            except OSError:
+                break
+    os.close(controller)
+    assert process.returncode == OK
+    assert "├── ".encode() in printed
+    assert json.loads(run("inspect", folder, "--json").stdout)["url"] == str(folder)

@@ -1,0 +1,129 @@
+"""Opening what is at a URL: repositories, their versions, and stores of objects."""
+
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+
+import parts_store as ps
+from parts_store.errors import SessionError, StoreConfigError
+from parts_store.repositories import folder_of, is_repository, open_branch, open_store, open_writable, options_for
+
+icechunk.set_logs_filter("error")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> icechunk.Repository:
+    return ps.open_repository(tmp_path / "repository")
+
+
+def write(store: ps.PartsStore, value: int) -> str:
+    array: Any = zarr.create_array(store, name="a", shape=(4,), dtype="uint8", overwrite=True)
+    array[...] = value
+    snapshot: str = store.session.commit(str(value))
+    return snapshot
+
+
+def read(store: ps.PartsStore) -> int:
+    (value,) = set(np.asarray(zarr.open_array(store, path="a", mode="r")[...]).tolist())
+    return int(value)
+
+
+def test_a_repository_is_created_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreConfigError, match="an Icechunk repository"):
+        ps.open_repository(tmp_path / "repository", create=False)
+    assert not (tmp_path / "repository").exists()
+    write(open_branch(tmp_path / "repository", create=True), 1)
+    assert is_repository(tmp_path / "repository")
+    assert is_repository((tmp_path / "repository").as_uri())
+    assert read(open_store(tmp_path / "repository")) == 1
+    # Small chunks go to the manifest.
+    config = icechunk.Repository.fetch_config(icechunk.local_filesystem_storage(str(tmp_path / "repository")))
+    assert config is not None
+    assert config.inline_chunk_threshold_bytes == 65535
+
+
+def test_what_is_no_repository_is_none(tmp_path: Path) -> None:
+    assert not is_repository(tmp_path)
+    assert not is_repository(tmp_path / "nowhere")
+    assert not is_repository("memory://")
+    (tmp_path / "repo").mkdir()
+    assert not is_repository(tmp_path)
+
+
+def test_every_version_is_opened(repository: icechunk.Repository, tmp_path: Path) -> None:
+    place = tmp_path / "repository"
+    first = write(open_branch(place), 1)
+    repository.create_tag("one", first)
+    repository.create_branch("dev", first)
+    write(open_branch(place, branch="dev"), 2)
+    write(open_branch(place), 3)
+    assert read(open_store(place)) == 3
+    assert read(open_store(place, branch="dev")) == 2
+    assert read(open_store(place, tag="one")) == 1
+    assert read(open_store(place, snapshot=first)) == 1
+    assert open_store(place).read_only
+
+
+def test_a_version_that_is_not_there_is_refused(repository: icechunk.Repository, tmp_path: Path) -> None:
+    place = tmp_path / "repository"
+    with pytest.raises(StoreConfigError, match="branch: expected one of 'main', found 'dev'"):
+        open_store(place, branch="dev")
+    with pytest.raises(StoreConfigError, match="branch: expected one of 'main', found 'dev'"):
+        open_branch(place, branch="dev")
+    with pytest.raises(StoreConfigError, match="tag: expected one of nothing: there are none"):
+        open_store(place, tag="one")
+    with pytest.raises(StoreConfigError, match="at most one of branch, tag and snapshot"):
+        open_store(place, tag="one", branch="main")
+    with pytest.raises(StoreConfigError, match="an Icechunk repository, found none"):
+        open_store(tmp_path, tag="one")
+
+
+def test_objects_are_opened_as_objects(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "store", name="a", shape=(4,), dtype="uint8")[...] = 1
+    assert read(open_store(tmp_path / "store")) == 1
+    assert open_store(tmp_path / "store").session is None
+    store = open_writable(tmp_path / "store")
+    assert (store.session, store.read_only) == (None, False)
+    with pytest.raises(StoreConfigError, match="a folder that exists, found nothing"):
+        open_writable(tmp_path / "new")
+    open_writable(tmp_path / "new", create=True)
+    assert (tmp_path / "new").is_dir()
+    with pytest.raises(StoreConfigError, match="one that can only be read"):
+        open_writable("https://127.0.0.1:9/data")
+
+
+def test_a_branch_is_opened_for_writing(repository: icechunk.Repository, tmp_path: Path) -> None:
+    write(open_writable(tmp_path / "repository"), 1)
+    repository.create_branch("dev", repository.lookup_branch("main"))
+    write(open_writable(tmp_path / "repository", branch="dev"), 2)
+    assert [read(open_store(tmp_path / "repository", branch=each)) for each in ("main", "dev")] == [1, 2]
+
+
+def test_a_repository_that_is_damaged_is_an_error_of_ours(repository: icechunk.Repository, tmp_path: Path) -> None:
+    (tmp_path / "repository/repo").write_bytes(b"not a repository")
+    with pytest.raises(SessionError):
+        open_store(tmp_path / "repository")
+
+
+def test_a_repository_elsewhere_is_refused() -> None:
+    with pytest.raises(StoreConfigError, match="a path, or s3://"):
+        ps.open_repository("gs://bucket/repository")
+
+
+def test_options_are_for_what_is_remote() -> None:
+    options = {"region": "eu-west-1"}
+    assert options_for("s3://bucket/data", options) == options
+    assert options_for("data", options) == options_for("file:///data", options) == {}
+
+
+def test_the_folder_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/t.nc").write_text("")
+    (tmp_path / "link.nc").symlink_to(tmp_path / "files/t.nc")
+    assert folder_of(tmp_path / "link.nc") == str((tmp_path / "files").resolve())
+    assert folder_of((tmp_path / "files/t.nc").as_uri()) == str((tmp_path / "files").resolve())
+    assert folder_of("s3://bucket/old files/t.nc") == "s3://bucket/old files"
