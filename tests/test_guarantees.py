@@ -1,0 +1,248 @@
+"""What the README guarantees: a test for each row of its table, on memory, a local disk and an S3 server."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+
+import parts_store as ps
+from parts_store.errors import (
+    ConcurrentWriteError,
+    IncompleteChunkError,
+    LayoutChangedError,
+    PartSizeError,
+    PartsStoreError,
+    ServerFeatureError,
+)
+from parts_store.plan.steps import Done, Lock, Outcome, Refused, Request, Wait
+from tests.attacks.certified import NBYTES, PARTS, create, is_whole, new_value, read, write
+from tests.attacks.s3_server import Flaws, S3Server
+
+KEY = "a/c/0"
+OLD, ONE, TWO = (new_value(random.Random(seed)) for seed in range(3))
+
+
+@pytest.fixture(params=["memory", "disk", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Make an obstore store of each kind."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "disk":
+        yield LocalStore(tmp_path, automatic_cleanup=True)
+    else:
+        with S3Server() as server:
+            yield server.store(prefix="data")
+
+
+class Client:
+    """A client that makes one batch of requests at a time, and may die between any two."""
+
+    def __init__(self, objects: Any, operation: Callable[[ps.PartsStore], Any], **options: Any) -> None:
+        self.store = ps.PartsStore(objects, **options)
+        assert self.store.parts_of("a") is not None
+        self.held = ExitStack()
+        self.steps = operation(self.store)
+        self.error: PartsStoreError | None = None
+        self.has_ended = False
+        self.batch: tuple[Request, ...] = ()
+        self._send(None)
+
+    def _send(self, outcomes: tuple[Outcome, ...] | None) -> None:
+        try:
+            self.batch = next(self.steps) if outcomes is None else self.steps.send(outcomes)
+        except StopIteration:
+            self.end()
+        except PartsStoreError as error:
+            self.error = error
+            self.end()
+
+    def end(self) -> None:
+        self.has_ended = True
+        self.held.close()
+
+    def step(self) -> None:
+        self._send(tuple(self._perform(request) for request in self.batch))
+
+    def _perform(self, request: Request) -> Outcome:
+        match request:
+            case Wait():
+                return Done()
+            case Lock():
+                release = self.store._backend.lock(request)
+                if release is None:
+                    return Refused()
+                self.held.callback(release)
+                return Done()
+            case _:
+                return self.store._backend.perform_sync(request)  # type: ignore[arg-type]
+
+
+def putting(value: bytes) -> Callable[[ps.PartsStore], Any]:
+    return lambda store: store._operations.put(KEY, memoryview(value), store._creation)
+
+
+def deleting(store: ps.PartsStore) -> Any:
+    return store._operations.delete(KEY)
+
+
+def prepare(objects: Any, *, value: bytes | None = OLD, **options: Any) -> None:
+    store = ps.PartsStore(objects, **options)
+    create(store, "a")
+    if value is not None:
+        write(store, KEY, value)
+
+
+def now(objects: Any) -> bytes | None:
+    return read(ps.PartsStore(objects, read_only=True), KEY)
+
+
+def schedules(objects: Any, *operations: Callable[[ps.PartsStore], Any], **options: Any) -> Iterator[list[Client]]:
+    """Let clients make their requests in random orders; yield them when all have ended."""
+    for seed in range(25):
+        asyncio.run(ps.PartsStore(objects).delete_dir("a"))
+        prepare(objects, **options)
+        numbers = random.Random(seed)
+        clients = [Client(objects, operation, **options) for operation in operations]
+        for _ in range(10_000):
+            going = [each for each in clients if not each.has_ended]
+            if not going:
+                break
+            numbers.choice(going).step()
+        yield clients
+
+
+def test_a_read_returns_one_whole_write(objects: Any) -> None:
+    prepare(objects)
+    for seed in range(10):
+        writer = Client(objects, putting(new_value(random.Random(seed))))
+        while not writer.has_ended:
+            value = now(objects)
+            assert value is not None
+            assert is_whole(value)
+            writer.step()
+
+
+@pytest.mark.parametrize("before", [None, OLD], ids=["first write", "overwrite"])
+def test_a_writer_that_dies_leaves_the_old_chunk_or_the_new_one(objects: Any, before: bytes | None) -> None:
+    for survived in range(1000):
+        asyncio.run(ps.PartsStore(objects).delete_dir(""))
+        prepare(objects, value=before)
+        writer = Client(objects, putting(ONE))
+        for _ in range(survived):
+            if not writer.has_ended:
+                writer.step()
+        if writer.has_ended:
+            break
+        writer.end()
+        assert now(objects) in (before, ONE)
+    assert now(objects) == ONE
+    assert survived >= 2
+
+
+def test_when_two_clients_write_a_chunk_at_once_one_write_survives_intact(objects: Any) -> None:
+    for clients in schedules(objects, putting(ONE), putting(TWO)):
+        assert [each.error for each in clients] == [None, None]
+        assert now(objects) in (ONE, TWO)
+
+
+def test_with_full_a_delete_at_the_same_time_leaves_a_whole_chunk_or_none(objects: Any) -> None:
+    for clients in schedules(objects, putting(ONE), deleting, concurrency="full"):
+        assert [each.error for each in clients] == [None, None]
+        assert now(objects) in (ONE, None)
+
+
+def test_a_partial_write_that_lost_a_race_raises(objects: Any, pipeline: str) -> None:
+    shape: dict[str, Any] = {"shape": (8, 8), "chunks": (2, 2), "shards": (8, 8), "dtype": "uint8"}
+    parts: list[Any] = ["", ps.Part(".index", size=ps.SHARD_INDEX)]
+    array = ps.create_array(ps.PartsStore(objects), "a", parts=parts, compressors=None, **shape)
+    array[:] = 1
+    other = zarr.open_array(ps.PartsStore(objects), path="a", mode="r+")
+
+    class Overtaken(ps.PartsStore):
+        """A store in which another client writes the shard just before it is written."""
+
+        async def set(self, key: str, value: Any) -> None:
+            await other.async_array.setitem(np.s_[6:, 6:], 3)
+            await super().set(key, value)
+
+        def set_sync(self, key: str, value: Any) -> None:
+            other[6:, 6:] = 3
+            super().set_sync(key, value)
+
+    slow = zarr.open_array(Overtaken(objects), path="a", mode="r+")
+    with pytest.raises(ConcurrentWriteError):
+        slow[:2, :2] = 2
+    found = np.asarray(zarr.open_array(ps.PartsStore(objects), path="a", mode="r")[:])
+    assert found[7, 7] == 3
+    assert found[0, 0] == 1
+
+
+def test_a_client_that_may_only_read_sees_what_a_dead_writer_committed(objects: Any) -> None:
+    prepare(objects)
+    writer = Client(objects, putting(ONE))
+    seen = set()
+    while not writer.has_ended:
+        writer.step()
+        seen.add(now(objects))
+        # Committed is committed: the old chunk does not come back.
+        assert now(objects) == ONE or ONE not in seen
+    assert now(objects) == ONE
+    assert seen == {OLD, ONE}
+
+
+@pytest.mark.parametrize("suffix", [".head", ".tail"])
+def test_a_missing_or_damaged_part_raises(objects: Any, suffix: str) -> None:
+    prepare(objects)
+    whole = bytes(obstore.get(objects, KEY + suffix).bytes())
+    obstore.put(objects, KEY + suffix, whole[:-1])
+    with pytest.raises((PartSizeError, IncompleteChunkError)):
+        now(objects)
+    obstore.delete(objects, KEY + suffix)
+    with pytest.raises(IncompleteChunkError):
+        now(objects)
+
+
+def test_an_array_that_was_created_again_with_another_layout_raises(objects: Any) -> None:
+    prepare(objects)
+    opened = zarr.open_array(ps.PartsStore(objects), path="a", mode="r+")
+    assert opened[0] == OLD[0]
+    again = ps.PartsStore(objects)
+    shape: dict[str, Any] = {"shape": (3 * NBYTES,), "chunks": (NBYTES,), "dtype": "uint8"}
+    ps.create_array(again, "a", parts=[*reversed(PARTS)], compressors=None, overwrite=True, **shape)
+    write(again, KEY, ONE)
+    with pytest.raises(LayoutChangedError):
+        opened[0]
+    with pytest.raises(LayoutChangedError):
+        opened[:NBYTES] = 7
+    assert now(objects) == ONE
+
+
+def test_software_without_concat_parts_refuses_the_array(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    zarr.create_group(store)
+    create(store, "a")
+    write(store, KEY, OLD)
+    with pytest.raises(Exception, match=r"must_understand|parts_store|concat-parts"):
+        zarr.open_group(str(tmp_path), mode="r")["a"]
+    with pytest.raises(Exception, match=r"must_understand|parts_store|storage transformer"):
+        zarr.open_array(str(tmp_path), path="a", mode="r")
+
+
+@pytest.mark.parametrize(
+    "flaws",
+    [Flaws(ignores_if_none_match=True), Flaws(ignores_if_match_on_put=True), Flaws(drops_metadata=True)],
+    ids=str,
+)
+def test_a_server_that_lacks_what_writing_needs_is_refused(flaws: Flaws) -> None:
+    with S3Server(flaws) as server:
+        with pytest.raises(ServerFeatureError):
+            create(ps.PartsStore(server.store(prefix="data")), "a")
+        assert not [key for key in server.objects() if key.startswith("data/a/")]
