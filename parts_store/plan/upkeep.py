@@ -22,7 +22,7 @@ from parts_store.plan.rules import Level, Means, Rules
 from parts_store.plan.staging import Registry
 from parts_store.plan.steps import Done, Entry, Found, Get, Head, Put, Steps, get, head, remove
 from parts_store.plan.tags import Tag
-from parts_store.plan.versions import Version
+from parts_store.plan.versions import Version, is_of_layout
 from parts_store.plan.writer import WHOSE, Writer
 
 __all__ = [
@@ -221,6 +221,8 @@ def _retag_mixture(chunk: Chunk, record: ArrayRecord, rules: Rules) -> Steps[str
     if now is None or now.problem is not Problem.MIXTURE:
         return ""
     found = [each for each in outcomes if isinstance(each, Found)]
+    if not all(is_of_layout(each, chunk) for each in found):
+        return "some of it was written with another layout than that of its array"
     doubt = mixtures.doubt(record, found)
     if doubt is not None:
         return doubt

@@ -263,11 +263,15 @@ class Writer:
 
         The copy has another name, and so the write another generation: who removes the old one cannot hit the new one.
         """
-        old = self.generation
+        old = self._ours
         self.tag = replace(self.tag, generation=self.rules.new_generation())
-        yield from self._put_anyway(self.register("write"))
+        copy = self.register("write")
+        yield from self._put_anyway(copy)
         if self.lost is None:
-            yield from self._remove_copies((old,))
+            yield from self._remove_copies(old)
+        elif self.registration is not None:
+            # Our PUT under that generation may still come: its copy goes when this write has ended.
+            self.registration.generations += old
         if isinstance(seen, Version) and not self.rules.has_unique_etags:
             now = yield from head(self.chunk.anchor_key, WHOSE)
             self.was_overtaken = now is None or now.generation != seen.generation

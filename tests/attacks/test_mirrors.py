@@ -201,6 +201,18 @@ def test_parts_without_any_checksum_are_refused() -> None:
     refused(target, "nothing tells whether its parts belong together: it has no checksum")
 
 
+def test_a_mirror_with_parts_of_another_layout_is_refused() -> None:
+    scene, target = SCENES["header"], MemoryStore()
+    source, array = written(scene, 1)
+    mirror(source, target)
+    array[...] = values(3)
+    mirror(source, target)
+    for key in [key for key in contents(target) if key.endswith(".header")]:
+        old = str(obstore.get(target, key).attributes["partsgen"]).rsplit(";", 1)[0]
+        obstore.put(target, key, TIFF, attributes={"partsgen": f"{old};{'0' * 8}"})
+    refused(target, "some of it was written with another layout than that of its array")
+
+
 def test_parts_whose_sizes_no_write_had_are_refused() -> None:
     scene = SCENES["header"]
     record = document.read_array(json.loads(contents(written(scene, 1)[0])["a/zarr.json"]), "a")

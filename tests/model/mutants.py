@@ -467,9 +467,10 @@ STALLS = [
         "stall: stages again under the same name",
         "writer",
         "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
-        '        yield from self._put_anyway(self.register("write"))\n'
+        '        copy = self.register("write")\n'
+        "        yield from self._put_anyway(copy)\n"
         "        if self.lost is None:\n",
-        '        yield from self._put_anyway(self.register("write"))\n        if False:\n',
+        '        copy = self.register("write")\n        yield from self._put_anyway(copy)\n        if False:\n',
         [O(A)],
         [FIX],
         initial=C,

@@ -252,6 +252,7 @@ DEEP = [
     make("content: dead writer, B || A || read", [O(B)], [O(A)], [R], initial=A, registered=B, **CONTENT),
     make("stall x2: overwrite || repair", [O(A)], [FIX], initial=C, stalls=2),
     make("stall: overwrite || overwrite || repair", [O(A)], [O(B)], [FIX], initial=C, stalls=1),
+    make("stall, lost answers: overwrite || repair", [O(A)], [FIX], initial=C, stalls=1, faults=1),
     make("stall, content: overwrite || repair", [O(B)], [FIX], initial=A, stalls=1, **CONTENT),
     make("stall, content: change || repair", [M(b"x")], [FIX], initial=A, stalls=1, **CONTENT),
     make("stall, content: B || A", [O(B)], [O(A)], initial=A, stalls=1, **CONTENT),
