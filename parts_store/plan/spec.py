@@ -5,7 +5,8 @@ Decides what a valid list of parts is. Does not know arrays, keys or stores.
 
 import operator
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -17,8 +18,18 @@ NAME: Final = "concat-parts"
 MAX_PARTS: Final = 64
 MAX_SIZE: Final = 2**63 - 1
 
-# What would make a part's key another chunk's key (a digit goes on counting), or lead out of the array.
-_FORBIDDEN = re.compile(r"^[0-9]|^(?:\.[0-9]+)+$|/|\\|\.\.|[\x00-\x1f\x7f\ud800-\udfff]")
+# What would make a part's key another chunk's key or a temporary file's, lead out of the array, or be another name on
+# another file system; each with what is expected instead.
+_FORBIDDEN: Final = tuple(
+    (re.compile(pattern), f"a suffix that {expected}")
+    for pattern, expected in (
+        (r"^[0-9]", "does not start with a digit, which would make it another chunk's key"),
+        (r"^(?:\.[0-9]+)+\Z", "is more than dots and digits, which would make it another chunk's key"),
+        (r"/|\\|\.\.|[\x00-\x1f\x7f\ud800-\udfff]", "has no '/', '\\\\', '..' or control characters"),
+        (r"#[0-9]+\Z", "does not end in '#' and digits, as temporary files of obstore do"),
+        (r"[. ]\Z", "does not end in a dot or a space, which some file systems drop"),
+    )
+)
 
 
 class ShardIndexSize(Enum):
@@ -43,9 +54,12 @@ class Part:
     def __post_init__(self) -> None:
         if not isinstance(self.key_suffix, str):
             raise PartsConfigError("key_suffix", "text", describe(self.key_suffix))
-        if found := _FORBIDDEN.search(self.key_suffix):
-            expected = "a suffix that does not go on counting, and has no '/', '\\\\', '..' or control characters"
-            raise PartsConfigError("key_suffix", expected, f"{describe(self.key_suffix)} (at {found.group()!r})")
+        for forbidden, expected in _FORBIDDEN:
+            if found := forbidden.search(self.key_suffix):
+                raise PartsConfigError("key_suffix", expected, f"{describe(self.key_suffix)} (at {found.group()!r})")
+        if not unicodedata.is_normalized("NFC", self.key_suffix):
+            expected = "a suffix in Unicode form NFC, since some file systems change other forms"
+            raise PartsConfigError("key_suffix", expected, ascii(self.key_suffix))
         if self.size is None or isinstance(self.size, ShardIndexSize):
             return
         expected = f"an integer from 0 to {MAX_SIZE}"
@@ -87,9 +101,7 @@ class ConcatParts:
         object.__setattr__(self, "parts", tuple(_parse_part(part) for part in parts))
         if not 1 <= len(self.parts) <= MAX_PARTS:
             raise PartsConfigError("parts", f"1 to {MAX_PARTS} parts", str(len(self.parts)))
-        for index, part in enumerate(self.parts):
-            if part.key_suffix in [other.key_suffix for other in self.parts[:index]]:
-                raise PartsConfigError("parts", "a different 'key_suffix' for every part", f"{part.key_suffix!r} twice")
+        _require_different([part.key_suffix for part in self.parts])
 
     @classmethod
     def parse(cls, parts: PartsLike) -> "ConcatParts":
@@ -151,6 +163,19 @@ class ConcatParts:
                 "size", "an array with `sharding_indexed` as its only codec, for SHARD_INDEX", "none"
             )
         return ConcatParts(replace(part, size=nbytes) if part.size is SHARD_INDEX else part for part in self.parts)
+
+
+def _require_different(suffixes: Sequence[str]) -> None:
+    """Raise if two suffixes are the same, or would be the same file on some file systems."""
+    seen: dict[str, str] = {}
+    for suffix in suffixes:
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", suffix).casefold())
+        if folded in seen and seen[folded] == suffix:
+            raise PartsConfigError("parts", "a different 'key_suffix' for every part", f"{suffix!r} twice")
+        if folded in seen:
+            expected = "suffixes that differ by more than case and Unicode form, as some file systems require"
+            raise PartsConfigError("parts", expected, f"{seen[folded]!a} and {suffix!a}")
+        seen[folded] = suffix
 
 
 def _parse_part(part: object) -> Part:

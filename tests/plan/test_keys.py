@@ -29,7 +29,7 @@ NAMES: list[Name] = ["default", "v2"]
 SEPARATORS: list[Separator] = ["/", "."]
 NUMBERS = (0, 1, 9, 10, 123)
 PATHS = ("", "a", "a/b", "c", "0", "c/0", "0/1", "a.b", "c.0", "a/c/0", "c/c", "10", "c0", "deep/er/c/1/c")
-SUFFIXES = (".header", ".index", ".crc32c", ".x", "_tail", "-a", ".c", "c", "x.0", ".0.x", "ü", " ")
+SUFFIXES = (".header", ".index", ".crc32c", ".x", "_tail", "-a", ".c", "c", "x.0", ".0.x", "ü", " x")
 # With a dot as separator, a chunk's key with one of these is a key of an array with more dimensions.
 NUMBERED_SUFFIXES = (".0", ".12", ".0.1", ".01")
 

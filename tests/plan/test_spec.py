@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -110,7 +111,26 @@ def test_every_size_that_an_object_can_have_is_a_size(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "suffix", ["", ".header", "_x", "-1", ".x1", "a", "ä", " ", ".", "a.b.c", "%20", "日本", ".a" * 50]
+    "suffix",
+    [
+        "",
+        ".header",
+        "_x",
+        "-1",
+        ".x1",
+        "a",
+        "ä",
+        " x",
+        ".x y",
+        "a.b.c",
+        "%20",
+        "日本",
+        "#",
+        "#x",
+        "#1x",
+        "x#1.tif",
+        ".a" * 50,
+    ],
 )
 def test_other_suffixes_are_allowed(suffix: str) -> None:
     assert ConcatParts([Part(suffix)]).parts[0].key_suffix == suffix
@@ -187,6 +207,7 @@ FORBIDDEN_SUFFIXES = [
     *("/", "a/b", "/a", "a/", "..", "a..", "..a", "a..b", "...", "../../secret"),
     *"0123456789",
     *("0.header", "1a", "\\", "a\\b"),
+    *("#1", "#01", ".x#12", "##3", ".", " ", ".x.", ".x ", "x. .", "  "),
     *CONTROL_CHARACTERS,
     *(f".a{character}" for character in CONTROL_CHARACTERS),
     *(f"{character}a" for character in CONTROL_CHARACTERS),
@@ -215,6 +236,27 @@ def test_a_suffix_that_no_key_can_hold_is_refused() -> None:
         ConcatParts.from_json(
             json.loads('{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "\\ud800"}]}}')
         )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(".a", ".A"), (".straße", ".STRASSE"), (".ﬁ", ".fi"), (".Å", ".å"), ("x²", "x2"), (".İ", ".i̇"), ("", "")],
+)
+def test_suffixes_that_differ_only_in_case_or_unicode_form_are_refused(one: str, other: str) -> None:
+    for parts in ([Part(one), Part(other, 4)], [other, ".x", one]):
+        with pytest.raises(PartsConfigError, match=r"expected .*suffix.*, found") as caught:
+            ConcatParts(parts)
+        assert caught.value.member == "parts"
+    with pytest.raises(PartsConfigError):
+        ConcatParts.from_json(transformer({"key_suffix": one}, {"key_suffix": other, "size": 1}))
+
+
+@pytest.mark.parametrize("suffix", [".a\u0308", ".A\u030a", "\u1100\u1161"])
+def test_a_suffix_that_file_systems_would_normalise_is_refused(suffix: str) -> None:
+    with pytest.raises(PartsConfigError, match="NFC"):
+        Part(suffix)
+    composed = unicodedata.normalize("NFC", suffix)
+    assert Part(composed).key_suffix == composed
 
 
 @pytest.mark.parametrize("value", [0, 1, "no", None, [], {}])
@@ -351,16 +393,26 @@ transformers = json_values | st.fixed_dictionaries(
 )
 
 
+def compatible(suffix: str) -> str:
+    """A suffix as a file system sees it that knows neither case nor Unicode forms."""
+    text = suffix
+    for _ in range(2):
+        text = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", text)
+
+
 def is_beyond_the_schema(data: Any) -> bool:
     """Whether it breaks a rule that a schema does not say.
 
-    Two parts with the same suffix, a number like 3.0, which is an integer to JSON Schema and none to us, and a final
-    newline, which Python's regular expressions let pass.
+    Two parts whose suffixes are the same but for case and Unicode form, a suffix that is not in form NFC, a number like
+    3.0, which is an integer to JSON Schema and none to us, and a final newline, which Python's regular expressions let
+    pass.
     """
     parts = data["configuration"]["parts"]
     suffixes = [part["key_suffix"] for part in parts]
     return (
-        len(set(suffixes)) < len(suffixes)
+        len({compatible(suffix) for suffix in suffixes}) < len(suffixes)
+        or any(suffix != unicodedata.normalize("NFC", suffix) for suffix in suffixes)
         or any(isinstance(part.get("size"), float) for part in parts)
         or any(suffix.endswith("\n") for suffix in suffixes)
     )
