@@ -38,7 +38,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, default_buffer_prototype
@@ -48,7 +47,7 @@ from integration.breaking import keys_of, read_plainly, repair
 from integration.server import Server, die_with_parent
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.backends import BackendRequest
-from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
+from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, StorageError
 from parts_store.options import Concurrency
 from parts_store.plan.probe import Features
 from parts_store.plan.rules import Means
@@ -70,7 +69,7 @@ RAW_SUFFIXES = (".head", "", ".sum")
 SHARD_SUFFIXES = (".head", "", ".index")
 ACKNOWLEDGED, UNRESOLVED = 1, 2
 # What a broken network, or somebody else who writes, may make of an operation: never damage.
-ALLOWED = (ConcurrentWriteError, AmbiguousWriteError, BaseError)
+ALLOWED = (ConcurrentWriteError, AmbiguousWriteError, StorageError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from integration import chaos, large, toxics
@@ -24,7 +23,7 @@ from integration.large import Order, Work
 from integration.server import answers
 from integration.toxics import Proxy, Toxic, toxic
 from parts_store import PartsStore
-from parts_store.errors import AmbiguousWriteError
+from parts_store.errors import AmbiguousWriteError, StorageError
 from parts_store.options import Concurrency
 
 LANES: tuple[Kind, ...] = ("blind", "compared", "created", "shard", "inner")
@@ -162,7 +161,7 @@ def test_a_link_too_slow_for_the_time_out_says_so_and_leaves_nothing_half_writte
         options = Plan.options_of(proxy.server, client_options={"timeout": timeout})
         PartsStore(S3Store(bucket.name, **options)).set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(new))
 
-    with pytest.raises((BaseError, AmbiguousWriteError)) as raised:
+    with pytest.raises((StorageError, AmbiguousWriteError)) as raised:
         write("500ms")
     assert "client_options={'timeout':" in "".join(traceback.format_exception(raised.value))
     # What was cut off in the middle is not there, and what is there is whole.

@@ -19,7 +19,6 @@ import zarr
 from distributed import Client, LocalCluster
 from minio.commonconfig import CopySource
 from numpy.typing import NDArray
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 from zarr.codecs import BytesCodec, Crc32cCodec
 
@@ -29,7 +28,7 @@ from integration.proxy import CountingProxy
 from integration.server import Server
 from integration.writers import Death, abandon, buffer, chunk_of
 from parts_store import SHARD_INDEX, Part, PartsStore
-from parts_store.errors import IncompleteChunkError, PartSizeError
+from parts_store.errors import IncompleteChunkError, PartSizeError, StorageError
 from parts_store.options import Concurrency
 from parts_store.plan.findings import Finding, Problem
 from parts_store.stats import Report
@@ -588,7 +587,7 @@ def test_who_may_only_read_reads_what_was_committed_after_its_writer_died(
         np.testing.assert_array_equal(known[:8, :8], expected[:8, :8])
         # They see what is wrong, as everybody does, and change nothing.
         assert theirs.verify() == store.verify()
-        with pytest.raises(BaseError):
+        with pytest.raises(StorageError):
             PartsStore(bucket.store(user=reader)).repair(min_age=0)
         assert bucket.list_keys() == objects
 

@@ -16,6 +16,7 @@ import zarr
 from zarr.storage import StorePath
 
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError, describe
+from parts_store.redaction import hide_secrets
 from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
@@ -307,7 +308,7 @@ def _gather(
             forks[number] = future.result()
         except Exception as error:
             # Whatever it is, it is told with the others.
-            problem = f"{type(error).__name__}: {error}".strip()
+            problem = f"{type(error).__name__}: {hide_secrets(str(error))}".strip()
             failed[number] = (f"{tasks[number].path or '/'}{tasks[number].name}", problem)
         future.release()
         update(len(forks) + len(failed), len(futures))

@@ -32,6 +32,7 @@ from parts_store.plan.document import is_array, parse
 from parts_store.plan.keys import DOCUMENT, join, side_folder_of, split
 from parts_store.plan.layout import require_writable
 from parts_store.plan.steps import List, Listed, Steps, remove
+from parts_store.redaction import hide_secrets
 from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
@@ -254,7 +255,7 @@ class _Job:
                 if self.destination.session is None:
                     self.destination.carry_out(self._remove())
             except Exception as second:
-                error.add_note(f"what was copied so far could not be removed again: {second}")
+                error.add_note(f"what was copied so far could not be removed again: {hide_secrets(str(second))}")
             raise
 
     async def _run(self) -> None:

@@ -5,6 +5,7 @@
     ├── UnknownTransformerError (a ValueError)  the array is stored in a way that we do not know
     ├── StoreConfigError (a ValueError)         the store cannot be opened like that
     │   └── ServerFeatureError                  the server lacks what writing needs: it says what to do instead
+    ├── StorageError                            the object store refused a request, or did not answer: it says why
     ├── SessionError                            an Icechunk session cannot do that, or failed: its message says why
     │   └── ReadOnlySessionError (a ValueError) the session is read only, or was committed: open a new one
     ├── AdoptionError                           a file cannot be adopted, or not all of it: it says what, and why
@@ -28,11 +29,21 @@
     └── HeaderError (a ValueError)              the file format has no header for such a chunk
 
 None of them is a `FileNotFoundError` or a `KeyError`: zarr would take those for absence, and turn damage into fill
-values. All of them survive pickling, because their fields are their `args`.
+values. All of them survive pickling, because their fields are their `args`. None of them shows a password or a
+signature that is in a URL.
+
+Everything that the package raises is one of these, with four exceptions, which zarr expects of a store:
+`FileNotFoundError` from `getsize` of a key that is not there; a `BaseExceptionGroup` with a `FileNotFoundError` from
+`get_ranges` of such a key; `ValueError` from a write to a store that is read only; `TypeError` and `ValueError` for
+arguments of a wrong type. Beside these, `pickle.PicklingError` says that a store cannot be pickled, and `ImportError`
+that an extra is not installed. What zarr itself raises (`ContainsArrayError`, `NodeNotFoundError` ...) stays as it is.
 """
 
-import reprlib
-from typing import override
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn, override
+
+from parts_store.redaction import SHOWN, hide_in_text, hide_secrets
 
 __all__ = [
     "AdoptionError",
@@ -56,6 +67,7 @@ __all__ = [
     "ReservedKeyError",
     "ServerFeatureError",
     "SessionError",
+    "StorageError",
     "StoreConfigError",
     "UnboundPaddingError",
     "UnknownTransformerError",
@@ -65,29 +77,58 @@ __all__ = [
 _MAX_SHOWN = 10
 
 
-class _Shortener(reprlib.Repr):
-    """A `reprlib.Repr` that raises `ValueError` for an integer with too many digits, on every version of Python."""
-
-    @override
-    def repr_int(self, x: int, level: int) -> str:
-        # Python 3.14 returns a text with a memory address here, where earlier versions raise.
-        repr(x)
-        return super().repr_int(x, level)
-
-
-_FOUND = _Shortener(maxstring=80, maxother=80)
-
-
 def describe(value: object) -> str:
     """The value as an error message shows it: its `repr`, cut where it is long."""
     try:
-        return _FOUND.repr(value)
+        return SHOWN.repr(value)
     except Exception:
         return f"a value of type {type(value).__name__}"
 
 
 class PartsStoreError(Exception):
     """The root of everything that parts_store raises on purpose."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Let no error of this class keep a URL with a password or a signature."""
+        super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls):
+            cls.__init__ = _without_secrets(cls.__init__)  # type: ignore[method-assign]
+
+
+def _without_secrets(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def hiding(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *map(_hide, args), **{name: _hide(value) for name, value in kwargs.items()})
+
+    return hiding
+
+
+def _hide(value: Any) -> Any:
+    match value:
+        case str():
+            return hide_in_text(value)
+        case tuple():
+            return tuple(map(_hide, value))
+        case _:
+            return value
+
+
+def raise_translated(error: PartsStoreError, original: BaseException | None = None) -> NoReturn:
+    """Raise our own error in place of another library's, which may hold secrets and is therefore not kept.
+
+    What caused the other library's error is shown by a copy of it, without secrets.
+    """
+    try:
+        raise error from None if original is None else without_secrets(original)
+    finally:
+        # Otherwise the original would still be reachable.
+        error.__context__ = None
+
+
+def without_secrets(error: BaseException) -> Exception:
+    """Return a copy of another library's error, with its traceback, without secrets and without its own causes."""
+    text = hide_secrets(str(error).partition("\n\nDebug source")[0])
+    return Exception(f"{type(error).__name__}: {text}").with_traceback(error.__traceback__)
 
 
 class PartsConfigError(PartsStoreError, ValueError):
@@ -142,6 +183,24 @@ class ServerFeatureError(StoreConfigError):
     @override
     def __str__(self) -> str:
         return f"server {self.server} cannot support {self.needed_for}: {self.lacks}; {self.advice}"
+
+
+class StorageError(PartsStoreError):
+    """An object store refused a request, failed to carry it out, or did not answer.
+
+    `operation` is the kind of request ("get", "put" ...) and `code` the store's own error code ("NoSuchBucket",
+    "InvalidAccessKeyId"), the status of the response ("503") if it had none, "Timeout" or "Connect" if there was no
+    response, or None. It is never raised for an object that is not there.
+    """
+
+    def __init__(self, key: str, operation: str, code: str | None, message: str) -> None:
+        super().__init__(key, operation, code, message)
+        self.key, self.operation, self.code, self.message = key, operation, code, message
+
+    @override
+    def __str__(self) -> str:
+        code = "" if self.code is None else f"{self.code}: "
+        return f"object store, {self.operation} {self.key!r}: {code}{self.message}"
 
 
 class SessionError(PartsStoreError):

@@ -11,7 +11,7 @@ from zarr.api import asynchronous
 from zarr.core.sync import sync
 from zarr.errors import NodeNotFoundError
 
-from parts_store.errors import PartsStoreError, SessionError
+from parts_store.errors import PartsStoreError, SessionError, StorageError
 from parts_store.plan.copies import is_metadata
 from parts_store.plan.findings import survey
 from parts_store.plan.keys import DOCUMENT, is_protocol_key, join
@@ -126,7 +126,7 @@ class _Walk:
         """Return the node at a path, None if there is none."""
         try:
             opened = await self._open_format(path, 3) or await self._open_format(path, 2)
-        except SessionError:
+        except (SessionError, StorageError):
             raise
         except Exception as error:
             # A document that is not JSON, or does not say what zarr or the specification ask for. zarr raises all kinds

@@ -42,6 +42,11 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.fullmatch(name) is not None
 
 
+def is_url(text: str) -> bool:
+    """Whether text begins as a URL does."""
+    return _SCHEME.match(text) is not None
+
+
 def hide_name(name: str) -> str:
     """Return the name of an option, unless it may be a secret that was given in place of one."""
     return name if _PLAIN_NAME.fullmatch(name) else HIDDEN
@@ -158,6 +163,12 @@ class Shown(reprlib.Repr):
     @override
     def repr_str(self, x: str, level: int) -> str:
         return super().repr_str(hide_in_url(x), level)
+
+    @override
+    def repr_int(self, x: int, level: int) -> str:
+        # Raise `ValueError` for too many digits; Python 3.14 would return a text with a memory address.
+        repr(x)
+        return super().repr_int(x, level)
 
     @override
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:

@@ -10,9 +10,10 @@ import icechunk
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.backends.objects import local_path, open_url
-from parts_store.errors import SessionError, StoreConfigError, describe
+from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
 from parts_store.options import Concurrency
 from parts_store.plan.steps import Found, Get, Steps
+from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.store import PartsStore
 
 # The largest chunk that Icechunk keeps in a manifest, where it is compressed: indexes of shards are that small.
@@ -60,7 +61,7 @@ def open_repository(
     >>> repository.list_branches()
     {'main'}
     """
-    with _translated(str(url)):
+    with _translated(str(url), options):
         storage = _storage(str(url), options)
         # Not by Icechunk, which asks for half a minute where no server answers.
         is_there = is_repository(url, **options)
@@ -92,9 +93,9 @@ def is_repository(url: str | Path, **options: Any) -> bool:
     store = PartsStore.from_url(url, read_only=True, **options)
     try:
         return store.carry_out(_has_any(_SIGNS))
-    except Exception as error:
+    except StorageError as error:
         # A caller that may not list a bucket cannot learn that an object is not there.
-        if "AccessDenied" not in str(error):
+        if error.code != "AccessDenied":
             raise
         return False
 
@@ -158,7 +159,7 @@ def open_store(
     if not chosen and not is_repository(url, **options):
         return PartsStore.from_url(url, read_only=True, **options)
     repository = open_repository(url, virtual=virtual, create=False, **options)
-    with _translated(str(url)):
+    with _translated(str(url), options):
         _require_version(repository, chosen or {"branch": "main"})
         if reads_chunks:
             _require_authorized(repository)
@@ -176,7 +177,7 @@ def open_branch(
     The arguments are those of `open_repository`.
     """
     repository = open_repository(url, virtual=virtual, create=create, **options)
-    with _translated(str(url)):
+    with _translated(str(url), options):
         _require_version(repository, {"branch": branch})
         return PartsStore.from_session(repository.writable_session(branch))
 
@@ -249,11 +250,12 @@ def _require_authorized(repository: icechunk.Repository) -> None:
 
 
 @contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translated(url: str, options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except icechunk.IcechunkError as error:
-        raise SessionError(url, str(error).strip().partition("\n")[0]) from error
+        known = [*secrets_in(options), *secrets_of_url(url)]
+        raise_translated(SessionError(url, hide_secrets(str(error).strip().partition("\n")[0], known)))
 
 
 def _scheme(url: str) -> str:

@@ -22,7 +22,7 @@ from parts_store.backends.sessions import SessionBackend
 from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation
 from parts_store.catalog import Entry as Known
-from parts_store.errors import ReservedKeyError, StoreConfigError, describe
+from parts_store.errors import ReservedKeyError, StoreConfigError, describe, without_secrets
 from parts_store.executor import run, run_sync
 from parts_store.explain import DryBackend
 from parts_store.forks import require_own_process
@@ -428,7 +428,8 @@ class PartsStore(Store):
             store = pickle.dumps(self.store)
         except Exception as error:
             why = "fork the session" if self._is_in_session else "its objects are in this process alone"
-            raise pickle.PicklingError(f"a PartsStore on {self._backend} cannot be pickled: {why}") from error
+            problem = f"a PartsStore on {self._backend} cannot be pickled: {why}"
+            raise pickle.PicklingError(problem) from without_secrets(error)
         operations = self._operations
         arguments = {
             "read_only": self.read_only,

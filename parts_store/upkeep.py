@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from parts_store.errors import ConcurrentWriteError, PartsStoreError, SessionError, StoreConfigError, describe
+from parts_store.errors import (
+    ConcurrentWriteError,
+    PartsStoreError,
+    SessionError,
+    StorageError,
+    StoreConfigError,
+    describe,
+)
 from parts_store.plan import document, upkeep
 from parts_store.plan.attempt import Knobs
 from parts_store.plan.document import ArrayRecord
@@ -310,6 +317,9 @@ class _Mender:
             if finding.problem is Problem.ORPHANS and self.now is not None and not self.rules.can_collect:
                 return _explained(finding, "somebody may write just now; min_age=0 says that nobody does")
             return self._mend_listed(listing, finding)
+        except StorageError:
+            # The others would fail as well.
+            raise
         except PartsStoreError as error:
             # Somebody is at work there: the rest can be put right nevertheless.
             return _explained(finding, str(error))

@@ -28,6 +28,7 @@ from parts_store.errors import (
     ReservedKeyError,
     ServerFeatureError,
     SessionError,
+    StorageError,
     StoreConfigError,
     UnboundPaddingError,
     UnknownTransformerError,
@@ -68,6 +69,11 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
         ReservedKeyError("a/c/0.index", "chunk 'a/c/0'"),
         "key 'a/c/0.index' belongs to chunk 'a/c/0', and cannot be written by itself",
     ),
+    (
+        StorageError("a/c/0", "get", "NoSuchBucket", "the bucket does not exist"),
+        "object store, get 'a/c/0': NoSuchBucket: the bucket does not exist",
+    ),
+    (StorageError("a/c/0", "put", None, "no reason"), "object store, put 'a/c/0': no reason"),
     (ChunkSizeError("a/c/0", "at least 4", 3), "chunk 'a/c/0': expected at least 4 bytes for its parts, found 3"),
     (LocalPathError("a/c/0", "/x/a is no folder"), "key 'a/c/0': /x/a is no folder"),
     (
@@ -120,6 +126,7 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
         "UnknownTransformerError": ["PartsStoreError", "ValueError"],
         "StoreConfigError": ["PartsStoreError", "ValueError"],
         "ServerFeatureError": ["StoreConfigError"],
+        "StorageError": ["PartsStoreError"],
         "SessionError": ["PartsStoreError"],
         "ReadOnlySessionError": ["SessionError", "ValueError"],
         "ManifestError": ["PartsStoreError", "ValueError"],

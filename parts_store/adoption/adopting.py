@@ -23,6 +23,7 @@ from parts_store.plan.document import dump, parse, with_parts
 from parts_store.plan.keys import DOCUMENT, NODES_FOLDER, Placing, join
 from parts_store.plan.references import Reference
 from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
+from parts_store.redaction import hide_in_url
 from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
@@ -91,7 +92,7 @@ def adopt(
     one = copies.require_one(description, file.location) if copy else None
     job.require_room(description, overwrite=overwrite)
     adopted, copied = job.write(description, one, progress)
-    return Adoption(file.location, tuple(adopted), tuple(description.skipped), copied)
+    return Adoption(hide_in_url(file.location), tuple(adopted), tuple(description.skipped), copied)
 
 
 def require_file(url: str | Path, **options: Any) -> None:

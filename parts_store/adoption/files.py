@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, Final, cast
 from parts_store.adoption import hdf5
 from parts_store.adoption.description import Description
 from parts_store.backends.files import StoredFile
-from parts_store.errors import AdoptionError, PartsStoreError
+from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
+from parts_store.redaction import hide_secrets
 
 # The clock that files get their time from lags behind.
 _LAG: Final = timedelta(milliseconds=50)
@@ -23,7 +24,7 @@ def opened(location: str, open_it: Callable[[], StoredFile]) -> StoredFile:
         raise
     # A server's refusal, a network's failure: each client has its own.
     except Exception as error:
-        raise _unreadable(location, error) from error
+        raise_translated(_unreadable(location, error), error)
 
 
 def describe_file(file: StoredFile) -> Description:
@@ -34,10 +35,10 @@ def describe_file(file: StoredFile) -> Description:
     # Whatever h5py says of a damaged file.
     except Exception as error:
         if reader.failure is None:
-            raise AdoptionError(file.location, (("the file", f"it is damaged: {error}"),)) from error
+            raise_translated(AdoptionError(file.location, (("the file", f"it is damaged: {_said(error)}"),)), error)
     # h5py takes a failed read for damage, of whatever it was reading then.
     if reader.failure is not None:
-        raise _unreadable(file.location, reader.failure) from reader.failure
+        raise_translated(_unreadable(file.location, reader.failure), reader.failure)
     if description is None:
         raise _unknown(file)
     return description
@@ -64,7 +65,11 @@ def _description(reader: "_Reader") -> Description | None:
 
 
 def _unreadable(location: str, error: Exception) -> AdoptionError:
-    return AdoptionError(location, (("the file", f"it cannot be read: {type(error).__name__}: {error}"),))
+    return AdoptionError(location, (("the file", f"it cannot be read: {type(error).__name__}: {_said(error)}"),))
+
+
+def _said(error: Exception) -> str:
+    return hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
 
 
 def wait_for_next_second(file: StoredFile) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import obstore
 from obstore.store import LocalStore, S3Store
 
-from parts_store.backends.objects import address_of, local_path, open_url, without_password
-from parts_store.errors import StoreConfigError, describe
+from parts_store.backends.failures import speaks_of_object, translated
+from parts_store.backends.objects import address_of, local_path, open_url, secrets_of
+from parts_store.errors import StoreConfigError, describe, raise_translated
+from parts_store.redaction import secrets_of_url
 
 # A file that is copied through us is read in pieces of this size.
 _BLOCK = 1 << 24
@@ -31,7 +33,15 @@ class StoredFile:
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `start <= i < stop` of it, as far as there are any."""
         last = min(stop, self.nbytes)
-        return bytes(obstore.get_range(self.store, self.key, start=start, end=last)) if start < last else b""
+        if start >= last:
+            return b""
+        with translated("get", _shown(self.key), lambda: secrets_of(self.store)):
+            return bytes(obstore.get_range(self.store, self.key, start=start, end=last))
+
+
+def _shown(key: str) -> str:
+    """The key of a file as a message shows it: behind the '?' of a URL there may be a signature."""
+    return key.partition("?")[0]
 
 
 def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
@@ -44,13 +54,18 @@ def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
             raise StoreConfigError("url", "a file", describe(text))
         folder, key, location = str(path.parent), path.name, path.as_uri()
     else:
-        folder, _, key = text.rpartition("/")
-        location = text
+        # What is behind a '?' may have a '/' in it.
+        address, mark, query = text.partition("?")
+        folder, _, name = address.rpartition("/")
+        key, location = f"{name}{mark}{query}", text
     store = open_url(folder, options, create=False)
-    try:
-        meta = obstore.head(store, key)
-    except FileNotFoundError as error:
-        raise StoreConfigError("url", "a file", describe(without_password(text))) from error
+    with translated("head", _shown(key), lambda: [*secrets_of(store), *secrets_of_url(text)]):
+        try:
+            meta = obstore.head(store, key)
+        except FileNotFoundError as error:
+            if not speaks_of_object(error):
+                raise
+            raise_translated(StoreConfigError("url", "a file", describe(text)))
     # A local disk's ETag is of the inode, and says nothing after a copy; the time is what Icechunk compares.
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
@@ -61,6 +76,11 @@ def copy_file(file: StoredFile, store: Any, key: str) -> int:
 
     On a local disk it is linked, if both are on the same. Returns how many bytes were copied.
     """
+    with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
+        return _copy_file(file, store, key)
+
+
+def _copy_file(file: StoredFile, store: Any, key: str) -> int:
     if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
         source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import BinaryIO, override
 
 from parts_store.backends import BackendRequest
+from parts_store.backends.failures import translating, translating_async
 from parts_store.backends.objects import ObjectBackend
 from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError
 from parts_store.plan.keys import PROTOCOL_FOLDER
@@ -76,6 +77,7 @@ class LocalBackend(ObjectBackend):
         object.__setattr__(self, "_root", os.fspath(self.store.prefix or "/"))
 
     @override
+    @translating_async
     async def perform(self, request: BackendRequest) -> Outcome:
         # What a lock protects is done at once: cancelled, it would go on by itself when the lock is somebody else's.
         match request:
@@ -92,6 +94,7 @@ class LocalBackend(ObjectBackend):
         return self._answered(request, outcome)
 
     @override
+    @translating
     def perform_sync(self, request: BackendRequest) -> Outcome:
         match request:
             case Move():
@@ -272,6 +275,7 @@ class LocalBackend(ObjectBackend):
     # --- locks ----------------------------------------------------------------------------------------------------
 
     @override
+    @translating
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         if lock.shared is None:
             return self._take(self._path(lock.key), lock.key, is_shared=False)

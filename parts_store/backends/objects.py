@@ -26,7 +26,17 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.backends import MAX_BULK_DELETE, BackendRequest, Capabilities
-from parts_store.errors import ServerFeatureError, StoreConfigError, describe
+from parts_store.backends.failures import (
+    failure,
+    is_foreign,
+    speaks_of_object,
+    translated,
+    translated_list,
+    translating,
+    translating_async,
+)
+from parts_store.backends.guards import require_options, require_store
+from parts_store.errors import ServerFeatureError, StoreConfigError, describe, raise_translated
 from parts_store.plan.ranges import Span, Wanted, resolve
 from parts_store.plan.rules import Means
 from parts_store.plan.steps import (
@@ -51,6 +61,7 @@ from parts_store.plan.steps import (
     Refused,
 )
 from parts_store.plan.tags import ATTRIBUTE, Tag
+from parts_store.redaction import hide_in_url, hide_name, hide_secrets, secrets_in, secrets_of_url
 
 __all__ = ["BaseError", "ObjectBackend", "address_of", "is_local", "open_url", "shown_address", "url_of"]
 
@@ -87,7 +98,13 @@ class ObjectBackend:
         if not isinstance(self.store, _STORES):
             # Its type alone: what was given instead may be an address with a password.
             raise StoreConfigError("store", "a store of obstore", f"an object of type {type(self.store).__name__}")
+        require_store(self.store)
         object.__setattr__(self, "capabilities", self._capabilities())
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secrets that the store was opened with, which no message may show."""
+        return secrets_of(self.store)
 
     @property
     def snapshot(self) -> None:
@@ -119,6 +136,7 @@ class ObjectBackend:
             is_listable=means is not Means.ETAGS,
         )
 
+    @translating_async
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
         try:
@@ -143,12 +161,13 @@ class ObjectBackend:
                     assert_never(never)
         except Exception as error:
             self._note_answer(request, error)
-            return _outcome(request, error)
+            return _outcome(request, error, self)
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         """Only a local disk has locks."""
         return _refuse(lock)
 
+    @translating
     def perform_sync(self, request: BackendRequest) -> Outcome:
         """Carry out a request without an event loop."""
         try:
@@ -173,7 +192,7 @@ class ObjectBackend:
                     assert_never(never)
         except Exception as error:
             self._note_answer(request, error)
-            return _outcome(request, error)
+            return _outcome(request, error, self)
 
     def _options_of(self, put: Put) -> dict[str, Any]:
         return _put_options(put, keeps_tags=self.capabilities.means is Means.TAGS)
@@ -193,7 +212,7 @@ class ObjectBackend:
             if error is not None and _is_not_implemented(error):
                 advice = "open the store with concurrency='exclusive' and the option conditional_put='disabled'"
                 lacks = "it does not implement them (501)"
-                raise ServerFeatureError(shown_address(self.store), lacks, "conditional PUTs", advice) from None
+                raise_translated(ServerFeatureError(shown_address(self.store), lacks, "conditional PUTs", advice))
             self._has_conditions.set()
 
     def _pin(self, if_match: str | None) -> dict[str, Any]:
@@ -232,7 +251,8 @@ class ObjectBackend:
         for batch in _batches(keys):
             try:
                 await obstore.delete_async(self.store, batch)
-            except _ABSENT:
+            except _ABSENT as error:
+                _require_object(error)
                 # Some stores stop at the first that is not there.
                 for each in batch:
                     with suppress(*_ABSENT):
@@ -242,14 +262,15 @@ class ObjectBackend:
         for batch in _batches(keys):
             try:
                 obstore.delete(self.store, batch)
-            except _ABSENT:
+            except _ABSENT as error:
+                _require_object(error)
                 for each in batch:
                     with suppress(*_ABSENT):
                         obstore.delete(self.store, each)
 
     async def list(self, folder: str) -> AsyncIterator[Entry]:
         """Every object below a folder."""
-        async for batch in self._pages(folder):
+        async for batch in translated_list(folder, aiter(self._pages(folder)), lambda: self.secrets):
             for each in batch:
                 yield _entry(each)
 
@@ -258,7 +279,8 @@ class ObjectBackend:
 
     async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
         """The folders and the keys directly in a folder."""
-        listed = await obstore.list_with_delimiter_async(self.store, prefix=prefix or None)
+        with translated("list", prefix, lambda: self.secrets):
+            listed = await obstore.list_with_delimiter_async(self.store, prefix=prefix or None)
         return listed["common_prefixes"], [each["path"] for each in listed["objects"]]
 
     def __repr__(self) -> str:
@@ -267,7 +289,19 @@ class ObjectBackend:
     def __str__(self) -> str:
         if isinstance(self.store, MemoryStore):
             return "memory"
-        return without_password(repr(self.store))
+        if isinstance(self.store, HTTPStore):
+            return f'HTTPStore("{hide_in_url(str(self.store.url))}")'
+        return hide_secrets(repr(self.store))
+
+
+def secrets_of(store: Any) -> list[str]:
+    """The secrets that a store of obstore was opened with."""
+    if isinstance(store, HTTPStore):
+        return [*secrets_of_url(str(store.url)), *secrets_in(store.client_options or {})]
+    if not isinstance(store, S3Store | GCSStore | AzureStore):
+        return []
+    options: dict[str, Any] = {"client_options": store.client_options or {}, **store.config}
+    return secrets_in(options)
 
 
 def is_local(store: object) -> bool:
@@ -312,34 +346,46 @@ def url_of(store: Any) -> str | None:
 
 def shown_address(store: Any) -> str:
     """Return where the objects of a store are, as errors show it: without secrets."""
-    url = without_password(url_of(store) or type(store).__name__)
+    url = hide_in_url(url_of(store) or type(store).__name__)
     endpoint = getattr(store, "config", {}).get("endpoint")
-    return f"{url!r}" if endpoint is None else f"{url!r} at {without_password(str(endpoint))}"
+    return f"{url!r}" if endpoint is None else f"{url!r} at {hide_in_url(str(endpoint))}"
 
 
 def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     """The obstore store at a URL, or in a folder of this machine; `create` makes the folder."""
     text = str(url)
     scheme = text.partition("://")[0] if "://" in text else ""
+    require_options(options)
     try:
-        if not scheme or scheme == "file":
-            folder = local_path(text) if scheme else Path(text).expanduser().absolute()
-            # Without clean-up, a folder whose last object is gone stays, and is listed.
-            return LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options})
-        if scheme == "memory":
-            return MemoryStore(**options)
-        return from_url(text, **_allowing_http(options))
+        return _open(text, scheme, options, create=create)
     except StoreConfigError:
         raise
     # Without the cause: obstore may repeat what it was given, and that may be a secret.
     except (UnknownConfigurationKeyError, TypeError):
-        names = ", ".join(sorted(options)) or "none"
-        raise StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names) from None
-    except (GenericError, ValueError):
-        shown = describe(without_password(text))
-        if scheme in _SCHEMES:
-            raise StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown) from None
-        raise StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown) from None
+        names = ", ".join(sorted(map(hide_name, options))) or "none"
+        wrong = StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names)
+    except BaseException as error:
+        if not is_foreign(error) and not isinstance(error, ValueError | ArithmeticError):
+            raise
+        shown = describe(text)
+        if not scheme or scheme == "file":
+            reason = failure("open", text, error).args[-1]
+            wrong = StoreConfigError("url", "a folder that can be opened", f"{shown} ({reason})")
+        elif scheme in _SCHEMES:
+            wrong = StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown)
+        else:
+            wrong = StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown)
+    raise wrong
+
+
+def _open(text: str, scheme: str, options: dict[str, Any], *, create: bool) -> Any:
+    if not scheme or scheme == "file":
+        folder = local_path(text) if scheme else Path(text).expanduser().absolute()
+        # Without clean-up, a folder whose last object is gone stays, and is listed.
+        return LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options})
+    if scheme == "memory":
+        return MemoryStore(**options)
+    return from_url(text, **_allowing_http(options))
 
 
 def local_path(url: str) -> Path:
@@ -355,11 +401,6 @@ def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:
     if not str(endpoint).startswith("http://"):
         return options
     return {**options, "client_options": {"allow_http": True, **(options.get("client_options") or {})}}
-
-
-def without_password(address: str) -> str:
-    """An address without what stands between `//` and `@`, or behind `?`: passwords and signatures."""
-    return re.sub(r"\?[^\s\"')]+", "?***", re.sub(r"//[^\s\"]*@", "//***@", address))
 
 
 def _options(wanted: Wanted) -> Any:
@@ -422,8 +463,9 @@ def _found(response: Any, data: Any) -> Found:
     return Found(data, span, meta["size"], etag, meta["version"], tag)
 
 
-def _outcome(request: BackendRequest, error: Exception) -> Outcome:
+def _outcome(request: BackendRequest, error: Exception, backend: ObjectBackend) -> Outcome:
     """What an error of obstore means, or the error itself where it means nothing that is expected."""
+    _require_object(error)
     match request:
         case Get() | Head() if isinstance(error, _ABSENT) or _is_below_file(error):
             return Missing()
@@ -439,9 +481,7 @@ def _outcome(request: BackendRequest, error: Exception) -> Outcome:
             pass
         # A time-out, or a connection that was closed: MinIO closes some that it refuses, before it has read the body.
         case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
-            return Lost(error)
-    if isinstance(error, BaseError) and (safe := without_password(str(error))) != str(error):
-        raise type(error)(safe) from None
+            return Lost(failure(type(request).__name__.lower(), _key_of(request), error, backend.secrets))
     raise error
 
 
@@ -469,6 +509,16 @@ def _is_out_of_range(error: BaseError) -> bool:
 def _is_below_file(error: Exception) -> bool:
     """Whether the key leads through a file of a local disk, as if it were a folder: nothing can be there."""
     return isinstance(error, GenericError) and _BELOW_FILE.search(str(error)) is not None
+
+
+def _require_object(error: Exception) -> None:
+    """Raise the error if it is not an object that is absent: a whole bucket, for one."""
+    if not speaks_of_object(error):
+        raise error
+
+
+def _key_of(request: Put | Delete) -> str:
+    return request.key if isinstance(request, Put) else request.keys[0]
 
 
 def _batches(keys: tuple[str, ...]) -> list[list[str]]:

@@ -27,8 +27,9 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from parts_store.backends import BackendRequest, Capabilities
+from parts_store.backends.failures import is_panic
 from parts_store.backends.writes import Writes
-from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError
+from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.plan import nodes
 from parts_store.plan.document import parse
 from parts_store.plan.keys import DOCUMENT, NodeKey, join, parse_node_key, split
@@ -55,6 +56,7 @@ from parts_store.plan.steps import (
     Refused,
 )
 from parts_store.plan.tags import Tag
+from parts_store.redaction import hide_secrets
 
 # A session does not say when a chunk was written.
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
@@ -277,10 +279,11 @@ class SessionBackend:
     # --- nodes of parts -------------------------------------------------------------------------------------------
 
     def _node_id(self, path: str) -> str | None:
-        try:
-            return self.session.get_node_id(f"/{path}")
-        except NodeNotFoundError:
-            return None
+        with _translated(path):
+            try:
+                return self.session.get_node_id(f"/{path}")
+            except NodeNotFoundError:
+                return None
 
     async def _is_stray(self, key: str) -> bool:
         """Whether the key is that of a node of parts, or below one, whose array is gone or another."""
@@ -396,9 +399,13 @@ def _translated(key: str) -> Iterator[None]:
     try:
         yield
     except ReadOnlyError as error:
-        raise ReadOnlySessionError(key, _message(error)) from error
+        raise_translated(ReadOnlySessionError(key, _message(error)), error)
     except IcechunkError as error:
-        raise SessionError(key, _message(error)) from error
+        raise_translated(SessionError(key, _message(error)), error)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise_translated(SessionError(key, f"Icechunk failed: {_message(error)}"), error)
 
 
 @contextmanager
@@ -411,6 +418,6 @@ def _absent_if_no_key() -> Iterator[None]:
             raise
 
 
-def _message(error: IcechunkError) -> str:
+def _message(error: BaseException) -> str:
     """What went wrong, without where in Icechunk."""
-    return str(error).strip().partition("\n")[0]
+    return hide_secrets(str(error).strip().partition("\n")[0])

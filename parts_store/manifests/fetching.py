@@ -4,7 +4,6 @@ The only module of the package's manifests that reads files.
 """
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from obspec_utils.registry import ObjectStoreRegistry
 
-from parts_store.errors import LocationError, StoreConfigError
+from parts_store.errors import LocationError, StoreConfigError, raise_translated
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange, Piece
 from parts_store.manifests.planning import FetchPlan
 from parts_store.options import require_count
+from parts_store.redaction import hide_in_url
 
 # A gap costs its bytes and a request its latency, which requests at once share: VirtualiZarr measured gaps of 1 MiB as
 # slower than none (its PR 1033); 32 KiB take less than a request does on any network.
@@ -57,12 +57,12 @@ def parse_registry(registry: Any) -> ObjectStoreRegistry[Any]:
     try:
         return ObjectStoreRegistry(dict(registry))
     except (TypeError, ValueError, AttributeError) as error:
-        raise StoreConfigError("registry", "stores by their URLs", "something else") from error
+        raise_translated(StoreConfigError("registry", "stores by their URLs", "something else"), error)
 
 
 def shown(location: str) -> str:
     """A location as a message shows it: without a password or a signature."""
-    return re.sub(r"(?<=\?).*", "***", re.sub(r"//[^/@]*@", "//***@", location))
+    return hide_in_url(location)
 
 
 def to_url(location: str) -> str:
@@ -155,7 +155,7 @@ async def _fetch_one(wanted: FileRange, store: Any, key: str) -> memoryview:
         raise
     except Exception as error:
         problem = f"bytes {start} to {stop} could not be read: {type(error).__name__}"
-        raise LocationError(shown(wanted.location), problem) from error
+        raise_translated(LocationError(shown(wanted.location), problem), error)
     # Stores cut a range that goes beyond the end of a file.
     if data.nbytes != stop - start:
         problem = f"expected {stop - start} bytes from {start}, found {data.nbytes}: the file ends before"

@@ -18,11 +18,12 @@ from zarr.codecs import BytesCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
-from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe
+from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe, raise_translated
 from parts_store.manifests.checksums import Checksums
 from parts_store.manifests.entries import Columns, FileRange, Piece, key_of, normalise, parse_manifest
 from parts_store.plan.document import complete, read_array
 from parts_store.plan.spec import ConcatParts, Part
+from parts_store.redaction import hide_secrets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +130,8 @@ def as_refusals(subject: str, expected: str) -> Iterator[None]:
         raise
     # They raise ValueError, TypeError, NotImplementedError and more for what cannot be done.
     except Exception as error:
-        said = str(error).strip().partition("\n")[0][:300]
-        raise ManifestError(subject, expected, f"{type(error).__name__}: {said}") from error
+        said = hide_secrets(str(error).strip().partition("\n")[0])[:300]
+        raise_translated(ManifestError(subject, expected, f"{type(error).__name__}: {said}"), error)
 
 
 # --- metadata -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from parts_store.errors import (
     PartSizeError,
     PartsStoreError,
     SessionError,
+    raise_translated,
 )
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.entries import Checksum, Columns, FileRange, Piece
@@ -36,6 +37,7 @@ from parts_store.plan.layout import plan_split
 from parts_store.plan.ranges import Span
 from parts_store.plan.spec import ConcatParts, Part
 from parts_store.plan.steps import Entry, Found, Get, List, Listed, Steps, content
+from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
 _PLAIN = ConcatParts([Part("")])
@@ -290,7 +292,7 @@ async def _session_chunks(
     except PartsStoreError:
         raise
     except IcechunkError as error:
-        raise SessionError(node, str(error).strip().partition("\n")[0]) from error
+        raise_translated(SessionError(node, hide_secrets(str(error).strip().partition("\n")[0])), error)
     return found
 
 

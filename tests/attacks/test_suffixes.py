@@ -48,13 +48,13 @@ def test_suffixes_that_file_systems_confuse_are_refused_at_opening(suffixes: lis
     document = json.loads(bytes(store.get("a/zarr.json").bytes()))
     document["storage_transformers"] = [{"name": "concat-parts", "configuration": {"parts": sized(suffixes)}}]
     store.put("a/zarr.json", json.dumps(document).encode())
-    with pytest.raises(PartsConfigError, match="array 'a'.*suffix"):
+    with pytest.raises(PartsConfigError, match=r"array 'a'.*suffix"):
         zarr.open_array(ps.PartsStore(store), path="a")
 
 
 def test_suffixes_with_a_number_sign_elsewhere_are_written_and_read(tmp_path: Path) -> None:
     for store in (LocalStore(tmp_path), MemoryStore()):
-        parts = ["", ps.Part("#", size=4), ps.Part(".#1x", size=2)]
+        parts: list[ps.Part | str] = ["", ps.Part("#", size=4), ps.Part(".#1x", size=2)]
         array = ps.create_array(
             ps.PartsStore(store), "a", shape=(64,), chunks=(16,), dtype="uint8", compressors=None, parts=parts
         )

@@ -1,0 +1,93 @@
+"""Options and stores of obstore, checked before obstore uses them.
+
+Where an option is wrong, obstore may panic: at once, or at the first request. What is checked here does not get there.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from parts_store.errors import StoreConfigError, describe
+from parts_store.redaction import hide_in_url, is_url
+
+# Options of the HTTP client: obstore panics if one of them is given beside `client_options`, and not in it.
+_OF_CLIENT: Final = (
+    *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),
+    *(
+        "http1_only",
+        "http2_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+    ),
+    *("http2_max_frame_size", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
+    *("proxy_excludes", "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent"),
+)
+_PREFIX: Final = re.compile("^(?:aws|google|azure)_", re.IGNORECASE)
+_ENDPOINTS: Final = ("endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "google_base_url")
+_ENDPOINTS_OF_S3: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+# Sent in headers, where other characters are not allowed.
+_IN_HEADERS: Final = ("access_key_id", "session_token", "token", "bearer_token")
+_HEADER: Final = re.compile(r"[\x20-\x7e]*")
+_IN_HOST_NAMES: Final = ("region", "default_region")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]*")
+# An address as obstore takes it: what else a URL may have makes it panic.
+_ADDRESS: Final = re.compile(
+    r"https?://(?:[^\s/?#\"<>\\^`{|}]*@)?(?:[^\s/?#@:\[\]\"<>\\^`{|}]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?(?:/[!-~]*)?",
+    re.ASCII,
+)
+_MAX_PORT: Final = 65535
+
+
+def require_options(options: Mapping[str, Any]) -> None:
+    """Raise if obstore would panic at one of these options of a store."""
+    for name, value in options.items():
+        plain = _PREFIX.sub("", name).lower()
+        if name == "config" and isinstance(value, Mapping):
+            require_options(value)
+        if plain in _OF_CLIENT:
+            raise StoreConfigError("options", f"client_options={{{plain!r}: ...}}", f"{name} as an option by itself")
+        if plain in _ENDPOINTS and isinstance(value, str):
+            require_endpoint(name, value)
+        if plain in _IN_HEADERS and isinstance(value, str) and not _HEADER.fullmatch(value):
+            raise StoreConfigError(name, "text of printable ASCII characters", "another, which is not shown")
+        if plain in _IN_HOST_NAMES and isinstance(value, str) and not _HOST_NAME.fullmatch(value):
+            raise StoreConfigError(name, "letters, digits, '-', '.' and '_'", describe(value))
+    _require_backoff(options.get("retry_config"))
+
+
+def require_endpoint(name: str, endpoint: str) -> None:
+    """Raise unless this is the address of a server, with the scheme that obstore needs."""
+    if _is_address(endpoint):
+        return
+    meant = f"http://{endpoint.rpartition('//')[2]}"
+    example = meant if _is_address(meant) and "@" not in meant else "http://127.0.0.1:9000"
+    shown = hide_in_url(endpoint) if is_url(endpoint) else hide_in_url(f"http://{endpoint}").removeprefix("http://")
+    raise StoreConfigError(name, f"http:// or https:// and a host, such as {example!r}", repr(shown))
+
+
+def _is_address(text: str) -> bool:
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and int(found[1] or 0) <= _MAX_PORT
+
+
+def _require_backoff(retries: object) -> None:
+    backoff = retries.get("backoff") if isinstance(retries, Mapping) else None
+    base = backoff.get("base", 2) if isinstance(backoff, Mapping) else 2
+    if isinstance(base, int | float) and not base >= 1:
+        raise StoreConfigError("retry_config", "a backoff with a base of at least 1", describe(base))
+
+
+def require_store(store: Any) -> None:
+    """Raise if obstore would panic at the first request of this store, which the caller may have opened."""
+    if not isinstance(store, S3Store | GCSStore | AzureStore):
+        return
+    options: dict[str, Any] = {str(name): value for name, value in store.config.items()}
+    require_options({**options, "retry_config": store.retry_config})
+    if isinstance(store, S3Store) and not any(name in options for name in _ENDPOINTS):
+        for name in _ENDPOINTS_OF_S3:
+            if name in os.environ:
+                require_endpoint(name, os.environ[name])
