@@ -15,6 +15,8 @@ from parts_store.errors import PartsStoreError, StorageError, StoreConfigError, 
 from parts_store.plan.steps import Delete, List, Lock, Move
 from parts_store.redaction import hide_secrets
 
+# A proxy that never answers: port 0 cannot be connected to. See `guards`.
+NO_PROXY_THERE: Final = "127.0.0.1:0"
 _MAX_MESSAGE: Final = 300
 # In the debug dump of obstore, which is looked at and never shown.
 _CODE: Final = re.compile(r"<Code>\s*([\w.-]+)\s*</Code>|\(code: ([\w.-]+)\)")
@@ -91,6 +93,9 @@ def _code(text: str) -> str | None:
 
 def _told(text: str) -> tuple[str | None, str]:
     """The code of an error of obstore's, and what it says, in one line, without the dump behind it."""
+    if NO_PROXY_THERE in text:
+        problem = "the server redirects to another host, which is not followed; open the store there, or allow the host"
+        return "Redirect", f"{problem}: client_options={{'proxy_excludes': 'HOST'}}"
     said, _, dump = text.partition("\n\nDebug source")
     code, status = _code(said), _STATUS.search(said)
     message = _MESSAGE.search(said)

@@ -1,15 +1,18 @@
-"""Options and stores of obstore, checked before obstore uses them.
+"""Options and stores of obstore, checked before obstore uses them; and redirects to other hosts, made to fail.
 
 Where an option is wrong, obstore may panic: at once, or at the first request. What is checked here does not get there.
 """
 
 import os
 import re
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
+from parts_store.backends.failures import NO_PROXY_THERE
 from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import hide_in_url, is_url
 
@@ -91,3 +94,43 @@ def require_store(store: Any) -> None:
         for name in _ENDPOINTS_OF_S3:
             if name in os.environ:
                 require_endpoint(name, os.environ[name])
+
+
+# --- redirects --------------------------------------------------------------------------------------------------------
+
+
+def client_options_for(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a store on S3, with redirects to other hosts made to fail where that harms nothing else.
+
+    Only with an endpoint and keys of the caller's own: otherwise obstore may have to ask other hosts for credentials.
+    """
+    plain = {_PREFIX.sub("", name).lower(): value for name, value in options.items()}
+    endpoint = next((plain[name] for name in _ENDPOINTS if isinstance(plain.get(name), str)), None)
+    if endpoint is None or not ("access_key_id" in plain or plain.get("skip_signature")):
+        return dict(options)
+    client = options.get("client_options")
+    return {**options, "client_options": _staying_at(endpoint, client if isinstance(client, Mapping) else {})}
+
+
+def without_redirects(store: Any) -> Any:
+    """Return the same store over HTTP, with redirects to other hosts made to fail; any other store as it is."""
+    if not isinstance(store, HTTPStore):
+        return store
+    given: Mapping[str, Any] = store.client_options or {}
+    client: Any = _staying_at(str(store.url), given)
+    return (
+        store if client == given else HTTPStore(str(store.url), client_options=client, retry_config=store.retry_config)
+    )
+
+
+def _staying_at(url: str, client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for obstore's client, which always follows redirects, so that it reaches this host alone.
+
+    Other hosts are to be reached through a proxy that is not there; those in `proxy_excludes` are reached nevertheless.
+    If a proxy is set already, the proxy has to decide which hosts may be reached.
+    """
+    host = urllib.parse.urlsplit(url).hostname
+    if host is None or "proxy_url" in client or urllib.request.getproxies():
+        return dict(client)
+    allowed = ",".join(filter(None, [host, str(client.get("proxy_excludes") or "")]))
+    return {**client, "proxy_url": f"http://{NO_PROXY_THERE}", "proxy_excludes": allowed}

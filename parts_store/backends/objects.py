@@ -35,7 +35,7 @@ from parts_store.backends.failures import (
     translating,
     translating_async,
 )
-from parts_store.backends.guards import require_options, require_store
+from parts_store.backends.guards import client_options_for, require_options, require_store, without_redirects
 from parts_store.errors import ServerFeatureError, StoreConfigError, describe, raise_translated
 from parts_store.plan.ranges import Span, Wanted, resolve
 from parts_store.plan.rules import Means
@@ -99,6 +99,7 @@ class ObjectBackend:
             # Its type alone: what was given instead may be an address with a password.
             raise StoreConfigError("store", "a store of obstore", f"an object of type {type(self.store).__name__}")
         require_store(self.store)
+        object.__setattr__(self, "store", without_redirects(self.store))
         object.__setattr__(self, "capabilities", self._capabilities())
 
     @property
@@ -385,7 +386,8 @@ def _open(text: str, scheme: str, options: dict[str, Any], *, create: bool) -> A
         return LocalStore(folder, **{"mkdir": create, "automatic_cleanup": True, **options})
     if scheme == "memory":
         return MemoryStore(**options)
-    return from_url(text, **_allowing_http(options))
+    allowed = _allowing_http(options)
+    return without_redirects(from_url(text, **(client_options_for(allowed) if scheme in ("s3", "s3a") else allowed)))
 
 
 def local_path(url: str) -> Path:

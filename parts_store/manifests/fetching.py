@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from obspec_utils.registry import ObjectStoreRegistry
 
+from parts_store.backends.failures import failure, is_foreign
+from parts_store.backends.guards import without_redirects
 from parts_store.errors import LocationError, StoreConfigError, raise_translated
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange, Piece
@@ -55,7 +57,7 @@ def parse_registry(registry: Any) -> ObjectStoreRegistry[Any]:
         found = f"an object of type {type(registry).__name__}"
         raise StoreConfigError("registry", "an ObjectStoreRegistry, or stores by their URLs", found)
     try:
-        return ObjectStoreRegistry(dict(registry))
+        return ObjectStoreRegistry({url: without_redirects(store) for url, store in registry.items()})
     except (TypeError, ValueError, AttributeError) as error:
         raise_translated(StoreConfigError("registry", "stores by their URLs", "something else"), error)
 
@@ -154,7 +156,8 @@ async def _fetch_one(wanted: FileRange, store: Any, key: str) -> memoryview:
     except LocationError:
         raise
     except Exception as error:
-        problem = f"bytes {start} to {stop} could not be read: {type(error).__name__}"
+        said = f": {failure('get', key, error).args[-1]}" if is_foreign(error) else ""
+        problem = f"bytes {start} to {stop} could not be read: {type(error).__name__}{said}"
         raise_translated(LocationError(shown(wanted.location), problem), error)
     # Stores cut a range that goes beyond the end of a file.
     if data.nbytes != stop - start:

@@ -1,0 +1,196 @@
+"""A redirect to another host is not followed: neither keys, nor what is behind a firewall, may get there."""
+
+import contextlib
+import http.server
+import pickle
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import HTTPStore
+from virtualizarr.manifests import ChunkManifest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+
+import parts_store as ps
+from parts_store.errors import LocationError, StorageError
+from parts_store.manifests import PartsArray
+
+DATA: Final = b'{"zarr_format": 3, "node_type": "group"}'
+HASTY: Final[dict[str, Any]] = {"retry_config": {"max_retries": 0}}
+KEYS: Final[dict[str, Any]] = {
+    "access_key_id": "AKID",
+    "secret_access_key": "s" * 20,
+    "session_token": "t" * 20,
+    "region": "x",
+}
+CODES: Final = [301, 302, 303, 307, 308]
+
+
+class _Server6(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+class Host:
+    """A web server at an address of this machine, which has one document, or redirects to somewhere else."""
+
+    def __init__(self, address: str) -> None:
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.answer: Callable[[str], tuple[int, str] | None] = lambda _: None
+        host = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                host.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                code, location = host.answer(self.path) or (200, "")
+                body = DATA if code == 200 else b""
+                self.send_response(code)
+                if location:
+                    self.send_header("Location", location)
+                self.send_header("ETag", '"x"')
+                self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - these names are http.server's
+
+        kind = _Server6 if ":" in address else http.server.ThreadingHTTPServer
+        self.http = kind((address, 0), Handler)
+        self.name = f"{address}:{self.http.server_port}"
+
+
+def running(address: str) -> contextlib.AbstractContextManager[Host]:
+    """A server at this address while the context lasts; raises at once if there is no such address."""
+    return _serving(Host(address))
+
+
+@contextlib.contextmanager
+def _serving(host: Host) -> Iterator[Host]:
+    thread = threading.Thread(target=host.http.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield host
+    finally:
+        host.http.shutdown()
+        thread.join()
+        host.http.server_close()
+
+
+@pytest.fixture
+def here() -> Iterator[Host]:
+    with running("127.0.0.1") as host:
+        yield host
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Host]:
+    # All of 127.0.0.0/8 is this machine.
+    with running("127.0.0.2") as host:
+        yield host
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stores(host: Host, **client_options: Any) -> dict[str, ps.PartsStore]:
+    """Every way to open a store there."""
+    client: Any = {"allow_http": True, **client_options}
+    url = f"http://{host.name}/folder"
+    return {
+        "URL": ps.PartsStore.from_url(url, client_options=client, **HASTY),
+        "URL with a password": ps.PartsStore.from_url(
+            f"http://u:pw@{host.name}/folder", client_options=client, **HASTY
+        ),
+        "HTTPStore": ps.PartsStore(HTTPStore(url, client_options=client, **HASTY)),
+        "S3": ps.PartsStore.from_url(
+            "s3://bucket", endpoint=f"http://{host.name}", **KEYS, client_options=client_options, **HASTY
+        ),
+    }
+
+
+def read(store: ps.PartsStore) -> list[Callable[[], Any]]:
+    """Read a document, without and with an event loop."""
+    return [lambda: store.get_sync("zarr.json"), lambda: sync(store.get("zarr.json", default_buffer_prototype()))]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host, code: int) -> None:
+    here.answer = lambda _: (code, f"http://{elsewhere.name}/secret?sig=abcdef")
+    for store in stores(here).values():
+        for get in read(store):
+            with pytest.raises(StorageError, match="redirects to another host") as caught:
+                get()
+            assert caught.value.code == "Redirect"
+            assert "abcdef" not in str(caught.value)
+    assert elsewhere.seen == []
+    assert here.seen
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:
+    here.answer = lambda path: None if path == "/moved" else (code, f"http://{here.name}/moved")
+    for store in stores(here).values():
+        for get in read(store):
+            assert get().to_bytes() == DATA
+
+
+def test_a_host_that_is_allowed_is_reached(here: Host, elsewhere: Host) -> None:
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    for store in stores(here, proxy_excludes="127.0.0.2").values():
+        for get in read(store):
+            assert get().to_bytes() == DATA
+    # What was meant for the first host alone stays there.
+    assert all("authorization" not in headers for _, headers in elsewhere.seen)
+
+
+def test_a_reference_is_not_followed_to_another_host(here: Host, elsewhere: Host) -> None:
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    metadata: Any = zarr.create_array({}, shape=(4,), chunks=(4,), dtype="uint8", compressors=None).metadata
+    entries: Any = {"0": {"path": f"http://{here.name}/file", "offset": 0, "length": 4}}
+    client: Any = {"allow_http": True}
+    registry = {f"http://{here.name}": HTTPStore(f"http://{here.name}", client_options=client, **HASTY)}
+    with pytest.raises(LocationError, match="redirects to another host"):
+        np.asarray(PartsArray(metadata, [ChunkManifest(entries)]).with_registry(registry))
+    assert here.seen
+    assert elsewhere.seen == []
+
+
+def test_a_pickled_store_does_not_follow_either(here: Host, elsewhere: Host) -> None:
+
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    for store in stores(here).values():
+        with pytest.raises(StorageError, match="redirects"):
+            pickle.loads(pickle.dumps(store)).get_sync("zarr.json")
+    assert elsewhere.seen == []
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "LOCALHOST", "[::1]"])
+def test_a_host_is_reached_by_any_of_its_names(address: str) -> None:
+    try:
+        host = running("::1" if address == "[::1]" else "127.0.0.1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with host as server:
+        url = f"http://{address}:{server.http.server_port}/x"
+        store = ps.PartsStore.from_url(url, client_options={"allow_http": True}, **HASTY)
+        assert store.get_sync("zarr.json").to_bytes() == DATA  # type: ignore[union-attr]
+
+
+def test_a_proxy_of_the_callers_is_left_alone(here: Host) -> None:
+    # All requests go to it, and it decides.
+    client = {"allow_http": True, "proxy_url": f"http://{here.name}"}
+    store = ps.PartsStore.from_url("http://data.invalid/folder", client_options=client, **HASTY)
+    assert store.get_sync("zarr.json").to_bytes() == DATA  # type: ignore[union-attr]
+    assert here.seen[0][0] == "http://data.invalid/folder/zarr.json"
