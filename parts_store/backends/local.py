@@ -88,7 +88,7 @@ class LocalBackend(ObjectBackend):
             case Put(tag=Tag()) | Delete() | List(through_links=False):
                 return await asyncio.to_thread(self.perform_sync, request)
         try:
-            outcome = await super(LocalBackend, self).perform(request)
+            outcome = await self._perform(request)
         except Exception as error:
             return self._put_again(request, error)
         return self._answered(request, outcome)
@@ -108,7 +108,7 @@ class LocalBackend(ObjectBackend):
             case List(folder, through_links=False):
                 return Listed(tuple(self._walk(folder)))
         try:
-            outcome = super(LocalBackend, self).perform_sync(request)
+            outcome = self._perform_sync(request)
         except Exception as error:
             return self._put_again(request, error)
         return self._answered(request, outcome)

@@ -140,6 +140,10 @@ class ObjectBackend:
     @translating_async
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
+        return await self._perform(request)
+
+    async def _perform(self, request: BackendRequest) -> Outcome:
+        """Carry out a request, and raise errors of obstore as they are."""
         try:
             match request:
                 case Get(key, wanted, _, if_match):
@@ -171,6 +175,10 @@ class ObjectBackend:
     @translating
     def perform_sync(self, request: BackendRequest) -> Outcome:
         """Carry out a request without an event loop."""
+        return self._perform_sync(request)
+
+    def _perform_sync(self, request: BackendRequest) -> Outcome:
+        """Carry out a request without an event loop, and raise errors of obstore as they are."""
         try:
             match request:
                 case Get(key, wanted, _, if_match):

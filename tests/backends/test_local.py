@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import zarr
+from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.buffer import cpu
 
@@ -353,3 +355,18 @@ def test_a_write_that_is_cancelled_leaves_the_old_chunk_or_the_new_one_whatever_
     for turn in range(8):
         asyncio.run(cancelled(2 * turn + 2, turn * 0.002))
         np.testing.assert_array_equal(array[...], 2 * turn + 3)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_file_whose_folder_is_removed_while_obstore_writes_is_written_again(
+    backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, *, synchronous: bool
+) -> None:
+    key = "/".join(["a" * 100] * 4)
+
+    def fail(*_: object, **__: object) -> Any:
+        raise GenericError(f"Unable to open file {folder / key}#1: No such file or directory (os error 2)")
+
+    monkeypatch.setattr(obstore, "put", fail)
+    monkeypatch.setattr(obstore, "put_async", fail)
+    assert perform(backend, put(key, b"whole"), synchronous=synchronous) == Done()
+    assert (folder / key).read_bytes() == b"whole"
