@@ -1,6 +1,7 @@
 """The commands together: their names, their help, and how they are run."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,9 +19,12 @@ from parts_store.cli.explain import explain
 from parts_store.cli.inspect import inspect
 from parts_store.cli.repair import repair
 from parts_store.cli.verify import verify
+from parts_store.redaction import HIDDEN
 
 COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, demo)
 PROGRAM = "parts-store"
+# An argument that is no secret, but perhaps a command that was mistyped.
+_WORD = re.compile("[a-z-]{1,20}")
 # The first character keeps the lines as they are.
 _EPILOG = "\b\n" + "\n".join(["Exit codes:", *(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())])
 
@@ -55,11 +59,22 @@ def _run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         path = PROGRAM if context is None else context.command_path
-        print_error(f"{error.format_message().rstrip('.')} (see {path} --help)", program=path)
+        message = _without_arguments(error.format_message().rstrip("."), arguments)
+        print_error(f"{message} (see {path} --help)", program=path)
         return WRONG
     except typer.Abort:
         return INTERRUPTED
     return result if isinstance(result, int) else OK
+
+
+def _without_arguments(message: str, arguments: Sequence[str]) -> str:
+    """Return what typer says of wrong arguments, without those that may be secrets: it repeats what it cannot use."""
+    values = [text.partition("=")[2] if text.startswith("-") else text for text in arguments]
+    spellings = {spelling for value in values for spelling in (value, repr(value)[1:-1])}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        if spelling and not _WORD.fullmatch(spelling):
+            message = message.replace(spelling, HIDDEN)
+    return message
 
 
 def _app() -> typer.Typer:

@@ -167,6 +167,8 @@ def check_a_secret_in_a_url_is_never_told(session: Any, url: str, secret: str) -
         lambda: read(ps.PartsStore.from_url(folder, **options)),
         lambda: ps.PartsStore.from_url(folder, read_only=True, **options).verify(),
         lambda: ps.adopt(text, into=session, **options),
+        lambda: ps.open_repository(text, create=False, **options),
+        lambda: ps.open_repository("repository", virtual=[folder], create=False, **options),
         lambda: ps.copy(ps.PartsStore.from_url(text, **options), ps.PartsStore(MemoryStore())),
     )
 
@@ -192,7 +194,10 @@ def check_a_secret_in_a_url_is_never_printed(tmp_path: Path, url: str, secret: s
     hasty += [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     require_hidden(
         lambda: main(["verify", text, *hasty]),
+        lambda: main(["verify", text, "--debug", *hasty]),
         lambda: main(["inspect", text, "--json", *hasty]),
+        lambda: main(["copy", text, out, *hasty]),
+        lambda: main(["check", text, *hasty]),
         lambda: main(["explain", text, "a", "...", *hasty]),
         lambda: main(["repair", text, *hasty]),
         lambda: main(["adopt", text, out, *hasty]),
