@@ -229,7 +229,10 @@ class Catalog:
         members = (documents.parse(metadata) or {}).get("metadata")
         for key in members if isinstance(members, dict) else ():
             if split(key)[1] == ".zarray":
-                self.learn_plain(join(path, split(key)[0]))
+                member = join(path, split(key)[0])
+                self.learn_plain(member)
+                # The metadata may be out of date. An array of Zarr v3 in its place is found when a chunk is absent.
+                self._hearsay.add(member)
 
     def expect(self, path: str, stored: bytes) -> None:
         """Know the array at a path, of Zarr v3 or v2, by a document that may not be there yet: chunks come first."""
@@ -263,10 +266,13 @@ class Catalog:
             self._served_nothing.discard(path)
 
     def _refresh(self) -> None:
-        """Forget what was true of another snapshot."""
+        """Forget what was true of another snapshot, but not what zarr was served: its handles are still there."""
         now = self._snapshot()
         if now != self._known_of:
-            self.forget_below("")
+            for path in self._entries.copy():
+                self.doubt(path)
+            self.epoch += 1
+            self._served_nothing.clear()
             self._known_of = now
 
     # --- whose a key is -------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def create_array(
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand)
+    # Before zarr creates the groups above the array: a server that ignores conditions would replace their documents.
+    creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
     return type(array)(inner)

@@ -19,6 +19,7 @@ from parts_store.errors import (
     LayoutChangedError,
     PartsStoreError,
     ReservedKeyError,
+    ServerFeatureError,
     SessionError,
 )
 from parts_store.plan import commits, nodes, reading, shards, transaction
@@ -358,7 +359,7 @@ class Operations:
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
-                yield from self.require_server(owned.record)
+                yield from self.require_server(chunk.array, owned.record.parts)
                 seen = self._end_of(key, chunk)
                 data = owned.cut(value)
                 if only_if_absent:
@@ -381,7 +382,7 @@ class Operations:
             stored = yield from self.catalog.accept(path, bytes(value), creation)
             # It is known now, unless it is a group or a document that nobody understands.
             if path in (arrays := self.catalog.arrays()):
-                yield from self.require_server(arrays[path])
+                yield from self.require_server(path, arrays[path].parts)
             if self.rules.means is Means.LOCKS and not only_if_absent:
                 # Its file gets a time that no other one had, by which a later document is told from this one.
                 yield (Put(key, stored, Tag(self.rules.new_generation(), "c", (len(stored),)), None, "document"),)
@@ -396,13 +397,22 @@ class Operations:
         if only_if_absent:
             self.catalog.doubt(path)
 
-    def require_server(self, *records: ArrayRecord) -> Steps[None]:
-        """Raise unless the server supports writing these arrays; the first call asks it."""
-        if self.server is None or not records:
+    def require_server(self, path: str, *parts: ConcatParts) -> Steps[None]:
+        """Raise unless the server supports writing arrays with these parts; the first call asks it, below a path."""
+        if self.server is None or not parts:
             return
-        features = yield from self.server.features(self.rules.new_generation)
-        parts = max(len(record.parts.parts) for record in records)
-        require_features(features, self.rules.level, parts, self.server.address)
+        most = max(len(each.parts) for each in parts)
+        features = yield from self.server.features(self.rules.new_generation, path)
+        try:
+            require_features(features, self.rules.level, most, self.server.address)
+        except ServerFeatureError:
+            if self.server.is_confirmed or features.has_conditional_puts is False:
+                raise
+            # A lost response looks like a missing feature, so the server is asked a second time.
+            self.server.forget(features)
+            features = yield from self.server.features(self.rules.new_generation, path)
+            self.server.confirm()
+            require_features(features, self.rules.level, most, self.server.address)
         if self.rules.has_conditions and not features.has_conditions:
             # Conditions that the server ignores must not be taken for kept.
             self.rules = replace(self.rules, has_conditions=False)

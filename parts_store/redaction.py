@@ -30,7 +30,10 @@ _NAME: Final = (
     r"|service[_-]?account[_-]?key|proxy_url)[\w.-]*|sig|sas"
 )
 _SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
-_AUTHORIZATION: Final = re.compile(r"\b(bearer|basic|aws4-hmac-sha256|sharedkey)\s+[^\s\"',]+[^\n\"]*", re.IGNORECASE)
+# Credentials have digits or signs in them; "basic types" and "/data/basic run" are words and names.
+_AUTHORIZATION: Final = re.compile(
+    r"(?<![\w/])(bearer|basic|aws4-hmac-sha256|sharedkey)\s+(?=[^\s\"',]*[0-9=+/:.~-])[^\s\"',]+[^\n\"]*", re.IGNORECASE
+)
 _NAMED_VALUE: Final = re.compile(
     rf"(?<![\w.-])([\"']?(?:{_NAME})[\"']?\s*[=:]\s*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&)}}\]]+)",
     re.IGNORECASE,

@@ -7,6 +7,8 @@ from parts_store.plan.probe import Features, probe
 from parts_store.plan.steps import Steps, Wait
 
 _known: dict[Hashable, Features] = {}
+# The servers that were asked twice.
+_confirmed: set[Hashable] = set()
 _asking: dict[Hashable, object] = {}
 # How often an operation looks whether another one has found out, every 80 ms, before it asks by itself.
 _MAX_LOOKS = 200
@@ -32,12 +34,22 @@ class Server:
         """Remember what the server supports."""
         _known[self.key] = features
 
-    def forget(self) -> None:
-        """Ask again before the next write."""
-        _known.pop(self.key, None)
+    def forget(self, features: Features) -> None:
+        """Ask again before the next write, unless another operation has done so since it found these features."""
+        if _known.get(self.key) is features:
+            del _known[self.key]
 
-    def features(self, new_generation: Callable[[], str]) -> Steps[Features]:
-        """Return what the server supports, and ask it if nothing in this process did."""
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the server was asked a second time, because of what it lacked the first time."""
+        return self.key in _confirmed
+
+    def confirm(self) -> None:
+        """Know that the server was asked a second time."""
+        _confirmed.add(self.key)
+
+    def features(self, new_generation: Callable[[], str], path: str) -> Steps[Features]:
+        """Return what the server supports, and ask it if nothing in this process did, with an object below a path."""
         me = object()
         for repeat in range(1, _MAX_LOOKS + 1):
             if (known := self.known) is not None:
@@ -47,7 +59,7 @@ class Server:
                 break
             yield (Wait(min(repeat, 4)),)
         try:
-            found = yield from probe(new_generation, has_conditions=self.has_conditions)
+            found = yield from probe(new_generation, has_conditions=self.has_conditions, path=path)
         finally:
             if _asking.get(self.key) is me:
                 del _asking[self.key]

@@ -349,7 +349,8 @@ class PartsStore(Store):
         """
         self._check_writable()
         scope = upkeep.look(self, prefix, in_session=self._is_in_session)
-        self.carry_out(self._operations.require_server(*scope.arrays.values()))
+        parts = [each.parts for each in scope.arrays.values()]
+        self.carry_out(self._operations.require_server(min(scope.arrays, default=""), *parts))
         rules, orders = self._operations.rules, Orders(drop_incomplete, retag, must_understand)
         reports_unmarked = must_understand or self.must_understand
         found = upkeep.verify(self, scope, self._operations.knobs(), must_understand=reports_unmarked)
@@ -610,6 +611,11 @@ class PartsStore(Store):
         The array is one of a session, created with `split=True`.
         """
         self.carry_out(self._operations.put_parts(key, self._protected(values)))
+
+    def require_server(self, path: str, parts: PartsLike) -> None:
+        """Raise unless the server supports writing an array with these parts at a path; the first call asks it."""
+        self._check_writable()
+        self.carry_out(self._operations.require_server(path, ConcatParts.parse(parts)))
 
     def require_location(self, reference: Reference) -> None:
         """Raise unless a part may be this reference: there is a session, and the file is in one of its containers."""

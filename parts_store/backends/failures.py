@@ -62,7 +62,13 @@ def is_panic(error: BaseException) -> bool:
 
 def is_foreign(error: BaseException) -> bool:
     """Whether an error is obstore's, the operating system's or a panic, and so to be translated."""
-    return isinstance(error, OSError) or type(error).__module__ == "obstore.exceptions" or is_panic(error)
+    is_of_obstore = type(error).__module__ == "obstore.exceptions" or is_wrong_key(error)
+    return isinstance(error, OSError) or is_of_obstore or is_panic(error)
+
+
+def is_wrong_key(error: BaseException) -> bool:
+    """Whether obstore refuses a key: an empty segment, '.' or '..', or a control character."""
+    return type(error) is ValueError and str(error).startswith("Could not parse path")
 
 
 def speaks_of_object(error: BaseException) -> bool:
@@ -78,6 +84,9 @@ def failure(operation: str, key: str, error: BaseException, secrets: Iterable[st
         said = hide_secrets(text, secrets).partition("\n")[0][:_MAX_MESSAGE]
         expected = "an address, options and credentials that obstore can make a request of"
         return StoreConfigError(f"object store, {operation} {key!r}", expected, f"some that it fails at ({said})")
+    if is_wrong_key(error):
+        expected = "segments that are neither empty nor '.' or '..', and have no control characters"
+        return StoreConfigError(f"object store, {operation}, key", expected, repr(key))
     code, message = _told(text)
     if isinstance(error, OSError) and error.strerror is not None:
         code, message = code or type(error).__name__, error.strerror

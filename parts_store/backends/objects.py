@@ -71,6 +71,7 @@ _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _REFUSALS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
+_MISTYPED = re.compile(r"(?:s3a?|gs|az|adl|abfss?|azure|https?|memory):", re.IGNORECASE)
 _SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https", "file", "memory")
 _OUT_OF_RANGE = (
     "Requested range was invalid",
@@ -364,6 +365,9 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     """The obstore store at a URL, or in a folder of this machine; `create` makes the folder."""
     text = str(url)
     scheme = text.partition("://")[0] if "://" in text else ""
+    if not scheme and _MISTYPED.match(text):
+        # What follows is not shown: it may be a password.
+        raise StoreConfigError("url", "a path, or a URL with '://' behind its scheme", f"{text.partition(':')[0]}:***")
     require_options(options)
     try:
         return _open(text, scheme, options, create=create)

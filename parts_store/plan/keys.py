@@ -17,7 +17,7 @@ from parts_store.plan.spec import ConcatParts
 
 DOCUMENT: Final = "zarr.json"
 PROTOCOL_FOLDER: Final = ".parts-txn"
-_PROBE: Final = f"{PROTOCOL_FOLDER}/probe-"
+_PROBE: Final = re.compile(rf"(?:.*/)?{re.escape(PROTOCOL_FOLDER)}/probe-")
 # Below an array in a session: a node for each of its parts but the anchor.
 NODES_FOLDER: Final = "__parts__"
 
@@ -146,14 +146,14 @@ def is_protocol_key(key: str) -> bool:
     return PROTOCOL_FOLDER in key.split("/")
 
 
-def probe_key(name: str) -> str:
-    """Return the key of an object with which a server is asked what it supports."""
-    return f"{_PROBE}{name}"
+def probe_key(path: str, name: str) -> str:
+    """Return the key of an object below a path with which a server is asked what it supports."""
+    return join(path, f"{PROTOCOL_FOLDER}/probe-{name}")
 
 
 def is_probe_key(key: str) -> bool:
     """Whether the key is that of an object with which a server is asked what it supports."""
-    return key.startswith(_PROBE)
+    return _PROBE.match(key) is not None
 
 
 def side_folder_of(key: str) -> str | None:

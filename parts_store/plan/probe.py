@@ -150,13 +150,18 @@ def require_features(features: Features, level: Level, parts: int, server: str) 
     raise ServerFeatureError(server, features.missing_conditions, f"concurrency={level.value!r}", advice)
 
 
-def probe(new_generation: Callable[[], str], *, has_conditions: bool, is_thorough: bool = False) -> Steps[Features]:
-    """Return what the server supports; raise if it does not answer. `has_conditions` is False if none may be sent."""
+def probe(
+    new_generation: Callable[[], str], *, has_conditions: bool, path: str = "", is_thorough: bool = False
+) -> Steps[Features]:
+    """Return what the server supports; raise if it does not answer. `has_conditions` is False if none may be sent.
+
+    The object is written below `path`, where the caller is about to write anyway: it may be allowed nowhere else.
+    """
     for repeat in range(MAX_TRIES):
         if repeat:
             yield (Wait(repeat),)
         # A key of its own for each attempt: a request without an answer may be carried out later.
-        key = probe_key(new_generation())
+        key = probe_key(path, new_generation())
         asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
         problem: Exception
         try:
