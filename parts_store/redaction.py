@@ -76,10 +76,10 @@ def hide_in_url(url: str) -> str:
 
 def _may_hold_user(scheme: str, before: str) -> bool:
     """Whether what stands before the last '@' of a URL may be a user with a password, in which '/' may be."""
-    if scheme not in _OF_OBJECTS:
-        return ":" in before or "/" not in before
-    # A key of an object store may have a ':' and an '@' in it, but a bucket's name has none.
     authority, slash, _ = before.partition("/")
+    if scheme not in _OF_OBJECTS:
+        return not slash or ":" in before or "@" in authority
+    # A key of an object store may have a ':' and an '@' in it, but a bucket's name has none.
     if scheme in _WITH_CONTAINERS and ":" not in authority:
         return False
     return not slash or ":" in authority or "@" in authority
