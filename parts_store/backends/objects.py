@@ -5,7 +5,6 @@ The only module that imports obstore. Knows nothing of chunks or parts, and of z
 
 import re
 import threading
-import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -403,10 +402,11 @@ def _open(text: str, scheme: str, options: dict[str, Any], *, create: bool) -> A
 
 
 def local_path(url: str) -> Path:
-    parsed = urllib.parse.urlsplit(url)
-    if parsed.netloc not in ("", "localhost"):
+    # Not by `urlsplit`, which raises for some hosts, and repeats them.
+    host, slash, path = url.removeprefix("file://").partition("/")
+    if host not in ("", "localhost"):
         raise StoreConfigError("url", "file:///path, on this machine", describe(url))
-    return Path(urllib.request.url2pathname(parsed.path))
+    return Path(urllib.request.url2pathname(f"{slash}{path}".partition("?")[0].partition("#")[0]))
 
 
 def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:

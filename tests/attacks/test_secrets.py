@@ -51,11 +51,13 @@ HARD: Final = (
     "<&>",
     "12/x",
     "?@#@/",
+    "[",
+    "]",
 )
 
 
 # Enough for the fast checks.
-HARDEST: Final = [f"{MARK}{text}{MARK}" for text in ("?@#@/", 'a "b" c@', "p/w:1&x=2")]
+HARDEST: Final = [f"{MARK}{text}{MARK}" for text in ("?@#@/", 'a "b" c@', "p/w:1&x=2[")]
 
 
 def with_examples(test: Callable[..., None]) -> Callable[..., None]:
