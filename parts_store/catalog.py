@@ -313,6 +313,9 @@ class Catalog:
         self._used.add(path)
         if isinstance(entry, ArrayRecord):
             self._served.setdefault(path, _digest(entry))
+        elif entry is Plain.NO_ARRAY and self._in_session:
+            # The caller was told that it is gone, which happens when a session discards its changes.
+            self._served.pop(path, None)
 
     def _trusted(self, path: str, *, trust_hearsay: bool) -> Entry | None:
         """Return what is known of a path, None if nothing is, or not for sure."""
