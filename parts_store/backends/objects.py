@@ -70,8 +70,10 @@ _STORES = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 # What obstore raises for an object that is not there, also below something that is no folder.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _REFUSALS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
-_MISTYPED = re.compile(r"(?:s3a?|gs|az|adl|abfss?|azure|https?|memory):", re.IGNORECASE)
-_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https", "file", "memory")
+_REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https")
+_SCHEMES = (*_REMOTE_SCHEMES, "file", "memory")
+# A URL without '://', which would be taken for a path.
+_MISTYPED = re.compile(rf"(?:{'|'.join(_REMOTE_SCHEMES)}|memory):", re.IGNORECASE)
 _OUT_OF_RANGE = (
     "Requested range was invalid",
     "Invalid range: Wanted range starting at",
