@@ -31,7 +31,7 @@ help: ## list these targets
 		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions into demo-output/, without any server
-	@$(BIN)/python -m parts_store.demo demo-output
+	@$(BIN)/python -m parts_store.examples.demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
 	$(BIN)/python -m pytest --numprocesses auto tests

@@ -19,9 +19,9 @@ import obstore
 from obstore.exceptions import GenericError
 
 from parts_store import PartsStore
-from parts_store.backends import BackendRequest, Capabilities, Place
-from parts_store.plan.steps import Found, IfMatch, Lock, Lost, Outcome, Put, Refused
-from parts_store.stats import Report
+from parts_store.engine.backend import BackendRequest, Capabilities, Place
+from parts_store.engine.steps import Found, IfMatch, Lock, Lost, Outcome, Put, Refused
+from parts_store.maintenance.report import Report
 
 
 class Crash(BaseException):

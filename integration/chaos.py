@@ -46,12 +46,11 @@ import parts_store as ps
 from integration.breaking import keys_of, read_plainly, repair
 from integration.server import Server, die_with_parent
 from parts_store import SHARD_INDEX, Part, PartsStore
-from parts_store.backends import BackendRequest
+from parts_store.engine.backend import BackendRequest, Means
+from parts_store.engine.steps import Lost, Outcome
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, StorageError
 from parts_store.options import Concurrency
-from parts_store.plan.probe import Features
-from parts_store.plan.rules import Means
-from parts_store.plan.steps import Lost, Outcome
+from parts_store.transactions.server_probe import Features
 
 ROOT = Path(__file__).parent.parent
 PROTOTYPE = default_buffer_prototype()

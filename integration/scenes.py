@@ -19,10 +19,10 @@ from zarr.core.sync import sync
 import parts_store as ps
 from integration.breaking import Breaking, ContentEtags, Crash, How, keys_of, read_plainly, remove_plainly, repair
 from parts_store import Part, PartsStore
-from parts_store.backends import BackendRequest
 from parts_store.catalog import Catalog, Entry
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.steps import Get, Head, List, Lock, Put
 from parts_store.options import Concurrency
-from parts_store.plan.steps import Get, Head, List, Lock, Put
 
 PROTOTYPE = default_buffer_prototype()
 LAYOUTS: dict[str, dict[str, int | None]] = {"three": {".h": 4, "": None, ".i": 6}, "one": {"": None}}

@@ -36,9 +36,9 @@ from integration.scenes import (
     read_every_way,
 )
 from parts_store import PartsStore
-from parts_store.backends import BackendRequest
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.steps import Lock
 from parts_store.options import Concurrency
-from parts_store.plan.steps import Lock
 
 PLACES = ["memory", "memory with digests", "disk", "minio"]
 LEVELS: list[Concurrency] = ["exclusive", "writers", "full"]

@@ -14,7 +14,8 @@ import parts_store as ps
 from integration.conftest import Bucket
 from integration.proxy import CountingProxy
 from integration.server import Server
-from parts_store import cli, server
+from parts_store import cli
+from parts_store.transactions import server
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHARDED: dict[str, Any] = {"shape": (16, 16), "chunks": (4, 4), "shards": (16, 16), "dtype": "uint16"}

@@ -16,8 +16,8 @@ import zarr
 import parts_store as ps
 from integration.conftest import Bucket
 from parts_store.errors import SessionError
-from parts_store.plan.findings import Problem
-from parts_store.plan.references import Reference
+from parts_store.format.references import Reference
+from parts_store.maintenance.diagnosis import Problem
 from tests.conftest import PIPELINES
 from tests.session_machine import Arrays, require_tidy, run
 

@@ -21,8 +21,8 @@ from integration.proxy import CountingProxy, Seen
 from integration.server import Server
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import ConcurrentWriteError
+from parts_store.maintenance.diagnosis import Problem
 from parts_store.options import Concurrency
-from parts_store.plan.findings import Problem
 
 PIPELINES = {
     "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",

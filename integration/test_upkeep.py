@@ -29,9 +29,9 @@ from integration.server import Server
 from integration.writers import Death, abandon, buffer, chunk_of
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import IncompleteChunkError, PartSizeError, StorageError
+from parts_store.maintenance.diagnosis import Finding, Problem
+from parts_store.maintenance.report import Report
 from parts_store.options import Concurrency
-from parts_store.plan.findings import Finding, Problem
-from parts_store.stats import Report
 
 PIPELINES = [
     "zarr.core.codec_pipeline.BatchedCodecPipeline",
@@ -342,7 +342,7 @@ def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody waits for a quarter of an hour here.
-    monkeypatch.setattr("parts_store.upkeep.LEAST_AGE", 0)
+    monkeypatch.setattr("parts_store.maintenance.runs.LEAST_AGE", 0)
     store = PartsStore(bucket.store())
     create_chunks(store)
     abandon(store, "chunks/c/1", NEW, Death.COPY)

@@ -7,8 +7,8 @@ from zarr.core.buffer import cpu
 
 from parts_store import PartsStore
 from parts_store.catalog import Creation, OwnedChunk
-from parts_store.plan.keys import Chunk, is_protocol_key
-from parts_store.plan.steps import Put, Request, Steps
+from parts_store.engine.steps import Put, Request, Steps
+from parts_store.format.keys import Chunk, is_protocol_key
 
 
 class Death(Enum):

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from parts_store.adoption import adopt
     from parts_store.copying import Copied, copy
     from parts_store.create import create_array
+    from parts_store.engine.stats import Request
     from parts_store.errors import PartsStoreError
-    from parts_store.plan.references import Reference
-    from parts_store.plan.spec import SHARD_INDEX, ConcatParts, Part
+    from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
+    from parts_store.format.references import Reference
+    from parts_store.maintenance.report import Report
     from parts_store.repositories import open_repository
-    from parts_store.stats import Report, Request
     from parts_store.store import PartsStore
 
     __version__: str
@@ -43,15 +44,15 @@ __all__ = [
 
 # The module that each name is defined in. A test compares them with the imports above.
 _MODULES: Final = {
-    "SHARD_INDEX": "parts_store.plan.spec",
-    "ConcatParts": "parts_store.plan.spec",
+    "SHARD_INDEX": "parts_store.format.parts",
+    "ConcatParts": "parts_store.format.parts",
     "Copied": "parts_store.copying",
-    "Part": "parts_store.plan.spec",
+    "Part": "parts_store.format.parts",
     "PartsStore": "parts_store.store",
     "PartsStoreError": "parts_store.errors",
-    "Reference": "parts_store.plan.references",
-    "Report": "parts_store.stats",
-    "Request": "parts_store.stats",
+    "Reference": "parts_store.format.references",
+    "Report": "parts_store.maintenance.report",
+    "Request": "parts_store.engine.stats",
     "adopt": "parts_store.adoption",
     "copy": "parts_store.copying",
     "create_array": "parts_store.create",

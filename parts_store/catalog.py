@@ -30,14 +30,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsConfigError, PartsStoreError, SessionError
-from parts_store.plan import document as documents
-from parts_store.plan.document import ArrayRecord, Document
-from parts_store.plan.keys import (
+from parts_store.format import metadata as documents
+from parts_store.format.keys import (
     DOCUMENT,
     Chunk,
     ChunkKeyEncoding,
-    Placing,
+    PartPlacement,
     candidates,
     is_default_key,
     is_node_key,
@@ -46,9 +46,9 @@ from parts_store.plan.keys import (
     may_be_part,
     split,
 )
-from parts_store.plan.layout import plan_split, require_no_empty
-from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Get, Steps, content
+from parts_store.format.layout import plan_split, require_no_empty
+from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.parts import ConcatParts
 
 
 class Plain(Enum):
@@ -102,9 +102,9 @@ class OwnedChunk:
     def cut(self, value: memoryview) -> list[memoryview]:
         """The value as it is stored; it is checked in any case whether it fits the array's parts."""
         spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
-        is_whole = self.record.placing is Placing.WHOLE
+        is_whole = self.record.placement is PartPlacement.WHOLE
         stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]
-        if self.record.placing is not Placing.BESIDE:
+        if self.record.placement is not PartPlacement.BESIDE:
             require_no_empty(self.chunk.parts, [each.nbytes for each in stored], self.chunk.chunk_key)
         return stored
 
@@ -493,11 +493,11 @@ class Catalog:
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
         elif entry is Plain.NO_ARRAY and served is None and (parts := creation.parts_of(path)) is not None:
-            placing = Placing.BESIDE
+            placement = PartPlacement.BESIDE
             if self._in_session:
-                placing = Placing.SPLIT if creation.is_split else Placing.WHOLE
+                placement = PartPlacement.SPLIT if creation.is_split else PartPlacement.WHOLE
             must_understand = creation.must_understand
-            stored = documents.with_parts(document, parts, path, placing=placing, must_understand=must_understand)
+            stored = documents.with_parts(document, parts, path, placement=placement, must_understand=must_understand)
         elif isinstance(entry, PlainArray) and (before := documents.parse(entry.stored)) is not None:
             stored = documents.put_back(document, before)
         else:
@@ -568,7 +568,7 @@ def _owned(entry: Entry, path: str, relative: str, *, is_hearsay: bool = False) 
         suffix = part.key_suffix
         if suffix and relative.endswith(suffix) and entry.encoding.is_chunk_key(relative.removesuffix(suffix)):
             return Hidden(f"chunk {join(path, relative.removesuffix(suffix))!r}")
-    if entry.placing is not Placing.BESIDE and is_default_key(relative):
+    if entry.placement is not PartPlacement.BESIDE and is_default_key(relative):
         # Of another number of dimensions. Icechunk takes it, and cannot list the array any more.
         return Hidden(f"array {path!r}, which has no such chunk")
     return None

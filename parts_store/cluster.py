@@ -15,9 +15,9 @@ from typing import Any
 import zarr
 from zarr.storage import StorePath
 
+from parts_store.engine.stats import Progress
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError, describe
 from parts_store.redaction import hide_secrets
-from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
 
@@ -378,35 +378,20 @@ def _write_metadata(
     region: Any,
 ) -> list[tuple[Any, zarr.Array[Any], Sequence[slice] | None]]:
     """Create the arrays of a dataset, write what is in memory, and return what is not: encoded, and where it goes."""
-    from xarray.backends import ZarrStore  # noqa: PLC0415 - only who has a dataset has it
-    from xarray.backends.common import ArrayWriter  # noqa: PLC0415
-    from xarray.backends.writers import _validate_dataset_names, dump_to_store  # noqa: PLC0415
+    from parts_store._compat.xarray import create_arrays  # noqa: PLC0415 - a caller that has a dataset has xarray
 
-    named = _as_dataset(dataset)
-    _validate_dataset_names(named)
     if mode is None:
         mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
-    backend = ZarrStore.open_group(
+    written = create_arrays(
+        _as_dataset(dataset),
         store,
-        mode=mode,
         group=group,
-        consolidated=False,
-        consolidate_on_close=False,
+        mode=mode,
+        encoding=encoding or {},
         append_dim=append_dim,
-        write_region=region,
-        zarr_format=3,
-        # Whether chunks fit is looked at when tasks are made.
-        safe_chunks=False,
+        region=region,
     )
-    named = backend._validate_and_autodetect_region(named)  # noqa: SLF001 - as `to_zarr` does
-    backend._validate_encoding(encoding or {})  # noqa: SLF001
-    # Without its `sync`, it keeps what it would hand to dask.
-    writer = ArrayWriter()  # type: ignore[no-untyped-call]
-    dump_to_store(named, backend, writer, encoding=encoding or {})  # type: ignore[no-untyped-call]
-    return [
-        (source, target, None if at is None else _as_slices(at, target))
-        for source, target, at in zip(writer.sources, writer.targets, writer.regions, strict=True)
-    ]
+    return [(source, target, None if at is None else _as_slices(at, target)) for source, target, at in written]
 
 
 def _as_dataset(given: Any) -> Any:

@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any
 
-from zarr.core.buffer import Buffer, cpu
-from zarr.core.sync import sync
-from zarr.storage._utils import normalize_path
+from zarr.abc.buffer import Buffer
+from zarr.buffer import cpu
 
-from parts_store import catalog
-from parts_store.backends.objects import address_of
+from parts_store import catalog, copy_plan
+from parts_store._compat.zarr import normalize_path, sync
+from parts_store.backends.object_store import address_of
 from parts_store.catalog import OwnedChunk
+from parts_store.copy_plan import ARRAY_V2, GROUP_V2, Contents
+from parts_store.engine.stats import Progress
+from parts_store.engine.steps import List, Listed, Steps, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     CopyMismatchError,
@@ -25,15 +28,11 @@ from parts_store.errors import (
     StoreConfigError,
     describe,
 )
+from parts_store.format.keys import DOCUMENT, join, side_folder_of, split
+from parts_store.format.layout import require_writable
+from parts_store.format.metadata import is_array, parse
 from parts_store.options import require_count
-from parts_store.plan import copies
-from parts_store.plan.copies import ARRAY_V2, GROUP_V2, Contents
-from parts_store.plan.document import is_array, parse
-from parts_store.plan.keys import DOCUMENT, join, side_folder_of, split
-from parts_store.plan.layout import require_writable
-from parts_store.plan.steps import List, Listed, Steps, remove
 from parts_store.redaction import hide_secrets
-from parts_store.stats import Progress
 from parts_store.store import PartsStore
 
 
@@ -146,7 +145,7 @@ def _parse_path(name: str, path: object) -> str:
 def _require_apart(source: PartsStore, destination: PartsStore, path: str, to: str) -> None:
     """Raise if what is written would be a part of what is read, or the other way round."""
     (one, above), (other, above_other) = address_of(source.store), address_of(destination.store)
-    if one == other and not copies.are_apart(join(above, path), join(above_other, to)):
+    if one == other and not copy_plan.are_apart(join(above, path), join(above_other, to)):
         raise StoreConfigError("to", f"a path apart from {path!r}, in the same store or another", describe(to))
 
 
@@ -154,11 +153,11 @@ def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
     """Everything at and below a path, with the documents as they are to arrive; the store then knows its arrays."""
     prefix = f"{path}/" if path else ""
     keys = sorted({key for key in sync(_collect(store.list_prefix(path))) if key.startswith(prefix)})
-    metadata = [key for key in keys if copies.is_metadata(key)]
+    metadata = [key for key in keys if copy_plan.is_metadata(key)]
     if not metadata:
         raise StoreConfigError("path", f"an array or a group in {store}", f"none at {path!r}")
     documents = {}
-    for key, data in store.carry_out(copies.read(metadata)).items():
+    for key, data in store.carry_out(copy_plan.read(metadata)).items():
         if data is None:
             raise ConcurrentWriteError(key, "it was there a moment ago")
         documents[key.removeprefix(prefix)] = data
@@ -171,10 +170,10 @@ def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
             raise error.of_array(array) from error
     in_session, must_understand = destination.session is not None, destination.must_understand
     arriving = {
-        key: copies.arriving(data, in_session=in_session, must_understand=must_understand)
+        key: copy_plan.arriving(data, in_session=in_session, must_understand=must_understand)
         for key, data in documents.items()
     }
-    chunks = tuple(key.removeprefix(prefix) for key in keys if not copies.is_metadata(key))
+    chunks = tuple(key.removeprefix(prefix) for key in keys if not copy_plan.is_metadata(key))
     return Contents(arriving, chunks)
 
 
@@ -187,7 +186,7 @@ def _require_keepable(store: PartsStore, contents: Contents, to: str) -> None:
         for key, data in contents.arrays.items():
             if (document := parse(data)) is not None and is_array(document):
                 catalog.require_keepable(document, split(join(to, key))[0])
-        copies.require_keepable(contents, to)
+        copy_plan.require_keepable(contents, to)
 
 
 def _require_room(store: PartsStore, contents: Contents, to: str, *, overwrite: bool) -> dict[str, bytes]:
@@ -195,7 +194,7 @@ def _require_room(store: PartsStore, contents: Contents, to: str, *, overwrite: 
     segments = to.split("/") if to else []
     above = ["/".join(segments[:count]) for count in range(len(segments))]
     names = (DOCUMENT,) if store.session is not None else (DOCUMENT, ARRAY_V2, GROUP_V2)
-    found = store.carry_out(copies.read([join(path, name) for path in above for name in names]))
+    found = store.carry_out(copy_plan.read([join(path, name) for path in above for name in names]))
     for key, data in found.items():
         if data is not None and Contents({key: data}, ()).arrays:
             raise StoreConfigError("to", f"a path that is not in an array, as {split(key)[0]!r} is", describe(to))
@@ -275,7 +274,7 @@ class _Job:
             self.destination.catalog.expect(split(join(self.to, key))[0], data)
 
     async def _write_documents(self, *, nodes_first: bool) -> None:
-        for keys in copies.in_order(self.documents, nodes_first=nodes_first):
+        for keys in copy_plan.in_order(self.documents, nodes_first=nodes_first):
             await self._each(keys, self._write_document)
 
     async def _write_document(self, key: str) -> None:
@@ -321,7 +320,7 @@ class _Job:
     def _compare_documents(self) -> None:
         """Raise unless the documents of the arrays are there as they were written."""
         keys = list(Contents(self.documents, ()).arrays)
-        for key, found in self.destination.carry_out(copies.read(keys)).items():
+        for key, found in self.destination.carry_out(copy_plan.read(keys)).items():
             if found != self.documents[key]:
                 raise CopyMismatchError(key, len(self.documents[key]), None if found is None else len(found))
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import zarr
 from zarr.storage import StorePath
-from zarr.storage._utils import normalize_path
 
+from parts_store._compat.zarr import normalize_path
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.plan.spec import PartsLike
+from parts_store.format.parts import PartsLike
 from parts_store.store import PartsStore
 
 

@@ -8,15 +8,15 @@ from typing import Any, Final, Literal
 
 import zarr
 from zarr.api import asynchronous
-from zarr.core.sync import sync
 from zarr.errors import NodeNotFoundError
 
+from parts_store._compat.zarr import sync
+from parts_store.copy_plan import is_metadata
+from parts_store.engine.steps import Entry, List, Listed, Steps
 from parts_store.errors import PartsStoreError, SessionError, StorageError
-from parts_store.plan.copies import is_metadata
-from parts_store.plan.findings import survey
-from parts_store.plan.keys import DOCUMENT, is_protocol_key, join
-from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Entry, List, Listed, Steps
+from parts_store.format.keys import DOCUMENT, is_protocol_key, join
+from parts_store.format.parts import ConcatParts
+from parts_store.maintenance.diagnosis import survey
 from parts_store.store import PartsStore
 
 # The names of the documents of Zarr, which are not nodes.

@@ -12,8 +12,11 @@ from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.cache import IndexCache
 from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
+from parts_store.engine.backend import Means
+from parts_store.engine.reasons import DATA
+from parts_store.engine.stats import Stats
+from parts_store.engine.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     LayoutChangedError,
@@ -22,28 +25,26 @@ from parts_store.errors import (
     ServerFeatureError,
     SessionError,
 )
-from parts_store.plan import commits, nodes, reading, shards, transaction
-from parts_store.plan.attempt import Knobs, Pieces
-from parts_store.plan.commits import PartData
-from parts_store.plan.document import ArrayRecord, ShardIndex
-from parts_store.plan.keys import DOCUMENT, Chunk, Placing, split
-from parts_store.plan.layout import require_fit, require_no_empty
-from parts_store.plan.probe import Features, probe, require_features
-from parts_store.plan.ranges import Wanted, require_byte_request, resolve
-from parts_store.plan.reading import Outdated, Read
-from parts_store.plan.rules import Means, Rules
-from parts_store.plan.shards import Pin, Remapped
-from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
-from parts_store.plan.tags import Tag
-from parts_store.plan.versions import Absent, Seen, Version
-from parts_store.plan.why import DATA
-from parts_store.server import Server
-from parts_store.stats import Stats
+from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
+from parts_store.format.layout import require_fit, require_no_empty
+from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.parts import ConcatParts
+from parts_store.format.ranges import Wanted, require_byte_request, resolve
+from parts_store.format.tags import Tag
+from parts_store.index_cache import IndexCache
+from parts_store.transactions import part_nodes, reading, session, shards, tagged
+from parts_store.transactions.read_attempt import Pieces, ReadSettings
+from parts_store.transactions.reading import Outdated, Read
+from parts_store.transactions.rules import Rules
+from parts_store.transactions.server import Server
+from parts_store.transactions.server_probe import Features, probe, require_features
+from parts_store.transactions.session import PartData
+from parts_store.transactions.shards import Remapped, VersionedIndex
+from parts_store.transactions.versions import Absent, Seen, Version
 
 
 @dataclass(slots=True)
-class _Noted[T]:
+class _Remembered[T]:
     """Something to remember of a chunk of one store, for one operation."""
 
     token: object
@@ -72,9 +73,9 @@ _GAP = 1 << 14
 _COALESCED = 1 << 24
 
 # One place each in a context: zarr reads a shard's index and its data, or a chunk and writes it, one after the other.
-_pinned: ContextVar[_Noted[Pin] | None] = ContextVar("parts_store_pin", default=None)
-_ranged: ContextVar[_Noted[Version] | None] = ContextVar("parts_store_ranged", default=None)
-_seen: ContextVar[_Noted[Seen] | None] = ContextVar("parts_store_seen", default=None)
+_versioned_index: ContextVar[_Remembered[VersionedIndex] | None] = ContextVar("parts_store_pin", default=None)
+_ranged: ContextVar[_Remembered[Version] | None] = ContextVar("parts_store_ranged", default=None)
+_seen: ContextVar[_Remembered[Seen] | None] = ContextVar("parts_store_seen", default=None)
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Operations:
     server: Server | None = None
     # Chunks whose index did not fit the data that followed: the next index is not trusted by itself.
     _suspects: set[str] = field(default_factory=set)
-    # By this a pin is known to be ours: the address of an object may come back.
+    # By this an index is known to be ours: the address of an object may come back.
     _token: object = field(default_factory=object)
 
     def rehearsal(self) -> "Operations":
@@ -100,28 +101,28 @@ class Operations:
         suspects, indexes = self._suspects.copy(), self.indexes.copy()
         return replace(self, stats=Stats(), indexes=indexes, _suspects=suspects, _token=object())
 
-    def knobs(self, max_gap: int = 0, max_nbytes: int = 0) -> Knobs:
+    def settings(self, max_gap: int = 0, max_nbytes: int = 0) -> ReadSettings:
         """How reads are merged and repeated."""
         gap = max_gap if self.coalesce_gap is None else self.coalesce_gap
-        return Knobs(gap, max_nbytes, self.retries, self.rules.means)
+        return ReadSettings(gap, max_nbytes, self.retries, self.rules.means)
 
     def get(self, key: str, wanted: Wanted) -> Steps[Pieces | None]:
         """A value, or a range of it; None if there is no such value."""
-        values = yield from self.get_many(key, [wanted], self.knobs())
+        values = yield from self.get_many(key, [wanted], self.settings())
         return None if values is None else values[0]
 
-    def get_ranges(self, key: str, wanted: Sequence[Wanted], knobs: Knobs) -> Steps[Sequence[Pieces | None]]:
+    def get_ranges(self, key: str, wanted: Sequence[Wanted], settings: ReadSettings) -> Steps[Sequence[Pieces | None]]:
         """Ranges of a value, all of one write; that of the shard's index where zarr read it just before."""
         if not wanted:
             return ()
-        values = yield from self.get_many(key, wanted, knobs, follows_index=True)
+        values = yield from self.get_many(key, wanted, settings, follows_index=True)
         if values is None:
             # What zarr expects of a key that is not there, and turns into fill values.
             raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
         return values
 
     def get_many(
-        self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool = False
+        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool = False
     ) -> Steps[Sequence[Pieces | None] | None]:
         """Ranges of a value, all of one write; None if there is no such value."""
         for each in wanted:
@@ -131,11 +132,11 @@ class Operations:
         # Where chunks have tags, these tell whether consolidated metadata is out of date.
         match (yield from self.catalog.owner(key, trust_hearsay=self.rules.means is Means.TAGS)):
             case OwnedChunk() as owned:
-                return (yield from self._get_owned(key, owned, wanted, knobs, follows_index=follows_index))
+                return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
             case Hidden():
                 return None
             case Other(array, is_hearsay):
-                values, tag = yield from self._get_plain(key, wanted, knobs, follows_index=follows_index)
+                values, tag = yield from self._get_plain(key, wanted, settings, follows_index=follows_index)
                 is_part = tag is not None and tag.layout is not None
                 if array is not None and (is_part or (is_hearsay and values is None)):
                     # A part of a chunk, or no chunk: the array may have parts by now.
@@ -157,18 +158,20 @@ class Operations:
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
 
-    def _get_plain(self, key: str, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool) -> Steps[_Values]:
+    def _get_plain(
+        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
+    ) -> Steps[_Values]:
         """An object that is a value by itself: read as a chunk of one part. Returns its tag, too, if it has one."""
         folder, name = split(key)
         before = self._end_of_plain(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
-            return (yield from self._get_plain_data(key, wanted, knobs, before))
+            return (yield from self._get_plain_data(key, wanted, settings, before))
         if len(wanted) == 1 and not is_empty_range:
             (outcome,) = yield (Get(key, wanted[0], DATA),)
             if wanted[0] is not None and isinstance(outcome, Found) and self.rules.means is not Means.SESSION:
                 # It may be the index of a shard, of which zarr reads ranges next.
-                _ranged.set(_Noted(self._token, key, Version(outcome.tag, (outcome.unchanged,), 0)))
+                _ranged.set(_Remembered(self._token, key, Version(outcome.tag, (outcome.unchanged,), 0)))
             if name == ".zarray" and isinstance(outcome, Found):
                 self.catalog.learn_plain(folder)
             if name == ".zmetadata" and isinstance(outcome, Found):
@@ -180,17 +183,17 @@ class Operations:
                     return None, None
                 case _:
                     return [()], None
-        read = yield from reading.read(_single(key), wanted, knobs=knobs)
+        read = yield from reading.read(_single(key), wanted, settings=settings)
         if read is None:
             return None, None
         self.stats.count_saved(by_coalescing=read.saved)
         return read.values, read.version.tag
 
     def _get_owned(
-        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
+        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[Sequence[Pieces | None] | None]:
         """Ranges of a chunk in parts, read with the layout of the array that zarr was served."""
-        steps = self._get_chunk(key, owned, wanted, knobs, follows_index=follows_index)
+        steps = self._get_chunk(key, owned, wanted, settings, follows_index=follows_index)
         values, tag = yield from self._on_chunk(owned.chunk, steps)
         if owned.is_hearsay and (tag is None or tag.layout != owned.record.layout):
             # Nothing but consolidated metadata says that the chunk is to be read like this.
@@ -205,9 +208,11 @@ class Operations:
         yield from self.catalog.confirm(chunk.array)
         return LayoutChangedError(error.array, f"{error.problem}; {_FOREIGN}")
 
-    def _get_plain_data(self, key: str, wanted: Sequence[Wanted], knobs: Knobs, before: Version) -> Steps[_Values]:
+    def _get_plain_data(
+        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, before: Version
+    ) -> Steps[_Values]:
         """Ranges of the object of which a range was read before: of the same object, or an error."""
-        read = yield from reading.read_of(_single(key), wanted, before, knobs=knobs)
+        read = yield from reading.read_of(_single(key), wanted, before, settings=settings)
         if isinstance(read, Outdated):
             raise ConcurrentWriteError(key, "it was replaced after its index was read")
         if read is None:
@@ -221,74 +226,79 @@ class Operations:
         return None if noted is None else noted.take(self._token, key)
 
     def _get_chunk(
-        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], knobs: Knobs, *, follows_index: bool
+        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[_Values]:
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
-            return (yield from self._get_index(chunk, index, knobs))
+            return (yield from self._get_index(chunk, index, settings))
         if index is not None and self.coalesce_gap is None and _has_gaps(owned, index):
             # What lies between the inner chunks of a file is mostly not of this array.
-            knobs = replace(knobs, max_gap=min(knobs.max_gap, _GAP))
+            settings = replace(settings, max_gap=min(settings.max_gap, _GAP))
         # A read that needs no index before it, and every write, ends what an earlier index was good for.
-        pin = self._take_pin(chunk)
-        if index is not None and pin is not None and follows_index:
-            read = yield from self._get_data(chunk, index, wanted, knobs, pin)
+        versioned = self._take_pin(chunk)
+        if index is not None and versioned is not None and follows_index:
+            read = yield from self._get_data(chunk, index, wanted, settings, versioned)
         elif index is not None and list(wanted) == [None] and _has_gaps(owned, index):
-            read = yield from shards.read_whole(chunk, index, self.knobs(_GAP, _COALESCED))
+            read = yield from shards.read_whole(chunk, index, self.settings(_GAP, _COALESCED))
         else:
-            read = yield from reading.read(chunk, wanted, knobs=knobs, with_anchor=True)
+            read = yield from reading.read(chunk, wanted, settings=settings, with_anchor=True)
         if list(wanted) == [None]:
             # zarr writes a part of a chunk by reading the whole, in the same context and by the same path.
-            _seen.set(_Noted(self._token, key, Absent() if read is None else read.version))
+            _seen.set(_Remembered(self._token, key, Absent() if read is None else read.version))
         if read is None:
             return None, None
         self.stats.count_saved(by_coalescing=read.saved)
         return read.values, read.version.tag
 
-    def _get_index(self, chunk: Chunk, index: ShardIndex, knobs: Knobs) -> Steps[_Values]:
+    def _get_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[_Values]:
         known = self.indexes.get(chunk.chunk_key)
         is_suspect = chunk.chunk_key in self._suspects
-        pin = yield from shards.read_index(chunk, index, knobs, known=known, is_suspect=is_suspect)
+        versioned = yield from shards.read_index(chunk, index, settings, known=known, is_suspect=is_suspect)
         self._suspects.discard(chunk.chunk_key)
-        if pin is None:
+        if versioned is None:
             self.indexes.forget(chunk.chunk_key)
-            _pinned.set(None)
+            _versioned_index.set(None)
             return None, None
-        if pin is known:
+        if versioned is known:
             self.stats.count_saved(by_index_cache=1)
         else:
-            self._remember(chunk, index, pin)
-        _pinned.set(_Noted(self._token, chunk.chunk_key, pin))
-        return [(memoryview(pin.index),)], pin.version.tag
+            self._remember(chunk, index, versioned)
+        _versioned_index.set(_Remembered(self._token, chunk.chunk_key, versioned))
+        return [(memoryview(versioned.index),)], versioned.version.tag
 
     def _get_data(
-        self, chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], knobs: Knobs, pin: Pin
+        self,
+        chunk: Chunk,
+        index: ShardIndex,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        versioned: VersionedIndex,
     ) -> Steps[Read | None]:
         """Data where an index said that it is."""
         try:
-            read = yield from shards.read_data(chunk, index, wanted, knobs, pin)
+            read = yield from shards.read_data(chunk, index, wanted, settings, versioned)
         except PartsStoreError:
             # The next index is not trusted by itself.
             self._suspects.add(chunk.chunk_key)
             self.indexes.forget(chunk.chunk_key)
             raise
         if isinstance(read, Remapped):
-            self._remember(chunk, index, read.pin)
+            self._remember(chunk, index, read.versioned)
         elif read is None:
             self.indexes.forget(chunk.chunk_key)
         return read
 
-    def _remember(self, chunk: Chunk, index: ShardIndex, pin: Pin) -> None:
+    def _remember(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if there is a way to tell whether it is still good."""
-        is_known_by = pin.version.tag if self.rules.means is Means.TAGS else pin.version.condition
+        is_known_by = versioned.version.tag if self.rules.means is Means.TAGS else versioned.version.condition
         if is_known_by is not None and index.is_understood and self.rules.means is not Means.ETAGS:
-            self.indexes.keep(chunk.chunk_key, pin)
+            self.indexes.keep(chunk.chunk_key, versioned)
         else:
             self.indexes.forget(chunk.chunk_key)
 
-    def _take_pin(self, chunk: Chunk) -> Pin | None:
+    def _take_pin(self, chunk: Chunk) -> VersionedIndex | None:
         """The index of this chunk that was read in this context, which is then forgotten."""
-        noted = _pinned.get()
+        noted = _versioned_index.get()
         return None if noted is None else noted.take(self._token, chunk.chunk_key)
 
     def _end_of(self, key: str, chunk: Chunk) -> Seen | None:
@@ -339,15 +349,15 @@ class Operations:
     def put_parts(self, key: str, values: Sequence[PartData]) -> Steps[None]:
         """All parts of a chunk of a split array, each of them bytes or a reference."""
         match (yield from self.catalog.owner(key)):
-            case OwnedChunk(chunk, ArrayRecord(placing=Placing.SPLIT)):
+            case OwnedChunk(chunk, ArrayRecord(placement=PartPlacement.SPLIT)):
                 self._end_of(key, chunk)
                 sizes = [value.nbytes for value in values]
                 require_fit(chunk.parts, sizes, key)
                 require_no_empty(chunk.parts, sizes, key)
-                yield from commits.write(chunk, values, self.rules)
+                yield from session.write(chunk, values, self.rules)
             case Other() if self.rules.means is Means.SESSION and len(values) == 1:
                 # An array without parts: its chunk is one.
-                yield from commits.write(_single(key), values, self.rules)
+                yield from session.write(_single(key), values, self.rules)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
 
@@ -363,9 +373,9 @@ class Operations:
                 seen = self._end_of(key, chunk)
                 data = owned.cut(value)
                 if only_if_absent:
-                    yield from self._on_chunk(chunk, transaction.write_if_absent(chunk, data, self.rules))
+                    yield from self._on_chunk(chunk, tagged.write_if_absent(chunk, data, self.rules))
                 else:
-                    yield from self._on_chunk(chunk, transaction.write(chunk, data, self.rules, seen))
+                    yield from self._on_chunk(chunk, tagged.write(chunk, data, self.rules, seen))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
@@ -447,7 +457,7 @@ class Operations:
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                yield from transaction.delete(chunk, self.rules, self._end_of(key, chunk))
+                yield from tagged.delete(chunk, self.rules, self._end_of(key, chunk))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
@@ -459,12 +469,12 @@ class Operations:
     def _follow(self, path: str) -> Steps[None]:
         """The nodes of an array's parts, as they should be by its document, which was written just now."""
         if (record := self.catalog.arrays().get(path)) is not None:
-            yield from nodes.follow(path, record)
+            yield from part_nodes.follow(path, record)
 
     def _delete_nodes(self, path: str) -> Steps[None]:
         """The nodes of an array's parts, gone before it is."""
         entry = yield from self.catalog.read(path)
-        keys = nodes.keys_of(path, entry) if isinstance(entry, ArrayRecord) else ()
+        keys = part_nodes.keys_of(path, entry) if isinstance(entry, ArrayRecord) else ()
         if keys:
             yield from remove(keys, "nodes of parts")
 
@@ -493,7 +503,7 @@ def _has_gaps(owned: OwnedChunk, index: ShardIndex) -> bool:
     """Whether a shard may be a span of a file with others' bytes between its own: of two parts, one its index."""
     sizes = owned.record.parts.sizes
     is_apart = len(sizes) == 2 and index.location == "end" and sizes[-1] == index.nbytes
-    return owned.record.placing is Placing.SPLIT and is_apart and index.is_understood
+    return owned.record.placement is PartPlacement.SPLIT and is_apart and index.is_understood
 
 
 def _depth(key: str) -> int:

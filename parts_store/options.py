@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-from parts_store.backends import Capabilities
+from parts_store.engine.backend import Capabilities, Means
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
-from parts_store.plan.rules import Level, Means, Rules
-from parts_store.plan.spec import ConcatParts, PartsLike
-from parts_store.plan.staging import FORGOTTEN_AFTER
+from parts_store.format.parts import ConcatParts, PartsLike
+from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.staging import FORGOTTEN_AFTER
 
 # zarr's own defaults for merging ranges.
 DEFAULT_GAP: Final = 1 << 20

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from parts_store.stats import Progress
+from parts_store.engine.stats import Progress
 
 
 @contextmanager

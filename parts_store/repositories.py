@@ -9,10 +9,10 @@ from typing import Any, Final
 import icechunk
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.backends.objects import local_path, open_url
+from parts_store.backends.object_store import local_path, open_url
+from parts_store.engine.steps import Found, Get, Steps
 from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
 from parts_store.options import Concurrency
-from parts_store.plan.steps import Found, Get, Steps
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.store import PartsStore
 

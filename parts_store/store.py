@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING, Any, Self, override
 
 import numpy as np
 import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.buffer import default_buffer_prototype
 
-from parts_store import upkeep
-from parts_store.backends import Place
-from parts_store.backends.local import HAS_LOCKS, LocalBackend
-from parts_store.backends.objects import ObjectBackend, address_of, is_local, open_url, shown_address
-from parts_store.backends.sessions import SessionBackend
-from parts_store.cache import IndexCache
+from parts_store.backends.icechunk_session import SessionBackend
+from parts_store.backends.local_disk import HAS_LOCKS, LocalBackend
+from parts_store.backends.object_store import ObjectBackend, address_of, is_local, open_url, shown_address
 from parts_store.catalog import Catalog, Creation
 from parts_store.catalog import Entry as Known
+from parts_store.engine.backend import Means, Place
+from parts_store.engine.executor import run, run_sync
+from parts_store.engine.explain import DryBackend
+from parts_store.engine.stats import Progress, Request, Stats
+from parts_store.engine.steps import Entry, Steps
 from parts_store.errors import ReservedKeyError, StoreConfigError, describe, without_secrets
-from parts_store.executor import run, run_sync
-from parts_store.explain import DryBackend
 from parts_store.forks import require_own_process
+from parts_store.format.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
+from parts_store.format.metadata import ArrayRecord, shard_index_of
+from parts_store.format.parts import ConcatParts, PartsLike
+from parts_store.format.references import Reference
+from parts_store.index_cache import IndexCache
+from parts_store.maintenance import runs
+from parts_store.maintenance.repair import RepairOptions
+from parts_store.maintenance.report import Report
 from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_COALESCED,
@@ -38,18 +47,10 @@ from parts_store.options import (
     require_count,
     rules_of,
 )
-from parts_store.plan import deletion
-from parts_store.plan.attempt import Pieces
-from parts_store.plan.document import ArrayRecord, shard_index_of
-from parts_store.plan.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
-from parts_store.plan.probe import Features
-from parts_store.plan.references import Reference
-from parts_store.plan.rules import Means
-from parts_store.plan.spec import ConcatParts, PartsLike
-from parts_store.plan.steps import Entry, Steps
-from parts_store.plan.upkeep import Orders
-from parts_store.server import Server
-from parts_store.stats import Progress, Report, Request, Stats
+from parts_store.transactions import folder_deletion
+from parts_store.transactions.read_attempt import Pieces
+from parts_store.transactions.server import Server
+from parts_store.transactions.server_probe import Features
 
 if TYPE_CHECKING:
     from parts_store.manifests import PartsArray
@@ -304,12 +305,12 @@ class PartsStore(Store):
             Called with how many chunks are done, and how many there are.
         """
         self.require_listable()
-        scope = upkeep.look(self, prefix, in_session=self._is_in_session)
-        knobs = self._operations.knobs()
-        found = upkeep.verify(
+        scope = runs.look(self, prefix, in_session=self._is_in_session)
+        settings = self._operations.settings()
+        found = runs.verify(
             self,
             scope,
-            knobs,
+            settings,
             checksums=checksums,
             must_understand=self.must_understand,
             client=client,
@@ -348,13 +349,13 @@ class PartsStore(Store):
             Called with how many findings are done, and how many there are.
         """
         self._check_writable()
-        scope = upkeep.look(self, prefix, in_session=self._is_in_session)
+        scope = runs.look(self, prefix, in_session=self._is_in_session)
         parts = [each.parts for each in scope.arrays.values()]
         self.carry_out(self._operations.require_server(min(scope.arrays, default=""), *parts))
-        rules, orders = self._operations.rules, Orders(drop_incomplete, retag, must_understand)
+        rules, options = self._operations.rules, RepairOptions(drop_incomplete, retag, must_understand)
         reports_unmarked = must_understand or self.must_understand
-        found = upkeep.verify(self, scope, self._operations.knobs(), must_understand=reports_unmarked)
-        mended = upkeep.repair(self, scope, found, rules, min_age=min_age, orders=orders, progress=progress)
+        found = runs.verify(self, scope, self._operations.settings(), must_understand=reports_unmarked)
+        mended = runs.repair(self, scope, found, rules, min_age=min_age, options=options, progress=progress)
         for path in scope.unmarked if must_understand else ():
             # Its document may be another one now.
             self.catalog.forget(path)
@@ -390,7 +391,7 @@ class PartsStore(Store):
         them; with `check=False` it is not asked, and changes of these files go unnoticed.
         """
         # Only who asks for it needs VirtualiZarr.
-        from parts_store.manifests.stored import manifest_of  # noqa: PLC0415
+        from parts_store.manifests.from_store import manifest_of  # noqa: PLC0415
 
         return manifest_of(self, path.strip("/"), native_chunks_prefix, check=check)
 
@@ -493,8 +494,8 @@ class PartsStore(Store):
         max_gap_bytes: int = DEFAULT_GAP,
         max_coalesced_bytes: int = DEFAULT_COALESCED,
     ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
-        knobs = self._operations.knobs(max_gap_bytes, max_coalesced_bytes)
-        steps = self._operations.get_ranges(key, byte_ranges, knobs)
+        settings = self._operations.settings(max_gap_bytes, max_coalesced_bytes)
+        steps = self._operations.get_ranges(key, byte_ranges, settings)
         values = await run(steps, self._backend, self.stats, at_once=max_concurrency)
         if values:
             # One batch: no value is handed out before all of them are known to be of one write.
@@ -510,8 +511,8 @@ class PartsStore(Store):
         max_gap_bytes: int = DEFAULT_GAP,
         max_coalesced_bytes: int = DEFAULT_COALESCED,
     ) -> Sequence[tuple[int, Buffer | None]]:
-        knobs = self._operations.knobs(max_gap_bytes, max_coalesced_bytes)
-        values = self.carry_out(self._operations.get_ranges(key, byte_ranges, knobs))
+        settings = self._operations.settings(max_gap_bytes, max_coalesced_bytes)
+        values = self.carry_out(self._operations.get_ranges(key, byte_ranges, settings))
         return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
 
     @override
@@ -522,10 +523,10 @@ class PartsStore(Store):
         wanted = list(key_ranges)
         for place, (key, byte_range) in enumerate(wanted):
             places.setdefault(key, []).append((place, byte_range))
-        knobs = self._operations.knobs(DEFAULT_GAP, DEFAULT_COALESCED)
+        settings = self._operations.settings(DEFAULT_GAP, DEFAULT_COALESCED)
         values = await asyncio.gather(
             *(
-                self._run(self._operations.get_many(key, [byte_range for _, byte_range in of_key], knobs))
+                self._run(self._operations.get_many(key, [byte_range for _, byte_range in of_key], settings))
                 for key, of_key in places.items()
             )
         )
@@ -667,10 +668,10 @@ class PartsStore(Store):
     async def _delete_local_dir(self, folder: str) -> None:
         """Delete a folder of a local disk, where writers are kept away: one array or group at a time."""
         rules = self._operations.rules
-        nodes = await self._run(deletion.find_nodes(folder))
+        nodes = await self._run(folder_deletion.find_nodes(folder))
         for path in nodes:
-            await self._run(deletion.delete_node(path, nodes, rules))
-        await self._run(deletion.delete_rest(folder, nodes, rules))
+            await self._run(folder_deletion.delete_node(path, nodes, rules))
+        await self._run(folder_deletion.delete_rest(folder, nodes, rules))
 
     # --- listing --------------------------------------------------------------------------------------------------
 

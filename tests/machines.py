@@ -6,7 +6,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from zarr.core.buffer import Buffer
 
 from parts_store import PartsStore
-from parts_store.plan.keys import is_protocol_key
+from parts_store.format.keys import is_protocol_key
 
 
 class UnreservedKeys(PartsStore):

@@ -18,9 +18,9 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.backends.objects import ObjectBackend
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.steps import Delete, Done, Get
 from parts_store.errors import PartsConfigError, UnknownTransformerError
-from parts_store.plan.steps import Delete, Done, Get
 
 TAIL: list[str | ps.Part] = ["", ps.Part(".t", size=2)]
 

@@ -18,11 +18,11 @@ from zarr.abc.store import RangeByteRequest
 from zarr.core.buffer import cpu
 
 import parts_store as ps
-from parts_store.backends import Backend
-from parts_store.backends.local import LocalBackend
-from parts_store.backends.objects import ObjectBackend
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.backend import Backend
+from parts_store.engine.steps import Lost, Put
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
-from parts_store.plan.steps import Lost, Put
 from tests.conftest import PIPELINES
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]

@@ -21,8 +21,9 @@ from zarr.core.buffer import Buffer, BufferPrototype, cpu, default_buffer_protot
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.backends import BackendRequest
-from parts_store.backends.objects import ObjectBackend, address_of
+from parts_store.backends.object_store import ObjectBackend, address_of
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.steps import Done, Outcome, Put, Steps
 from parts_store.errors import (
     ConcurrentWriteError,
     CopyMismatchError,
@@ -33,7 +34,6 @@ from parts_store.errors import (
     StoreConfigError,
     UnknownTransformerError,
 )
-from parts_store.plan.steps import Done, Outcome, Put, Steps
 
 TWO = [ps.Part(""), ps.Part(".tail", size=2)]
 INDEXED = [ps.Part(".header", size=8), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]

@@ -14,6 +14,7 @@ import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
+from parts_store.engine.steps import Done, Lock, Outcome, Refused, Request, Wait
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,
@@ -22,7 +23,6 @@ from parts_store.errors import (
     PartsStoreError,
     ServerFeatureError,
 )
-from parts_store.plan.steps import Done, Lock, Outcome, Refused, Request, Wait
 from tests.attacks.certified import NBYTES, PARTS, create, is_whole, new_value, read, write
 from tests.attacks.s3_server import Flaws, S3Server
 

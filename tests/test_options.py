@@ -8,10 +8,10 @@ import pytest
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
 import parts_store as ps
-from parts_store.backends import Capabilities
+from parts_store.engine.backend import Capabilities, Means
 from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.options import parse_patterns, require_count, rules_of
-from parts_store.plan.rules import Level, Means
+from parts_store.transactions.rules import Level
 
 LEVELS: list[Any] = ["exclusive", "writers", "full"]
 

@@ -16,101 +16,105 @@ import parts_store
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(parts_store.__file__).parent
 
-# Who may import what is not the standard library or parts_store itself: a module by its own line, or its layer's.
+# Private names of other libraries have one home.
+PRIVATE = ("zarr.core", "zarr.storage._", "xarray.backends", "virtualizarr.manifests.")
+
+# Which modules outside the standard library and parts_store a module may import: its own line counts, or its folder's.
 FOREIGN = {
-    "plan": {"numpy", "zarr"},
-    "plan/document": {"google_crc32c", "numpy", "zarr"},
-    "plan/findings": {"google_crc32c", "zarr"},
-    "plan/mixtures": {"google_crc32c"},
+    "_compat": set(),
+    "_compat/zarr": {"zarr"},
+    "_compat/virtualizarr": {"numpy", "virtualizarr"},
+    "_compat/xarray": {"xarray", "zarr"},
+    "format": {"numpy", "zarr"},
+    "format/metadata": {"google_crc32c", "numpy", "zarr"},
+    "engine": {"zarr"},
+    "transactions": {"zarr"},
+    "maintenance": set(),
+    "maintenance/diagnosis": {"google_crc32c", "zarr"},
+    "maintenance/mixed_parts": {"google_crc32c"},
     "backends": set(),
-    "backends/objects": {"obstore", "zarr"},
-    "backends/sessions": {"icechunk", "zarr"},
-    "backends/writes": {"icechunk"},
-    "backends/files": {"obstore"},
+    "backends/object_store": {"obstore", "zarr"},
+    "backends/icechunk_session": {"icechunk", "zarr"},
+    "backends/session_changes": {"icechunk"},
+    "backends/existing_files": {"obstore"},
     "backends/failures": {"obstore"},
-    "backends/guards": {"obstore"},
-    "cache": set(),
+    "backends/obstore_checks": {"obstore"},
+    "index_cache": set(),
     "catalog": set(),
     "cli": {"rich", "typer"},
     "cli/verify": {"distributed", "typer"},
     "cluster": {"dask", "distributed", "xarray", "zarr"},
     "operations": {"zarr"},
     "options": set(),
-    "executor": set(),
-    "explain": {"zarr"},
     "forks": set(),
-    "server": set(),
-    "stats": set(),
     "store": {"numpy", "zarr"},
     "copying": {"zarr"},
+    "copy_plan": {"zarr"},
     "create": {"zarr"},
     "codecs": {"numpy", "zarr"},
     "headers": {"numpy"},
     "adoption": {"google_crc32c", "h5py", "numpy", "zarr"},
-    "demo": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
+    "examples": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
     "manifests": {"numpy", "obspec_utils", "virtualizarr", "zarr"},
-    "manifests/stored": {"icechunk", "obspec_utils", "zarr"},
+    "manifests/from_store": {"icechunk", "obspec_utils", "zarr"},
     "errors": set(),
     "inspection": {"zarr"},
     "progress": {"rich"},
     "redaction": set(),
     "repositories": {"icechunk", "zarr"},
-    "upkeep": set(),
     "__init__": set(),
 }
-# Who may import which other modules of parts_store: one direction, no way back.
+# Which other modules and folders of parts_store a module may import. A chunk goes one way through the code, and no
+# import leads back: store, operations, transactions, engine, backends; format is below all of them.
 OWN = {
-    "plan": {"plan", "errors"},
-    "stats": {"plan"},
-    "backends": {"backends", "plan", "errors", "redaction"},
-    "cache": {"plan"},
-    "catalog": {"plan", "errors"},
-    "adoption": {"adoption", "backends", "errors", "options", "plan", "redaction", "stats", "store"},
+    "_compat": set(),
+    "format": {"format", "errors"},
+    "engine": {"engine", "format", "errors", "forks"},
+    "transactions": {"transactions", "engine", "format", "errors"},
+    "maintenance": {"maintenance", "transactions", "engine", "format", "errors"},
+    "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
+    "index_cache": {"transactions"},
+    "catalog": {"engine", "format", "transactions", "errors"},
+    "adoption": {
+        *("adoption", "backends", "engine", "errors", "format", "maintenance", "options", "redaction", "store"),
+        *("transactions",),
+    },
     "cli": {
-        *("adoption", "cli", "copying", "demo", "errors", "inspection", "progress", "redaction", "repositories"),
-        *("stats", "store"),
+        *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress"),
+        *("redaction", "repositories", "store"),
     },
-    "cluster": {"errors", "progress", "redaction", "stats", "store"},
-    "operations": {"cache", "catalog", "plan", "server", "stats", "errors"},
-    "options": {"backends", "errors", "plan"},
-    "executor": {"backends", "errors", "forks", "plan", "stats"},
-    "explain": {"backends", "plan", "stats"},
+    "cluster": {"engine", "errors", "progress", "redaction", "store"},
+    "operations": {"catalog", "engine", "errors", "format", "index_cache", "transactions"},
+    "options": {"engine", "errors", "format", "transactions"},
     "forks": {"errors"},
-    "server": {"plan"},
     "store": {
-        *("forks", "server"),
-        *("backends", "cache", "catalog", "errors", "executor", "explain", "operations", "options", "plan", "stats"),
+        *("backends", "catalog", "engine", "errors", "forks", "format", "index_cache", "maintenance", "operations"),
+        *("options", "transactions"),
         # Within the method that needs it: it is an extra.
-        *("manifests", "upkeep"),
+        "manifests",
     },
-    "copying": {"backends", "catalog", "errors", "options", "plan", "redaction", "stats", "store"},
-    "create": {"errors", "plan", "store"},
+    "copying": {
+        *("backends", "catalog", "copy_plan", "engine", "errors", "format", "options", "redaction", "store"),
+        "transactions",
+    },
+    "copy_plan": {"errors", "format", "transactions", "engine"},
+    "create": {"errors", "format", "store"},
     "codecs": {"codecs", "errors"},
     "headers": {"headers", "errors"},
-    "demo": {"adoption", "codecs", "copying", "create", "headers", "plan", "store"},
-    "manifests": {"backends", "errors", "manifests", "options", "plan", "redaction", "store"},
+    "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
+    "manifests": {
+        *("backends", "engine", "errors", "format", "manifests", "options", "redaction", "store", "transactions"),
+    },
     "errors": {"redaction"},
-    "inspection": {"errors", "plan", "store"},
-    "progress": {"stats"},
+    "inspection": {"copy_plan", "engine", "errors", "format", "maintenance", "store"},
+    "progress": {"engine"},
     "redaction": set(),
-    "repositories": {"backends", "errors", "options", "plan", "redaction", "store"},
-    "upkeep": {"errors", "plan", "stats"},
+    "repositories": {"backends", "engine", "errors", "format", "options", "redaction", "store", "transactions"},
     "__init__": {
-        *("adoption", "codecs", "copying", "create", "errors", "headers", "manifests", "plan", "repositories"),
-        *("stats", "store"),
+        *("adoption", "codecs", "copying", "create", "engine", "errors", "format", "headers", "maintenance"),
+        *("manifests", "repositories", "store"),
     },
 }
-# Within the plan too: what is below knows nothing of what is above. Every module is in one line, and imports from
-# lines above its own.
-PLAN = [
-    {"__init__", "coalesce", "ranges", "references", "spec", "tags", "why", "rules"},
-    {"keys", "layout", "steps"},
-    {"document", "locking", "probe", "staging", "versions"},
-    {"attempt", "commits", "copies", "journal", "mixtures", "nodes", "writer"},
-    {"deletion", "reading", "transaction"},
-    {"findings", "shards"},
-    {"upkeep"},
-]
 
 
 def imported_modules(source: Path) -> Iterator[str]:
@@ -118,7 +122,7 @@ def imported_modules(source: Path) -> Iterator[str]:
         match node:
             case ast.Import(names):
                 yield from (name.name for name in names)
-            case ast.ImportFrom(module="parts_store" | "parts_store.plan" as package, names=names):
+            case ast.ImportFrom(module="parts_store" as package, names=names):
                 yield from (f"{package}.{name.name}" for name in names)
             case ast.ImportFrom(module=str(module)):
                 yield module
@@ -132,19 +136,9 @@ def test_imports_follow_the_layers(source: Path) -> None:
     own = {name.split(".")[1] for name in imported if name.startswith("parts_store.")}
     module = str(source.relative_to(PACKAGE).with_suffix(""))
     assert roots - sys.stdlib_module_names - {"parts_store"} <= FOREIGN.get(module, FOREIGN[layer])
-    assert own <= OWN[layer]
-
-
-def test_the_plan_is_in_layers_too() -> None:
-    modules = {path.stem for path in (PACKAGE / "plan").glob("*.py")}
-    assert modules == set().union(*PLAN)
-    assert len(modules) == sum(map(len, PLAN))
-    for height, layer in enumerate(PLAN):
-        below = set().union(*PLAN[:height])
-        for module in layer:
-            source = PACKAGE / "plan" / f"{module}.py"
-            imported = {name.removeprefix("parts_store.plan.") for name in imported_modules(source) if ".plan." in name}
-            assert imported <= below | (layer if height == 0 else set()), module
+    assert own <= OWN[layer] | {"_compat"}
+    if layer != "_compat":
+        assert not [name for name in imported if name.startswith(PRIVATE)]
 
 
 def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> None:

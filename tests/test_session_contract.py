@@ -21,7 +21,7 @@ from zarr.testing.store import StoreTests
 
 from parts_store import ConcatParts, Part, PartsStore
 from parts_store.errors import SessionError
-from parts_store.plan.keys import is_node_key, is_protocol_key
+from parts_store.format.keys import is_node_key, is_protocol_key
 
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 PARTS = ConcatParts([Part(".head", size=1), "", Part(".tail", size=1)])

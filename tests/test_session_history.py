@@ -35,6 +35,7 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
 import parts_store as ps
+from parts_store.engine.executor import run
 from parts_store.errors import (
     ChunkSizeError,
     IncompleteChunkError,
@@ -42,7 +43,6 @@ from parts_store.errors import (
     SessionError,
     StoreConfigError,
 )
-from parts_store.executor import run
 from tests.histories import (
     CHUNK,
     INTERLEAVINGS,

@@ -16,8 +16,8 @@ from zarr.testing.store import StoreTests
 
 from parts_store import ConcatParts, Part, PartsStore
 from parts_store.catalog import Catalog
-from parts_store.plan.document import ArrayRecord
-from parts_store.plan.keys import ChunkKeyEncoding
+from parts_store.format.keys import ChunkKeyEncoding
+from parts_store.format.metadata import ArrayRecord
 from tests.machines import UnreservedKeys
 
 # Parts that any value fits: zarr's suite writes some of four bytes, and empty ones.

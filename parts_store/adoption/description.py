@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.core.dtype import get_data_type_from_native_dtype
 
+from parts_store._compat.zarr import get_data_type_from_native_dtype
 from parts_store.adoption.report import Skipped
 
 MISSING: Final = np.iinfo(np.uint64).max

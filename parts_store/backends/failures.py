@@ -10,9 +10,9 @@ from functools import wraps
 from typing import Any, Final, NoReturn
 from xml.sax.saxutils import unescape
 
-from parts_store.backends import BackendRequest
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.steps import Delete, List, Lock, Move
 from parts_store.errors import PartsStoreError, StorageError, StoreConfigError, raise_translated
-from parts_store.plan.steps import Delete, List, Lock, Move
 from parts_store.redaction import hide_secrets
 
 # A proxy that never answers: port 0 cannot be connected to. See `guards`.

@@ -22,7 +22,7 @@ def demo(
     debug: Debug = False,  # noqa: ARG001
 ) -> int:
     """Write some pictures, and read them back."""
-    from parts_store import demo as program
+    from parts_store.examples import demo as program
 
     if not json and not quiet:
         program.main(folder)

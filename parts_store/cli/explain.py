@@ -24,7 +24,7 @@ from parts_store.errors import StoreConfigError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from parts_store.stats import Request
+    from parts_store.engine.stats import Request
 
 
 def explain(

@@ -12,7 +12,7 @@ from parts_store.cli.exits import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from parts_store.stats import Progress
+    from parts_store.engine.stats import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from parts_store.redaction import hide_in_url
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from parts_store.stats import Report
+    from parts_store.maintenance.report import Report
 
 
 def require_something(report: "Report", url: str, prefix: str) -> None:

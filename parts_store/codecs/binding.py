@@ -7,8 +7,8 @@ from typing import cast
 import zarr
 from zarr.abc.codec import Codec
 from zarr.codecs import ShardingCodec
-from zarr.core.metadata import ArrayV3Metadata
 
+from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.codecs.padding import PaddingCodec, PaddingFunction
 
 

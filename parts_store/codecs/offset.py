@@ -4,7 +4,7 @@ from collections.abc import Buffer
 from dataclasses import dataclass
 from typing import ClassVar, Self, override
 
-from zarr.core.common import JSON
+from zarr.types import JSON
 
 from parts_store.codecs.configuration import read_configuration, require_text
 from parts_store.codecs.padding import Padding, PaddingCodec, PaddingFunction, PaddingNames

@@ -13,13 +13,12 @@ from typing import Any, Literal, Self, assert_never, override
 
 import numpy as np
 from numpy.typing import NDArray
+from zarr.abc.buffer import Buffer, NDBuffer
 from zarr.abc.codec import ArrayBytesCodec
-from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer, NDBuffer
-from zarr.core.common import JSON
-from zarr.core.dtype.wrapper import TBaseDType, TBaseScalar, ZDType
-from zarr.core.metadata.v3 import ChunkGridMetadata
+from zarr.dtype import ZDType
+from zarr.types import JSON
 
+from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
 from parts_store.codecs.configuration import read_configuration, require_choice, require_integer
 from parts_store.errors import CodecConfigError, CodecError
 

@@ -14,11 +14,11 @@ from collections import abc
 from dataclasses import dataclass, field
 from typing import Self, cast, override
 
+from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec
-from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer
-from zarr.core.common import JSON
+from zarr.types import JSON
 
+from parts_store._compat.zarr import ArraySpec
 from parts_store.codecs.configuration import bytes_of, require_bytes, require_integer
 from parts_store.errors import CodecConfigError, CodecError, UnboundPaddingError, describe
 

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from virtualizarr.manifests import ChunkManifest, ManifestArray
-from zarr.core.metadata.v3 import ArrayV3Metadata
 
+from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import ManifestError, StoreConfigError
-from parts_store.manifests import jsons, loading
+from parts_store.format.parts import ConcatParts, PartsLike
+from parts_store.manifests import json_format, loading
+from parts_store.manifests.array_references import References, default_parts, parse_metadata, require_parts
 from parts_store.manifests.checksums import Checksums, conflicting, parse_checksums
 from parts_store.manifests.entries import Columns, key_of
 from parts_store.manifests.fetching import (
     DEFAULT_COALESCED,
     DEFAULT_CONCURRENCY,
     DEFAULT_GAP,
-    Knobs,
+    ReadSettings,
     Registries,
     parse_registry,
 )
-from parts_store.manifests.joining import join_chunks
-from parts_store.manifests.references import References, default_parts, parse_metadata, require_parts
-from parts_store.manifests.selecting import select
-from parts_store.plan.spec import ConcatParts, PartsLike
+from parts_store.manifests.indexing import select
+from parts_store.manifests.merged_chunks import join_chunks
 
 if TYPE_CHECKING:
-    from parts_store.manifests.stores import ReferenceStore
+    from parts_store.manifests.reference_store import ReferenceStore
 
 
 class PartsArray:
@@ -294,8 +294,8 @@ class PartsArray:
             If a file is in no registered store, cannot be read, is shorter than a reference says, or was changed since
             its checksum was taken.
         """
-        knobs = Knobs(coalesce_gap, coalesced_nbytes, concurrency)
-        return loading.load(self._references, self.registries_for(registry), knobs)
+        settings = ReadSettings(coalesce_gap, coalesced_nbytes, concurrency)
+        return loading.load(self._references, self.registries_for(registry), settings)
 
     def registries_for(self, registry: Any) -> Registries:
         """The registry that is given, or else those that the array is bound to."""
@@ -322,7 +322,7 @@ class PartsArray:
     def __array_function__(
         self, function: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        from parts_store.manifests.functions import HANDLERS  # noqa: PLC0415 (they make arrays)
+        from parts_store.manifests.numpy_functions import HANDLERS  # noqa: PLC0415 (they make arrays)
 
         handler = HANDLERS.get(function)
         if handler is None or not all(issubclass(each, PartsArray | ManifestArray | np.ndarray) for each in types):
@@ -342,35 +342,37 @@ class PartsArray:
 
     def to_store(self, registry: Any = None, *, coalesce_gap: int = DEFAULT_GAP) -> "ReferenceStore":
         """A zarr store with this array at its root, which is read through the references."""
-        from parts_store.manifests.stores import ReferenceStore  # noqa: PLC0415 (made of arrays)
+        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (made of arrays)
 
-        return ReferenceStore(self, self.registries_for(registry), knobs=Knobs(coalesce_gap))
+        return ReferenceStore(self, self.registries_for(registry), settings=ReadSettings(coalesce_gap))
 
     def to_icechunk(self, session: Any, *, path: str = "", overwrite: bool = False) -> None:
         """Write the array to an Icechunk session, with its chunks as virtual references; nothing is committed.
 
         Locations outside of the repository's containers are refused before anything is written.
         """
-        from parts_store.manifests.committing import write  # noqa: PLC0415 (made of arrays)
+        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (made of arrays)
 
         write(self, session, path, overwrite=overwrite)
 
-    def to_json(self) -> jsons.Json:
+    def to_json(self) -> json_format.Json:
         """The array as JSON, from which `from_json` makes it again; bytes are in base64."""
-        return jsons.with_version(jsons.array_to_json(self._references, self._parts))
+        return json_format.with_version(json_format.array_to_json(self._references, self._parts))
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """The array that `to_json` wrote: an object, or its text."""
-        references, parts = jsons.plan_array(jsons.parse(data, "array"), "array", jsons.Budget()).build()
+        references, parts = json_format.plan_array(
+            json_format.parse(data, "array"), "array", json_format.Budget()
+        ).build()
         return cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
 
-    def to_kerchunk(self) -> jsons.Json:
+    def to_kerchunk(self) -> json_format.Json:
         """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file.
 
         They have no checksums of files.
         """
-        return jsons.kerchunk(jsons.array_to_kerchunk(self._references, ""))
+        return json_format.kerchunk(json_format.array_to_kerchunk(self._references, ""))
 
 
 def _elementwise(one: Columns, other: Columns) -> NDArray[np.bool_]:

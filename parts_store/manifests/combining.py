@@ -11,10 +11,10 @@ from numpy.lib.array_utils import normalize_axis_index
 from virtualizarr.manifests import array_api
 
 from parts_store.errors import ManifestError, describe
+from parts_store.manifests.array_references import References, as_refusals, combined, document_of
 from parts_store.manifests.checksums import Checksums
 from parts_store.manifests.entries import Checksum
 from parts_store.manifests.fetching import shown
-from parts_store.manifests.references import References, as_refusals, combined, document_of
 
 
 def require_alike(arrays: Sequence[References], subject: str) -> None:

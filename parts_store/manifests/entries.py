@@ -12,14 +12,15 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 from virtualizarr.manifests import ChunkManifest
-from virtualizarr.manifests.manifest import (
+
+from parts_store._compat.virtualizarr import (
     INLINED_CHUNK_PATH,
     MISSING_CHUNK_PATH,
+    columns_of,
     validate_and_normalize_path_to_uri,
 )
-
 from parts_store.errors import ManifestError, describe
-from parts_store.plan.ranges import Span
+from parts_store.format.ranges import Span
 
 # What a file can hold, and a signed number of 64 bits can count.
 MAX_NBYTES: Final = 2**63 - 1
@@ -60,8 +61,8 @@ class Columns:
 
     @classmethod
     def of(cls, manifest: ChunkManifest) -> "Columns":
-        """The columns of a manifest, which shows them to nobody but its own package."""
-        return cls(manifest._paths, manifest._offsets, manifest._lengths, manifest._inlined)  # noqa: SLF001
+        """Return the columns of a manifest."""
+        return cls(*columns_of(manifest))
 
     @classmethod
     def empty(cls, grid: tuple[int, ...]) -> "Columns":

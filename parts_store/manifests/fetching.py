@@ -13,11 +13,11 @@ from urllib.parse import quote, unquote, urlsplit
 from obspec_utils.registry import ObjectStoreRegistry
 
 from parts_store.backends.failures import failure, is_foreign
-from parts_store.backends.guards import without_redirects
+from parts_store.backends.obstore_checks import without_redirects
 from parts_store.errors import LocationError, StoreConfigError, raise_translated
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange, Piece
-from parts_store.manifests.planning import FetchPlan
+from parts_store.manifests.fetch_plan import FetchPlan
 from parts_store.options import require_count
 from parts_store.redaction import hide_in_url
 
@@ -36,7 +36,7 @@ type Registries = tuple[ObjectStoreRegistry[Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class ReadSettings:
     """How files are read."""
 
     coalesce_gap: int = DEFAULT_GAP
@@ -179,11 +179,11 @@ async def _get(wanted: FileRange, store: Any, key: str) -> Any:
 
 
 async def read_pieces(
-    values: Iterable[Sequence[Piece]], registries: Registries, knobs: Knobs
+    values: Iterable[Sequence[Piece]], registries: Registries, settings: ReadSettings
 ) -> list[list[memoryview]]:
-    """The bytes of values, each in the pieces that it is made of, with as few requests as the knobs allow."""
+    """The bytes of values, each in the pieces that it is made of, with as few requests as the settings allow."""
     wanted = [tuple(pieces) for pieces in values]
     every = (piece for pieces in wanted for piece in pieces)
-    plan = FetchPlan.of(every, max_gap=knobs.coalesce_gap, max_nbytes=knobs.coalesced_nbytes)
-    fetched = await fetch(plan.fetches, registries, knobs.concurrency)
+    plan = FetchPlan.of(every, max_gap=settings.coalesce_gap, max_nbytes=settings.coalesced_nbytes)
+    fetched = await fetch(plan.fetches, registries, settings.concurrency)
     return [[plan.cut(piece, fetched) for piece in pieces] for pieces in wanted]

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, override
 
 from virtualizarr.manifests import ManifestGroup
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.group import GroupMetadata
+from zarr.buffer import default_buffer_prototype
 
+from parts_store._compat.zarr import GroupMetadata
 from parts_store.errors import ManifestError, describe
-from parts_store.manifests import jsons
+from parts_store.format.keys import NODES_FOLDER, PROTOCOL_FOLDER
+from parts_store.manifests import json_format
 from parts_store.manifests.array import PartsArray
-from parts_store.manifests.fetching import DEFAULT_GAP, Knobs, Registries, parse_registry
-from parts_store.manifests.references import as_refusals
-from parts_store.plan.keys import NODES_FOLDER, PROTOCOL_FOLDER
+from parts_store.manifests.array_references import as_refusals
+from parts_store.manifests.fetching import DEFAULT_GAP, ReadSettings, Registries, parse_registry
 
 if TYPE_CHECKING:
-    from parts_store.manifests.stores import ReferenceStore
+    from parts_store.manifests.reference_store import ReferenceStore
 
 # So many groups may be in one another.
 _MAX_DEPTH = 100
@@ -42,7 +42,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
     ) -> None:
         self._arrays = _members(arrays, PartsArray, "arrays")
         self._groups = _members(groups, PartsGroup, "groups")
-        self._attributes = jsons.require_object({} if attributes is None else attributes, "attributes")
+        self._attributes = json_format.require_object({} if attributes is None else attributes, "attributes")
         if both := sorted(set(self._arrays) & set(self._groups)):
             raise ManifestError("members", "different names for arrays and groups", f"{both[0]!r} twice")
 
@@ -152,32 +152,32 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
 
         The files are those of `registry`; if it is None, of the registries that the arrays are bound to.
         """
-        from parts_store.manifests.stores import ReferenceStore  # noqa: PLC0415 (made of groups)
+        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (made of groups)
 
         registry = None if registry is None else parse_registry(registry)
         found: Registries = ()
         for _, node in self.nodes():
             if isinstance(node, PartsArray):
                 found += tuple(each for each in node.registries_for(registry) if each not in found)
-        return ReferenceStore(self, found, knobs=Knobs(coalesce_gap))
+        return ReferenceStore(self, found, settings=ReadSettings(coalesce_gap))
 
     def to_icechunk(self, session: Any, *, path: str = "", overwrite: bool = False) -> None:
         """Write the group to an Icechunk session, with its chunks as virtual references; nothing is committed.
 
         Locations outside of the repository's containers are refused before anything is written.
         """
-        from parts_store.manifests.committing import write  # noqa: PLC0415 (made of groups)
+        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (made of groups)
 
         write(self, session, path, overwrite=overwrite)
 
     def to_json(self) -> dict[str, Any]:
         """The group as JSON, from which `from_json` makes it again; bytes are in base64."""
-        return jsons.with_version(
+        return json_format.with_version(
             {
                 "node_type": "group",
                 "attributes": self.document()["attributes"],
                 "arrays": {
-                    name: jsons.array_to_json(each.references, each.declared_parts)
+                    name: json_format.array_to_json(each.references, each.declared_parts)
                     for name, each in self._arrays.items()
                 },
                 "groups": {name: each.to_json() for name, each in self._groups.items()},
@@ -188,7 +188,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
     def from_json(cls, data: Any) -> Self:
         """The group that `to_json` wrote: an object, or its text."""
         # Of a document that is too large, no array takes memory.
-        return cls._build(_plan(jsons.parse(data, "group"), "group", 0, jsons.Budget()))
+        return cls._build(_plan(json_format.parse(data, "group"), "group", 0, json_format.Budget()))
 
     @classmethod
     def _build(cls, planned: "_PlannedGroup") -> Self:
@@ -204,15 +204,15 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         found: dict[str, Any] = {}
         for path, node in self.nodes():
             if isinstance(node, PartsArray):
-                found |= jsons.array_to_kerchunk(node.references, path)
+                found |= json_format.array_to_kerchunk(node.references, path)
             else:
                 found[f"{path}/zarr.json" if path else "zarr.json"] = json.dumps(node.document())
-        return jsons.kerchunk(found)
+        return json_format.kerchunk(found)
 
 
 def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> dict[str, T]:
     """The members of a group, if their names can be those of nodes."""
-    found = jsons.require_object({} if members is None else members, what)
+    found = json_format.require_object({} if members is None else members, what)
     for name, member in found.items():
         is_reserved = name.startswith("__") or name in ("zarr.json", NODES_FOLDER, PROTOCOL_FOLDER)
         if not name.strip(".") or "/" in name or is_reserved:
@@ -227,21 +227,21 @@ def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> di
 class _PlannedGroup:
     """A group that JSON describes, before memory is taken for the chunks of its arrays."""
 
-    arrays: dict[str, jsons.PlannedArray]
+    arrays: dict[str, json_format.PlannedArray]
     groups: "dict[str, _PlannedGroup]"
     attributes: dict[str, Any]
 
 
-def _plan(data: dict[str, Any], where: str, depth: int, budget: jsons.Budget) -> _PlannedGroup:
+def _plan(data: dict[str, Any], where: str, depth: int, budget: json_format.Budget) -> _PlannedGroup:
     """Return the group that JSON describes, checked but for the chunks; `budget` is for the whole document."""
     if depth > _MAX_DEPTH:
         raise ManifestError(where, f"at most {_MAX_DEPTH} groups in one another", "more")
     arrays, groups = {}, {}
-    for name, each in jsons.require_object(data.get("arrays", {}), f"{where}, arrays").items():
+    for name, each in json_format.require_object(data.get("arrays", {}), f"{where}, arrays").items():
         inside = f"{where}, array {describe(name)}"
-        arrays[name] = jsons.plan_array(jsons.require_object(each, inside), inside, budget)
-    for name, each in jsons.require_object(data.get("groups", {}), f"{where}, groups").items():
+        arrays[name] = json_format.plan_array(json_format.require_object(each, inside), inside, budget)
+    for name, each in json_format.require_object(data.get("groups", {}), f"{where}, groups").items():
         inside = f"{where}, group {describe(name)}"
-        groups[name] = _plan(jsons.require_object(each, inside), inside, depth + 1, budget)
-    attributes = jsons.require_object(data.get("attributes", {}), f"{where}, attributes")
+        groups[name] = _plan(json_format.require_object(each, inside), inside, depth + 1, budget)
+    attributes = json_format.require_object(data.get("attributes", {}), f"{where}, attributes")
     return _PlannedGroup(arrays, groups, attributes)

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.core.array import AsyncArray
-from zarr.core.buffer import Buffer, default_buffer_prototype
-from zarr.core.sync import sync
+from zarr import AsyncArray
+from zarr.abc.buffer import Buffer
+from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore, StorePath
 
-from parts_store.manifests.fetching import Knobs, Registries, read_pieces
-from parts_store.manifests.references import References
+from parts_store._compat.zarr import sync
+from parts_store.manifests.array_references import References
+from parts_store.manifests.fetching import ReadSettings, Registries, read_pieces
 
 
 def assemble(pieces: list[memoryview]) -> memoryview:
@@ -23,10 +24,10 @@ def assemble(pieces: list[memoryview]) -> memoryview:
     return memoryview(np.concatenate([np.frombuffer(each, "B") for each in pieces]))
 
 
-def load(array: References, registries: Registries, knobs: Knobs) -> NDArray[Any]:
+def load(array: References, registries: Registries, settings: ReadSettings) -> NDArray[Any]:
     """The values of an array: all of its chunks are read at once."""
     places = list(array.all_pieces())
-    read = sync(read_pieces([pieces for _, pieces in places], registries, knobs))
+    read = sync(read_pieces([pieces for _, pieces in places], registries, settings))
     buffer = default_buffer_prototype().buffer
     chunks: dict[str, Buffer] = {
         array.metadata.encode_chunk_key(index): buffer.from_bytes(assemble(pieces))

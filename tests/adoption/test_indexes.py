@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from zarr.abc.store import RangeByteRequest
 
+from parts_store.engine.backend import Means
 from parts_store.errors import PartsStoreError
-from parts_store.plan import shards
-from parts_store.plan.attempt import Knobs
-from parts_store.plan.document import ShardIndex
-from parts_store.plan.keys import Chunk
-from parts_store.plan.rules import Means
-from parts_store.plan.spec import ConcatParts, Part
-from tests.plan.objects import Objects
+from parts_store.format.keys import Chunk
+from parts_store.format.metadata import ShardIndex
+from parts_store.format.parts import ConcatParts, Part
+from parts_store.transactions import shards
+from parts_store.transactions.read_attempt import ReadSettings
+from tests.transactions.objects import Objects
 
 SLOTS, MAIN = 4, bytes(range(40))
 NBYTES = SLOTS * 16 + 4
@@ -39,7 +39,7 @@ def fuzzed(seed: int) -> bytes:
 
 INDEX = ShardIndex(NBYTES, "end", SLOTS, "<u8", has_checksum=True)
 CHUNK = Chunk("a/c/0", ConcatParts([Part(""), Part(".index", size=NBYTES)]), "a", is_split=True)
-KNOBS = Knobs(0, 1 << 20, 1, Means.SESSION)
+KNOBS = ReadSettings(0, 1 << 20, 1, Means.SESSION)
 
 
 def attempted(call: Any) -> Any:
@@ -74,13 +74,13 @@ def test_ten_thousand_wrong_indexes_give_our_errors_or_the_bytes_they_name() -> 
             # In the order in which they lie; of equals, in any.
             expected = b"".join(shard[start : start + nbytes] for start, nbytes in sorted(places, key=itemgetter(0)))
             assert b"".join(whole.values[0])[:-NBYTES] == expected
-        pin = attempted(lambda: bucket.run(shards.read_index(CHUNK, INDEX, KNOBS, known=None, is_suspect=False)))  # noqa: B023
-        assert (pin is not None) == is_sound, seed
+        versioned = attempted(lambda: bucket.run(shards.read_index(CHUNK, INDEX, KNOBS, known=None, is_suspect=False)))  # noqa: B023
+        assert (versioned is not None) == is_sound, seed
         outcomes[is_sound, is_there] += 1
         wanted = [RangeByteRequest(start, start + nbytes) for start, nbytes in places if nbytes]
-        if pin is None or not wanted:
+        if versioned is None or not wanted:
             continue
-        read = attempted(lambda: bucket.run(shards.read_data(CHUNK, INDEX, wanted, KNOBS, pin)))  # noqa: B023
+        read = attempted(lambda: bucket.run(shards.read_data(CHUNK, INDEX, wanted, KNOBS, versioned)))  # noqa: B023
         assert (read is not None) == is_there, seed
         if read is not None:
             assert [b"".join(value) for value in read.values] == [shard[each.start : each.end] for each in wanted]

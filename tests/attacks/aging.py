@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from parts_store import upkeep
-from parts_store.plan.document import ArrayRecord, ShardIndex
-from parts_store.plan.keys import Chunk, ChunkKeyEncoding
-from parts_store.plan.rules import Rules
-from parts_store.plan.steps import List, Listed, Outcome, Request, Steps
-from parts_store.plan.tags import Tag
-from parts_store.plan.upkeep import Finding, Orders, survey
-from tests.plan.interruptions import Layout
-from tests.plan.objects import Objects, chunk_of, knobs
+from parts_store.engine.steps import List, Listed, Outcome, Request, Steps
+from parts_store.format.keys import Chunk, ChunkKeyEncoding
+from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.tags import Tag
+from parts_store.maintenance import runs
+from parts_store.maintenance.repair import Finding, RepairOptions, survey
+from parts_store.transactions.rules import Rules
+from tests.transactions.interruptions import Layout
+from tests.transactions.objects import Objects, chunk_of, settings
 
 
 class Bucket(Objects):
@@ -62,14 +62,14 @@ def repair(
     rules: Rules,
     *,
     min_age: timedelta | float = 0,
-    orders: Orders | None = None,
+    options: RepairOptions | None = None,
     index: ShardIndex | None = None,
 ) -> list[Finding]:
     """What a repair of the array at `a` says."""
     arrays = {"a": ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), index)}
     listed = bucket.perform(List("", ""))
     assert isinstance(listed, Listed)
-    scope = upkeep.Scope(arrays, survey(listed.entries, arrays), ())
-    found = upkeep.verify(bucket, scope, knobs(has_tags=bucket.has_tags))
-    orders = orders or Orders(drops_incomplete=False, retags=False)
-    return upkeep.repair(bucket, scope, found, rules, min_age=min_age, orders=orders)
+    scope = runs.Scope(arrays, survey(listed.entries, arrays), ())
+    found = runs.verify(bucket, scope, settings(has_tags=bucket.has_tags))
+    options = options or RepairOptions(drops_incomplete=False, retags=False)
+    return runs.repair(bucket, scope, found, rules, min_age=min_age, options=options)

@@ -16,10 +16,10 @@ from obstore.store import LocalStore, MemoryStore
 import parts_store as ps
 from parts_store.adoption import adopt
 from parts_store.errors import LocationError, ManifestError, SessionError
+from parts_store.format.ranges import Span
 from parts_store.manifests import PartsArray, PartsGroup
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange
-from parts_store.plan.ranges import Span
 from tests.adoption.adopting import repository, settle
 
 VALUES = np.arange(1, 41, dtype="<i4")

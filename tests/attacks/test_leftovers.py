@@ -7,14 +7,23 @@ from datetime import timedelta
 
 import pytest
 
-from parts_store.plan import transaction
-from parts_store.plan.keys import Chunk
-from parts_store.plan.reading import read
-from parts_store.plan.rules import Level
-from parts_store.plan.steps import Steps
+from parts_store.engine.steps import Steps
+from parts_store.format.keys import Chunk
+from parts_store.transactions import tagged
+from parts_store.transactions.reading import read
+from parts_store.transactions.rules import Level
 from tests.attacks.aging import Bucket, in_array
-from tests.plan.interruptions import LAYOUTS, Layout, Place, every_interruption, holds_old, ids, parts_of, value_of
-from tests.plan.objects import Returned, knobs, next_batch
+from tests.transactions.interruptions import (
+    LAYOUTS,
+    Layout,
+    Place,
+    every_interruption,
+    holds_old,
+    ids,
+    parts_of,
+    value_of,
+)
+from tests.transactions.objects import Returned, next_batch, settings
 
 # ETags that come back with the bytes, as on S3: there writers keep their copies while others may be at work.
 S3 = [Place(level, has_tags=True, has_unique_etags=False) for level in (Level.WRITERS, Level.FULL)]
@@ -26,7 +35,7 @@ MOST_OF_THE_FINISHED = 3
 
 def die(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, generation: int) -> None:
     """Stage a copy, and nothing else."""
-    steps = transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=generation))
+    steps = tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=generation))
     batch = next_batch(steps)
     before = len(bucket.beside())
     while len(bucket.beside()) == before:
@@ -35,7 +44,7 @@ def die(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, generation: 
 
 
 def value_in(bucket: Bucket, chunk: Chunk) -> bytes:
-    found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+    found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
     assert found is not None
     return b"".join(found.values[0] or ())
 
@@ -50,7 +59,7 @@ def test_objects_beside_a_chunk_do_not_grow_with_its_overwrites(layout: Layout, 
     rules = place.rules()
     for number in range(500):
         first = number % 7
-        bucket.run(transaction.write(chunk, parts_of(layout, number % 3, first), rules))
+        bucket.run(tagged.write(chunk, parts_of(layout, number % 3, first), rules))
         assert len(bucket.beside()) <= dead + MOST_OF_THE_FINISHED, number
         if number % 50 == 0:
             assert value_in(bucket, chunk) == value_of(layout, number % 3, first)[0]
@@ -66,7 +75,7 @@ def test_an_overwrite_beside_a_dead_writer_takes_one_request_more_and_no_round_t
         for number in range(20):
             bucket.asked.clear()
             bucket.batches = 0
-            bucket.run(transaction.write(chunk, parts_of(layout, 1, number), rules))
+            bucket.run(tagged.write(chunk, parts_of(layout, 1, number), rules))
         return Counter(type(each).__name__ for each in bucket.asked), bucket.batches
 
     alone, beside = (Bucket(holds_old(place, layout, tuple(layout))) for _ in range(2))
@@ -84,10 +93,10 @@ def test_whatever_a_dead_writer_had_done_the_next_ones_leave_few_objects_and_the
 ) -> None:
     chunk = in_array(layout)
     start = holds_old(place, layout, tuple(layout))
-    for stopped in every_interruption(start, transaction.write(chunk, parts_of(layout, 3), place.rules())):
+    for stopped in every_interruption(start, tagged.write(chunk, parts_of(layout, 3), place.rules())):
         bucket, rules = Bucket(stopped), place.rules(first_generation=500)
         for number in range(6):
-            bucket.run(transaction.write(chunk, parts_of(layout, 1, number), rules))
+            bucket.run(tagged.write(chunk, parts_of(layout, 1, number), rules))
             assert value_in(bucket, chunk) == value_of(layout, 1, number)[0]
         assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
 
@@ -99,10 +108,10 @@ def test_a_day_later_the_next_writer_removes_what_dead_writers_left(place: Place
     for number in range(20):
         die(bucket, chunk, layout, place, 10_000 + 100 * number)
     bucket.now += timedelta(hours=23)
-    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules()))
+    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules()))
     assert len(bucket.beside()) == 22
     bucket.now += timedelta(hours=25)
-    bucket.run(transaction.write(chunk, parts_of(layout, 2), place.rules(first_generation=500)))
+    bucket.run(tagged.write(chunk, parts_of(layout, 2), place.rules(first_generation=500)))
     assert bucket.beside() == []
     assert value_in(bucket, chunk) == value_of(layout, 2, 101)[0]
 
@@ -118,11 +127,11 @@ def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int)
     for number in range(rounds):
         rules = place.rules(first_generation=1000 * number)
         firsts = [chance.randrange(3) for _ in range(writers)]
-        interleave(bucket, [transaction.write(chunk, parts_of(layout, 1, first), rules) for first in firsts], chance)
+        interleave(bucket, [tagged.write(chunk, parts_of(layout, 1, first), rules) for first in firsts], chance)
         assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED * writers
         assert value_in(bucket, chunk) in {value_of(layout, 1, first)[0] for first in firsts}
-    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**6)))
-    bucket.run(transaction.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**7)))
+    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**6)))
+    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**7)))
     assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import parts_store as ps
-from parts_store.backends.local import LocalBackend
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.engine.steps import Lock, Move
 from parts_store.errors import ConcurrentWriteError
-from parts_store.plan import deletion
-from parts_store.plan.locking import array_locks
-from parts_store.plan.steps import Lock, Move
+from parts_store.transactions import folder_deletion
+from parts_store.transactions.locking import array_locks
 from tests.attacks.certified import CHUNKS, NBYTES, create, is_whole, new_value, read, write
 from tests.attacks.pausing import Paused
 
@@ -157,7 +157,7 @@ def test_chunks_are_whole_or_absent_after_a_deletion_is_killed_anywhere(
     store: ps.PartsStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One file at a time, so that it can end after each of them.
-    monkeypatch.setattr(deletion, "_AT_ONCE", 1)
+    monkeypatch.setattr(folder_deletion, "_AT_ONCE", 1)
     numbers = random.Random(0)
     killed = 0
     while True:
@@ -166,7 +166,7 @@ def test_chunks_are_whole_or_absent_after_a_deletion_is_killed_anywhere(
         values = [new_value(numbers) for _ in range(CHUNKS)]
         for number, value in enumerate(values):
             write(store, f"g/a/c/{number}", value)
-        paused = Paused(deletion.delete_node("g/a", ("g/a", "g"), store._operations.rules), backend_of(store))
+        paused = Paused(folder_deletion.delete_node("g/a", ("g/a", "g"), store._operations.rules), backend_of(store))
         for _ in range(killed):
             paused.step()
         if paused.has_ended:

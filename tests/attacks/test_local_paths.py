@@ -16,12 +16,12 @@ from obstore.store import LocalStore
 from zarr.core.buffer import cpu
 
 import parts_store as ps
-from parts_store.backends.local import LocalBackend
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.engine.steps import Delete, Done, IfAbsent, Lock, Move, Put, Refused
 from parts_store.errors import IncompleteChunkError, LocalPathError, PartsStoreError, StoreConfigError
-from parts_store.plan.keys import Chunk
-from parts_store.plan.spec import ConcatParts
-from parts_store.plan.steps import Delete, Done, IfAbsent, Lock, Move, Put, Refused
-from parts_store.plan.tags import Tag
+from parts_store.format.keys import Chunk
+from parts_store.format.parts import ConcatParts
+from parts_store.format.tags import Tag
 from tests.attacks.certified import PARTS, create, is_whole, new_value, read, write
 
 CHUNK = Chunk("a/c/0", ConcatParts(PARTS), "a")
@@ -347,7 +347,7 @@ def test_a_filesystem_without_locks_is_refused_by_name(
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("parts_store.backends.local.fcntl.flock", flock)
+    monkeypatch.setattr("parts_store.backends.local_disk.fcntl.flock", flock)
     with pytest.raises(StoreConfigError, match="'exclusive'"):
         write(store, "a/c/0", new_value(random.Random(0)))
     alone = ps.PartsStore.from_url(folder, concurrency="exclusive")

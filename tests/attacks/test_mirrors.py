@@ -14,13 +14,13 @@ from obstore.store import MemoryStore
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 import parts_store as ps
+from parts_store.engine.steps import Found
 from parts_store.errors import IncompleteChunkError
-from parts_store.plan import document
-from parts_store.plan.findings import Problem
-from parts_store.plan.mixtures import doubt
-from parts_store.plan.ranges import Span
-from parts_store.plan.steps import Found
-from parts_store.plan.tags import Tag
+from parts_store.format import metadata
+from parts_store.format.ranges import Span
+from parts_store.format.tags import Tag
+from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.mixed_parts import doubt
 
 TIFF = ps.headers.tiff(shape=(16, 16), dtype="uint8")
 INDEX = ps.Part(".index", size=ps.SHARD_INDEX)
@@ -215,7 +215,7 @@ def test_a_mirror_with_parts_of_another_layout_is_refused() -> None:
 
 def test_parts_whose_sizes_no_write_had_are_refused() -> None:
     scene = SCENES["header"]
-    record = document.read_array(json.loads(contents(written(scene, 1)[0])["a/zarr.json"]), "a")
+    record = metadata.read_array(json.loads(contents(written(scene, 1)[0])["a/zarr.json"]), "a")
     assert record is not None
     data = (bytes(len(TIFF)), b"x" * 256)
     for sizes, is_right in (((len(TIFF), 256), True), ((len(TIFF), 255), False), ((256,), False)):

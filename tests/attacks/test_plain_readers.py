@@ -20,7 +20,7 @@ from zarr.errors import MetadataValidationError
 import parts_store as ps
 from parts_store.adoption import adopt
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.plan.findings import Problem
+from parts_store.maintenance.diagnosis import Problem
 from tests.adoption.adopting import repository, settle
 
 VALUES = np.arange(1, 9, dtype="int32")

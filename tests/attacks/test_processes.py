@@ -11,9 +11,9 @@ import pytest
 from zarr.core.buffer import cpu
 
 import parts_store as ps
-from parts_store.backends.local import LocalBackend
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.engine.steps import Lock, Move
 from parts_store.errors import ConcurrentWriteError
-from parts_store.plan.steps import Lock, Move
 from tests.attacks.certified import create, new_value, read, write
 from tests.attacks.pausing import Paused
 
@@ -75,8 +75,8 @@ def test_a_fork_of_a_process_that_used_no_store_works() -> None:
 HOLDER = """
 import os, sys, time
 from obstore.store import LocalStore
-from parts_store.backends.local import LocalBackend
-from parts_store.plan.steps import Lock
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.engine.steps import Lock
 release = LocalBackend(LocalStore(sys.argv[1])).lock(Lock("a/.parts-txn/0.lock", "test", "a/.parts-txn/array.lock"))
 child = os.fork()
 if not child:
@@ -146,7 +146,7 @@ def test_set_sync_does_not_wait_for_a_task_of_its_own_event_loop(tmp_path: Path)
 def test_set_sync_on_the_thread_of_an_event_loop_waits_briefly_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parts_store.executor._MAX_SECONDS_ON_LOOP", 0.1)
+    monkeypatch.setattr("parts_store.engine.executor._MAX_SECONDS_ON_LOOP", 0.1)
     store = ps.PartsStore.from_url(tmp_path)
     create(store, "a")
     backend = store._backend

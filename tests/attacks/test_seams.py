@@ -13,9 +13,9 @@ import zarr
 from obstore.store import MemoryStore
 
 import parts_store as ps
-from parts_store import server
 from parts_store.errors import LayoutChangedError, PartsStoreError, ServerFeatureError, StoreConfigError
 from parts_store.redaction import hide_in_text
+from parts_store.transactions import server
 from tests.attacks.s3_server import Call, Flaws, Reply, S3Server, refusal
 
 SHAPE: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "int32", "compressors": None}

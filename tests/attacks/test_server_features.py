@@ -14,9 +14,10 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 
 import parts_store as ps
-from parts_store import cli, server
+from parts_store import cli
 from parts_store.errors import ServerFeatureError, StoreConfigError
 from parts_store.options import Concurrency
+from parts_store.transactions import server
 from tests.attacks.s3_server import Call, Flaws, Reply, S3Server, refusal
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]

@@ -16,9 +16,9 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import LayoutChangedError, PartsStoreError
+from parts_store.format.metadata import layout_of
+from parts_store.maintenance.diagnosis import Problem
 from parts_store.options import Concurrency
-from parts_store.plan.document import layout_of
-from parts_store.plan.findings import Problem
 from tests.attacks.catalog_schedules import Result, run_in_memory, run_in_processes, run_on_disk
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")

@@ -9,17 +9,27 @@ import pytest
 from obstore.store import MemoryStore
 
 import parts_store as ps
+from parts_store.engine.steps import Steps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, StoreConfigError
-from parts_store.plan import transaction
-from parts_store.plan.keys import Chunk
-from parts_store.plan.reading import read
-from parts_store.plan.rules import Level, Rules
-from parts_store.plan.steps import Steps
-from parts_store.plan.versions import Absent, Seen
-from parts_store.plan.writer import MAX_STALL
+from parts_store.format.keys import Chunk
+from parts_store.transactions import tagged
+from parts_store.transactions.reading import read
+from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.versions import Absent, Seen
+from parts_store.transactions.writer import MAX_STALL
 from tests.attacks.aging import Bucket, in_array, repair
-from tests.plan.interruptions import LAYOUTS, PLACES, Layout, Place, holds_old, ids, parts_of, stored_as, value_of
-from tests.plan.objects import Objects, Returned, knobs, next_batch
+from tests.transactions.interruptions import (
+    LAYOUTS,
+    PLACES,
+    Layout,
+    Place,
+    holds_old,
+    ids,
+    parts_of,
+    stored_as,
+    value_of,
+)
+from tests.transactions.objects import Objects, Returned, next_batch, settings
 
 SHORT = timedelta(minutes=15)
 WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
@@ -28,7 +38,7 @@ IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if le
 
 def what_is_read(bucket: Bucket, chunk: Chunk) -> bytes | str | None:
     try:
-        found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+        found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
     except (IncompleteChunkError, PartSizeError):
         return "damaged"
     return None if found is None else b"".join(found.values[0] or ())
@@ -39,7 +49,7 @@ def timed(bucket: Bucket, place: Place) -> Rules:
 
 
 def begin(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, seen: Seen | None) -> Steps[None]:
-    return transaction.write(chunk, parts_of(layout, 3), timed(bucket, place), seen)
+    return tagged.write(chunk, parts_of(layout, 3), timed(bucket, place), seen)
 
 
 class Stalled:
@@ -72,7 +82,7 @@ def every_stall(
         bucket = Bucket(start)
         seen: Seen | None = None
         if conditional:
-            found = bucket.run(read(chunk, [None], knobs=knobs(has_tags=True), with_anchor=True))
+            found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
             seen = Absent() if found is None else found.version
         writer = Stalled(bucket, begin(bucket, chunk, layout, place, seen), batches)
         if writer.has_ended:
@@ -119,8 +129,8 @@ def test_a_writer_that_was_taken_for_dead_never_harms_what_others_wrote_meanwhil
     for bucket, writer in every_stall(start, chunk, layout, place, conditional=False):
         bucket.now += timedelta(hours=25)
         # Another value, and then the same bytes as before: on S3, their ETags come back.
-        bucket.run(transaction.write(chunk, parts_of(layout, 1, 50), place.rules(first_generation=500)))
-        bucket.run(transaction.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        bucket.run(tagged.write(chunk, parts_of(layout, 1, 50), place.rules(first_generation=500)))
+        bucket.run(tagged.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
         writer.go_on(100)
         assert what_is_read(bucket, chunk) in (new, others)
         assert bucket.contents in (stored_as(layout, 3, 101), stored_as(layout, 2, 1))
@@ -137,7 +147,7 @@ def test_a_change_that_stalled_is_refused_if_somebody_wrote_the_same_bytes_meanw
         if at > 0:
             break
         bucket.now += timedelta(hours=1)
-        bucket.run(transaction.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        bucket.run(tagged.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
         with pytest.raises(ConcurrentWriteError):
             writer.go_on(100)
         assert what_is_read(bucket, chunk) == value_of(layout, 2, 1)[0]

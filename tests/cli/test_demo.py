@@ -22,7 +22,7 @@ def test_the_demo_says_that_everything_is_equal(tmp_path: Path, capsys: pytest.C
 def test_the_demo_names_the_extra_that_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "parts_store.demo", raising=False)
-    monkeypatch.delattr("parts_store.demo", raising=False)
+    monkeypatch.delitem(sys.modules, "parts_store.examples.demo", raising=False)
+    monkeypatch.delattr("parts_store.examples.demo", raising=False)
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert "this needs PIL: pip install 'parts_store[demo]'" in fails(["demo", tmp_path], capsys)

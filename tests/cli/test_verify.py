@@ -10,8 +10,8 @@ import zarr
 from distributed import Client
 
 import parts_store as ps
-from parts_store.plan.findings import Finding, Problem
-from parts_store.stats import Report
+from parts_store.maintenance.diagnosis import Finding, Problem
+from parts_store.maintenance.report import Report
 from tests.cli import places
 from tests.cli.places import (
     DAMAGED,

@@ -21,11 +21,11 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from zarr.core.buffer import default_buffer_prototype
 
 from parts_store.errors import LocationError, PartsStoreError, StoreConfigError
+from parts_store.format.ranges import Span
 from parts_store.manifests import PartsArray, PartsGroup
 from parts_store.manifests.entries import FileRange
+from parts_store.manifests.fetch_plan import FetchPlan, merge_pieces, nbytes_of, slice_pieces
 from parts_store.manifests.fetching import resolve
-from parts_store.manifests.planning import FetchPlan, merge_pieces, nbytes_of, slice_pieces
-from parts_store.plan.ranges import Span
 from tests.manifests.making import Counting, Files, Kind, make, random_values
 
 PROTOTYPE = default_buffer_prototype()

@@ -50,15 +50,15 @@ class Setting:
         objects = [
             {"key_suffix": suffix} | ({} if size is None else {"size": size}) for suffix, size in self.layout.parts
         ]
-        return self.plan.keys.Chunk(KEY, self.plan.spec.ConcatParts(objects), ARRAY)
+        return self.plan.keys.Chunk(KEY, self.plan.parts.ConcatParts(objects), ARRAY)
 
     @cached_property
     def index(self) -> Any:
-        return self.plan.document.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
+        return self.plan.metadata.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
 
     @property
     def means(self) -> Any:
-        return self.plan.rules.Means.LOCKS if self.is_local else self.plan.rules.Means.TAGS
+        return self.plan.backend.Means.LOCKS if self.is_local else self.plan.backend.Means.TAGS
 
     def effect(self, operation: Operation) -> Effect:
         """What an operation should do."""
@@ -102,8 +102,8 @@ class Client:
         )
         # Ranges next to each other are merged, or not.
         max_nbytes = 1000 if setting.merges_ranges else 1
-        self.knobs = self.plan.reading.Knobs(0, max_nbytes, setting.retries, setting.means)
-        self.pin: Any = None
+        self.settings = self.plan.reading.ReadSettings(0, max_nbytes, setting.retries, setting.means)
+        self.versioned: Any = None
         self.is_suspect = False
 
     def _new_generation(self) -> str:
@@ -118,7 +118,7 @@ class Client:
     @property
     def memory(self) -> tuple[object, ...]:
         """All that may make a difference to the next operation."""
-        return self._generations, self.pin, self.is_suspect
+        return self._generations, self.versioned, self.is_suspect
 
     def stall(self) -> None:
         """Let a long time pass."""
@@ -126,7 +126,7 @@ class Client:
 
     def restart(self) -> None:
         """A new process in its place, which remembers nothing."""
-        self.pin, self.is_suspect = None, False
+        self.versioned, self.is_suspect = None, False
 
     def steps(self, operation: Operation) -> Steps[object]:
         match operation.name:
@@ -152,12 +152,12 @@ class Client:
         return [memoryview(part) for part in self.layout.split(value)]
 
     def _write(self, value: Value, seen: Any = None) -> Steps[None]:
-        self.pin = None
-        yield from self.plan.transaction.write(self.chunk, self._data(value), self.rules, seen)
+        self.versioned = None
+        yield from self.plan.tagged.write(self.chunk, self._data(value), self.rules, seen)
 
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
-        self.pin = None
+        self.versioned = None
         data = self._data(value)
         tag = self.plan.tags.Tag(self._new_generation(), "s", tuple(part.nbytes for part in data))
         end = yield from self.plan.writer.Writer(self.chunk, self.rules, tag, dict(enumerate(data))).write_staged(None)
@@ -168,16 +168,16 @@ class Client:
                 raise ConcurrentWriteError(KEY, "")
 
     def _write_if_absent(self, value: Value) -> Steps[None]:
-        self.pin = None
-        yield from self.plan.transaction.write_if_absent(self.chunk, self._data(value), self.rules)
+        self.versioned = None
+        yield from self.plan.tagged.write_if_absent(self.chunk, self._data(value), self.rules)
 
     def _delete(self, seen: Any) -> Steps[None]:
-        self.pin = None
-        yield from self.plan.transaction.delete(self.chunk, self.rules, seen)
+        self.versioned = None
+        yield from self.plan.tagged.delete(self.chunk, self.rules, seen)
 
     def _change(self, mark: bytes) -> Steps[None]:
         """Read a chunk, and write it with a change, as zarr does."""
-        read = yield from self.plan.reading.read(self.chunk, [None], knobs=self.knobs, with_anchor=True)
+        read = yield from self.plan.reading.read(self.chunk, [None], settings=self.settings, with_anchor=True)
         seen = self.plan.versions.Absent() if read is None else read.version
         value = self.layout.changed(None if read is None else b"".join(read.values[0]), mark)
         if value is None:
@@ -204,73 +204,81 @@ class Client:
                 raise ValueError(view)
 
     def _read_range(self, wanted: Any) -> Steps[bytes | None]:
-        read = yield from self.plan.reading.read(self.chunk, [wanted], knobs=self.knobs, with_anchor=True)
+        read = yield from self.plan.reading.read(self.chunk, [wanted], settings=self.settings, with_anchor=True)
         return None if read is None else b"".join(read.values[0])
 
     def _read_shard(self, slots: tuple[int, ...]) -> Steps[tuple[bytes | None, ...]]:
         """Inner chunks, as zarr reads them: the index, then the data where it says."""
-        known = self.pin
-        pin = yield from self.plan.shards.read_index(
-            self.chunk, self.index, self.knobs, known=known, is_suspect=self.is_suspect
+        known = self.versioned
+        versioned = yield from self.plan.shards.read_index(
+            self.chunk, self.index, self.settings, known=known, is_suspect=self.is_suspect
         )
         self.is_suspect = False
-        if pin is not known:
-            self._remember(pin)
-        if pin is None:
+        if versioned is not known:
+            self._remember(versioned)
+        if versioned is None:
             return (None,) * len(slots)
-        rows = self.layout.rows(pin.index)
+        rows = self.layout.rows(versioned.index)
         wanted = {slot: RangeByteRequest(*row) for slot in slots if (row := rows[slot]) is not None}
         if not wanted:
             return (None,) * len(slots)
         try:
-            read = yield from self.plan.shards.read_data(self.chunk, self.index, list(wanted.values()), self.knobs, pin)
+            read = yield from self.plan.shards.read_data(
+                self.chunk, self.index, list(wanted.values()), self.settings, versioned
+            )
         except PartsStoreError:
-            self.pin, self.is_suspect = None, True
+            self.versioned, self.is_suspect = None, True
             raise
         if read is None:
-            self.pin = None
+            self.versioned = None
             return (None,) * len(slots)
         if isinstance(read, self.plan.shards.Remapped):
-            self._remember(read.pin)
+            self._remember(read.versioned)
         values = dict(zip(wanted, read.values, strict=True))
         found = [values.get(slot) for slot in slots]
         return tuple(None if each is None else b"".join(each) for each in found)
 
-    def _remember(self, pin: Any) -> None:
-        is_known_by = None if pin is None else pin.version.condition if self.setting.is_local else pin.version.tag
-        self.pin = None if is_known_by is None else pin
+    def _remember(self, versioned: Any) -> None:
+        is_known_by = (
+            None
+            if versioned is None
+            else versioned.version.condition
+            if self.setting.is_local
+            else versioned.version.tag
+        )
+        self.versioned = None if is_known_by is None else versioned
 
     # --- upkeep
 
     def repair(self, *, is_dead: bool) -> Steps[None]:
-        """What `parts_store.upkeep` does; not to what is young, unless everybody else `is_dead`."""
-        upkeep = self.plan.upkeep
+        """What `parts_store.maintenance.runs` does; not to what is young, unless everybody else `is_dead`."""
+        upkeep = self.plan.repair
         (listed,) = yield (self.plan.steps.List(ARRAY, ""),)
         encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
-        record = self.plan.document.ArrayRecord({}, self.chunk.parts, encoding, self.index)
+        record = self.plan.metadata.ArrayRecord({}, self.chunk.parts, encoding, self.index)
         survey = upkeep.survey(listed.entries, {ARRAY: record})
         # On a local disk, locks tell who is alive.
         knows_ages = not is_dead and not self.setting.is_local
-        orders = upkeep.Orders(drops_incomplete=True, retags=False)
-        findings = yield from upkeep.check(list(survey.chunks.values()), record, self.knobs, with_bytes=False)
+        options = upkeep.RepairOptions(drops_incomplete=True, retags=False)
+        findings = yield from upkeep.check(list(survey.chunks.values()), record, self.settings, with_bytes=False)
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
             is_beside = finding.problem in (upkeep.Problem.LEFTOVERS, upkeep.Problem.INTERRUPTED)
             entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
             if knows_ages and any(entry.etag != OLD for entry in entries):
                 continue
-            yield from upkeep.mend(listing, finding, record, self.rules, orders)
+            yield from upkeep.mend(listing, finding, record, self.rules, options)
         for (array, folder), entries in survey.strays.items():
             if not (knows_ages and any(entry.etag != OLD for entry in entries)):
-                yield from self._repair_stray(array, folder, entries, record, orders)
+                yield from self._repair_stray(array, folder, entries, record, options)
 
-    def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, orders: Any) -> Steps[None]:
-        upkeep = self.plan.upkeep
+    def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, options: Any) -> Steps[None]:
+        upkeep = self.plan.repair
         keys = tuple(entry.key for entry in entries)
         for entry in entries:
             chunk = yield from upkeep.chunk_beside(entry, array, record)
             if chunk is not None and chunk.side_folder == folder:
                 finding = upkeep.Finding(upkeep.Problem.LEFTOVERS, folder, keys, "")
-                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, record, self.rules, orders)
+                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, record, self.rules, options)
                 return
         yield from upkeep.discard(folder, keys, self.rules)

@@ -65,7 +65,7 @@ def mutant(
 READERS = [
     mutant(
         "reader trusts parts",
-        "attempt",
+        "read_attempt",
         "one_generation = len({each.generation for each in everything}) <= 1",
         "one_generation = True",
         [O(A)],
@@ -83,7 +83,7 @@ READERS = [
     ),
     mutant(
         "reader takes a missing part for a short one",
-        "attempt",
+        "read_attempt",
         "return not self.missing and self.damage is None",
         "return self.damage is None",
         [DEL, W(A)],
@@ -113,8 +113,8 @@ READERS = [
     mutant(
         "data is not held to the index",
         "shards",
-        "reading.read_of(chunk, wanted, pin.version, knobs=knobs)",
-        "reading.read(chunk, wanted, knobs=knobs, with_anchor=True)",
+        "reading.read_of(chunk, wanted, versioned.version, settings=settings)",
+        "reading.read(chunk, wanted, settings=settings, with_anchor=True)",
         [O(A)],
         [S],
         initial=C,
@@ -131,7 +131,7 @@ READERS = [
     mutant(
         "hole without a look at the anchor",
         "shards",
-        "if pin is None or pin.version.condition is not None or not index.may_have_holes(pin.index):",
+        "if versioned is None or versioned.version.condition is not None or not index.may_have_holes(versioned.index):",
         "if True:",
         [W(A)],
         [S],
@@ -157,7 +157,7 @@ READERS = [
     ),
     mutant(
         "remap with holes",
-        "document",
+        "metadata",
         "if table is None or _is_hole(table).any():",
         "if table is None:",
         [O(A)],
@@ -167,8 +167,8 @@ READERS = [
     mutant(
         "remap without a second validation",
         "shards",
-        "reading.read_of(chunk, present, now.version, knobs=knobs)",
-        "reading.read(chunk, present, knobs=knobs, with_anchor=True)",
+        "reading.read_of(chunk, present, now.version, settings=settings)",
+        "reading.read(chunk, present, settings=settings, with_anchor=True)",
         [O(A), O(B)],
         [S],
         initial=C,
@@ -301,7 +301,7 @@ WRITERS = [
     ),
     mutant(
         "update does not say that it is one",
-        "transaction",
+        "tagged",
         '_tag(chunk, data, rules, "s" if seen is None else "m")',
         '_tag(chunk, data, rules, "s")',
         [M(b"x")],
@@ -310,7 +310,7 @@ WRITERS = [
     ),
     mutant(
         "write if absent does not say that it is one",
-        "transaction",
+        "tagged",
         '_tag(chunk, data, rules, "s" if seen is None else "m")',
         '_tag(chunk, data, rules, "s")',
         [N(A)],
@@ -319,7 +319,7 @@ WRITERS = [
     ),
     mutant(
         "update commits blindly",
-        "transaction",
+        "tagged",
         "    if end is End.SUPERSEDED and seen is not None:\n",
         "    if False:\n",
         [M(b"x")],
@@ -337,7 +337,7 @@ WRITERS = [
     ),
     mutant(
         "update with a lost PUT says that nothing was written",
-        "transaction",
+        "tagged",
         " or (end is End.SUPERSEDED and seen is not None and error is not None)",
         "",
         [R, O(B)],
@@ -347,7 +347,7 @@ WRITERS = [
     ),
     mutant(
         "delete removes the other parts where others write",
-        "transaction",
+        "tagged",
         "if rules.level is not Level.WRITERS and chunk.other_keys:",
         "if chunk.other_keys:",
         [W(A)],
@@ -356,7 +356,7 @@ WRITERS = [
     ),
     mutant(
         "delete removes the other parts first",
-        "transaction",
+        "tagged",
         '        yield from remove((chunk.anchor_key,), "the chunk")\n',
         '        yield from remove(chunk.other_keys, "the chunk")\n'
         '        yield from remove((chunk.anchor_key,), "the chunk")\n',
@@ -502,7 +502,7 @@ STALLS = [
 FULL_LEVEL = [
     mutant(
         "full: bare create",
-        "transaction",
+        "tagged",
         "if rules.level is not Level.FULL and not isinstance(seen, Version):",
         "if not isinstance(seen, Version):",
         [W(A)],
@@ -523,7 +523,7 @@ FULL_LEVEL = [
     ),
     mutant(
         "full: delete without a second look",
-        "transaction",
+        "tagged",
         "        if rules.level is not Level.FULL:\n            return\n",
         "        return\n",
         [W(A)],
@@ -536,7 +536,7 @@ FULL_LEVEL = [
 LOCAL_DISKS = [
     mutant(
         "local: overwrite without journal",
-        "journal",
+        "journaled",
         "if is_new or len(keys) == 1:",
         "if True:",
         [W(A)],
@@ -545,7 +545,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: journal removed before the parts are moved",
-        "journal",
+        "journaled",
         '    outcomes = yield from _move(chunk, generation)\n    yield from remove((journal_key(chunk),), "journal")\n',
         '    yield from remove((journal_key(chunk),), "journal")\n    outcomes = yield from _move(chunk, generation)\n',
         [W(A)],
@@ -554,7 +554,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: anchor first on create",
-        "journal",
+        "journaled",
         "    others = (yield tuple(moves)) if moves else ()\n    last = yield (anchor,)\n",
         "    last = yield (anchor,)\n    others = (yield tuple(moves)) if moves else ()\n",
         [W(A)],
@@ -562,7 +562,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: delete removes the other parts first",
-        "journal",
+        "journaled",
         '    yield from remove((chunk.anchor_key,), "the chunk")\n',
         '    yield from remove(chunk.other_keys, "the chunk")\n'
         '    yield from remove((chunk.anchor_key,), "the chunk")\n',
@@ -572,7 +572,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: writers without a lock",
-        "journal",
+        "journaled",
         "    if rules.level is not Level.EXCLUSIVE:\n        yield from lock_chunk(chunk.side_folder)\n",
         "",
         [W(A)],
@@ -582,7 +582,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: writer does not finish what a dead one began",
-        "journal",
+        "journaled",
         "    yield from recover(chunk)\n    return",
         "    return",
         [W(A)],
@@ -593,7 +593,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: update over what it did not read",
-        "journal",
+        "journaled",
         "    require_still(seen, anchor, chunk.chunk_key)\n    yield from _write(",
         "    yield from _write(",
         [M(b"x")],
@@ -634,15 +634,15 @@ LOCAL_DISKS = [
         "reading",
         "        found = (yield from _journal(chunk)) if has_journal else None\n"
         "        if found is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, found)\n"
+        "            whole = yield from _read_journaled(chunk, wanted, settings, why, found)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n"
-        "        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0)\n",
-        "        attempt = yield from look(chunk, wanted, knobs, why, with_anchor=with_anchor or repeat > 0)\n"
+        "        attempt = yield from look(chunk, wanted, settings, why, with_anchor=with_anchor or repeat > 0)\n",
+        "        attempt = yield from look(chunk, wanted, settings, why, with_anchor=with_anchor or repeat > 0)\n"
         "        found = (yield from _journal(chunk)) if has_journal else None\n"
         "        if found is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, knobs, why, found)\n"
+        "            whole = yield from _read_journaled(chunk, wanted, settings, why, found)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n",
@@ -654,10 +654,10 @@ LOCAL_DISKS = [
     mutant(
         "local: size before the journal",
         "reading",
-        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n"
+        "    record = journaled.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n"
         "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n",
         "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n"
-        "    record = journal.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n",
+        "    record = journaled.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n",
         [W(A)],
         [Z, Z],
         initial=C,
@@ -688,7 +688,7 @@ UPKEEP = [
     ),
     mutant(
         "repair, local: without a lock",
-        "upkeep",
+        "repair",
         "    yield from _lock(chunk.side_folder, rules)\n    match",
         "    match",
         [FIX],
@@ -698,7 +698,7 @@ UPKEEP = [
     ),
     mutant(
         "repair removes the parts of a chunk that exists",
-        "upkeep",
+        "repair",
         "is_absent = (yield from head(chunk.anchor_key, WHOSE)) is None",
         "is_absent = True",
         [FIX],

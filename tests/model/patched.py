@@ -1,4 +1,4 @@
-"""The modules of `parts_store.plan`, as they are or with a text in their source replaced.
+"""The pure modules of parts_store, as they are or with a text in their source replaced.
 
 A mutant is made from the source that is there, and so is out of date as soon as it does not fit: then it is refused.
 """
@@ -15,10 +15,20 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import override
 
-import parts_store.plan
+import parts_store
 
-PACKAGE = "parts_store.plan"
-FOLDER = Path(next(iter(parts_store.plan.__path__)))
+ROOT = Path(parts_store.__file__).parent
+PACKAGES = ("format", "engine", "transactions", "maintenance")
+# These modules do IO, and the model does not use them.
+WITH_IO = {"executor", "explain", "runs"}
+# Where each module is, by its name, which is unique among these packages.
+SOURCES = {
+    path.stem: path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).glob("[a-z]*.py"))
+    if path.stem not in WITH_IO
+}
+NAMES = {f"parts_store.{path.parent.name}.{name}": name for name, path in SOURCES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,7 @@ class Patch:
 
     def apply(self, source: str) -> str:
         if source.count(self.old) != 1:
-            raise LookupError(f"{self.old!r} occurs {source.count(self.old)} times in {PACKAGE}.{self.module}")
+            raise LookupError(f"{self.old!r} occurs {source.count(self.old)} times in {self.module}")
         return source.replace(self.old, self.new)
 
 
@@ -39,8 +49,7 @@ class Plan:
     """The modules of the plan, all of one set, by their names."""
 
     def __init__(self) -> None:
-        names = [path.stem for path in sorted(FOLDER.glob("[a-z]*.py"))]
-        self._modules = {name: importlib.import_module(f"{PACKAGE}.{name}") for name in names}
+        self._modules = {name: importlib.import_module(full) for full, name in NAMES.items()}
 
     def __getattr__(self, name: str) -> ModuleType:
         try:
@@ -60,23 +69,24 @@ def load(patches: tuple[Patch, ...]) -> Plan:
 
 @contextmanager
 def _as_if_never_imported(patches: Sequence[Patch]) -> Iterator[None]:
-    originals = {name: each for name, each in sys.modules.items() if name.startswith(f"{PACKAGE}.")}
-    package = sys.modules[PACKAGE]
-    attributes = dict(vars(package))
+    originals = {full: sys.modules.pop(full) for full in NAMES if full in sys.modules}
+    packages = [importlib.import_module(f"parts_store.{name}") for name in PACKAGES]
+    attributes = [dict(vars(package)) for package in packages]
+    for package in packages:
+        for name in NAMES.values():
+            vars(package).pop(name, None)
     finder = _Finder(patches)
-    for name in originals:
-        del sys.modules[name]
-        vars(package).pop(name.rpartition(".")[2], None)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [each for each in sys.modules if each.startswith(f"{PACKAGE}.")]:
-            del sys.modules[name]
+        for full in NAMES:
+            sys.modules.pop(full, None)
         sys.modules.update(originals)
-        vars(package).clear()
-        vars(package).update(attributes)
+        for package, before in zip(packages, attributes, strict=True):
+            vars(package).clear()
+            vars(package).update(before)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -89,12 +99,11 @@ class _Finder(MetaPathFinder, Loader):
 
     @override
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        package, _, name = fullname.rpartition(".")
-        return ModuleSpec(fullname, self) if package == PACKAGE and name.isidentifier() else None
+        return ModuleSpec(fullname, self) if fullname in NAMES else None
 
     @override
     def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__.rpartition(".")[2]
+        name = NAMES[module.__name__]
         patches = tuple(patch for patch in self.patches if patch.module == name)
         exec(_compiled(name, patches), vars(module))
 
@@ -104,9 +113,9 @@ def _compiled(name: str, patches: tuple[Patch, ...]) -> CodeType:
     source = _source(name)
     for patch in patches:
         source = patch.apply(source)
-    return compile(source, str(FOLDER / f"{name}.py"), "exec")
+    return compile(source, str(SOURCES[name]), "exec")
 
 
 @lru_cache(maxsize=64)
 def _source(name: str) -> str:
-    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    return SOURCES[name].read_text(encoding="utf-8")

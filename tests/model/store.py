@@ -107,8 +107,8 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
         who = f"{author}.{slot}"
         match type(request).__name__:
             case "Get":
-                pin = None if request.if_match is None else (request.if_match,)
-                found.append(Action("get", request.key, slot, who, operation, request.wanted, condition=pin))
+                versioned = None if request.if_match is None else (request.if_match,)
+                found.append(Action("get", request.key, slot, who, operation, request.wanted, condition=versioned))
             case "Head":
                 found.append(Action("head", request.key, slot, who, operation))
             case "Put":

@@ -1,0 +1,33 @@
+"""Names of VirtualiZarr that have no public address yet."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from virtualizarr.manifests import ChunkManifest
+
+# How a manifest marks chunks that are missing or hold their bytes, and how it writes a path. `ChunkManifest.dict()` and
+# `ChunkManifest(entries)` would do, but they make one Python object per chunk.
+from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH, MISSING_CHUNK_PATH, validate_and_normalize_path_to_uri
+
+# Metadata with another shape and chunk shape, which `ManifestArray` does with the same function.
+from virtualizarr.manifests.utils import copy_and_replace_metadata
+
+__all__ = [
+    "INLINED_CHUNK_PATH",
+    "MISSING_CHUNK_PATH",
+    "columns_of",
+    "copy_and_replace_metadata",
+    "validate_and_normalize_path_to_uri",
+]
+
+
+def columns_of(
+    manifest: ChunkManifest,
+) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64], Mapping[tuple[int, ...], bytes]]:
+    """Return the paths, offsets and lengths of a manifest on its chunk grid, and the bytes of inlined chunks.
+
+    The public `ChunkManifest.dict()` makes one Python object per chunk.
+    """
+    return manifest._paths, manifest._offsets, manifest._lengths, manifest._inlined  # noqa: SLF001

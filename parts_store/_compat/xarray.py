@@ -1,0 +1,49 @@
+"""Names of xarray that have no public address: what `Dataset.to_zarr` does before it hands chunks to dask."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import zarr
+from xarray import Dataset
+from xarray.backends import ZarrStore
+from xarray.backends.common import ArrayWriter
+from xarray.backends.writers import _validate_dataset_names, dump_to_store
+from zarr.abc.store import Store
+
+type Written = tuple[Any, zarr.Array[Any], Any]
+"""A lazy array, the Zarr array that it goes to, and the region of it, None for all of it."""
+
+
+def create_arrays(
+    dataset: Dataset,
+    store: Store,
+    *,
+    group: str | None,
+    mode: Any,
+    encoding: Mapping[Any, Any],
+    append_dim: Any,
+    region: Any,
+) -> list[Written]:
+    """Create the arrays of a dataset, write those that are in memory, and return those that are not.
+
+    `Dataset.to_zarr(compute=False)` would do, if it returned sources and targets and not one task graph over them.
+    """
+    _validate_dataset_names(dataset)
+    backend = ZarrStore.open_group(
+        store,
+        mode=mode,
+        group=group,
+        consolidated=False,
+        consolidate_on_close=False,
+        append_dim=append_dim,
+        write_region=region,
+        zarr_format=3,
+        # The caller checks chunks against the tasks that it makes.
+        safe_chunks=False,
+    )
+    dataset = backend._validate_and_autodetect_region(dataset)  # noqa: SLF001
+    backend._validate_encoding(encoding)  # noqa: SLF001
+    # Nobody calls `writer.sync`, so the writer keeps what it would hand to dask.
+    writer = ArrayWriter()  # type: ignore[no-untyped-call]
+    dump_to_store(dataset, backend, writer, encoding=encoding)  # type: ignore[no-untyped-call]
+    return list(zip(writer.sources, writer.targets, writer.regions, strict=True))

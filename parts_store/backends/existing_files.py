@@ -1,0 +1,105 @@
+"""Files that exist already: opened to be adopted, and copied to where they are objects of a store."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.store import LocalStore, S3Store
+
+from parts_store.backends.failures import speaks_of_object, translated
+from parts_store.backends.object_store import address_of, local_path, open_url, secrets_of
+from parts_store.errors import StoreConfigError, describe, raise_translated
+from parts_store.redaction import secrets_of_url
+
+# A file that is copied through us is read in pieces of this size.
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that exists already, and by what a later change of it is known."""
+
+    store: Any
+    key: str
+    # Its URL, as references have it.
+    location: str
+    nbytes: int
+    checksum: str | datetime
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `start <= i < stop` of it, as far as there are any."""
+        last = min(stop, self.nbytes)
+        if start >= last:
+            return b""
+        with translated("get", _shown(self.key), lambda: secrets_of(self.store)):
+            return bytes(obstore.get_range(self.store, self.key, start=start, end=last))
+
+
+def _shown(key: str) -> str:
+    """The key of a file as a message shows it: behind the '?' of a URL there may be a signature."""
+    return key.partition("?")[0]
+
+
+def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
+    """The file at a URL or a path."""
+    text = str(url)
+    is_local = "://" not in text or text.startswith("file://")
+    if is_local:
+        path = (local_path(text) if text.startswith("file://") else Path(text).expanduser()).resolve()
+        if not path.is_file():
+            raise StoreConfigError("url", "a file", describe(text))
+        folder, key, location = str(path.parent), path.name, path.as_uri()
+    else:
+        # What is behind a '?' may have a '/' in it.
+        address, mark, query = text.partition("?")
+        folder, _, name = address.rpartition("/")
+        key, location = f"{name}{mark}{query}", text
+    store = open_url(folder, options, create=False)
+    with translated("head", _shown(key), lambda: [*secrets_of(store), *secrets_of_url(text)]):
+        try:
+            meta = obstore.head(store, key)
+        except FileNotFoundError as error:
+            if not speaks_of_object(error):
+                raise
+            raise_translated(StoreConfigError("url", "a file", describe(text)))
+    # A local disk's ETag is of the inode, and says nothing after a copy; the time is what Icechunk compares.
+    checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
+    return StoredFile(store, key, location, meta["size"], checksum)
+
+
+def copy_file(file: StoredFile, store: Any, key: str) -> int:
+    """Copy a file to an object of a store: by the store itself where it can, else through us.
+
+    On a local disk it is linked, if both are on the same. Returns how many bytes were copied.
+    """
+    with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
+        return _copy_file(file, store, key)
+
+
+def _copy_file(file: StoredFile, store: Any, key: str) -> int:
+    if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
+        source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+            return file.nbytes
+        return 0
+    (one, above), (other, above_other) = address_of(file.store), address_of(store)
+    if one == other and isinstance(store, S3Store):
+        # One that sees both: what lies beside it as well as below.
+        container = S3Store(config={**store.config}, client_options=store.client_options)
+        source_key, target_key = (
+            f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))
+        )
+        obstore.copy(container, source_key, target_key)
+    else:
+        with obstore.open_writer(store, key) as writer:
+            for start in range(0, file.nbytes, _BLOCK):
+                writer.write(file.read(start, start + _BLOCK))
+    return file.nbytes

@@ -1,0 +1,83 @@
+"""What the executor needs of a place where objects are kept."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from parts_store.engine.steps import Delete, Entry, Get, Head, List, Lock, Move, Outcome, Put, Refer
+
+# How many keys one request can delete: what S3 takes, and obstore sends.
+MAX_BULK_DELETE = 1000
+
+type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
+
+
+class Means(Enum):
+    """By what a backend tells the objects of one write from those of another."""
+
+    # Objects carry a tag.
+    TAGS = "tags"
+    # A kernel's locks, and a journal: a local disk.
+    LOCKS = "locks"
+    # By nothing but ETags, and it is read only: plain HTTP.
+    ETAGS = "etags"
+    # By what was changed in a session, and by the snapshot that it is of.
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do."""
+
+    # By what it tells one write from another.
+    means: Means
+    # A PUT can be conditional on what is there.
+    has_conditions: bool
+    # No ETag ever comes back.
+    has_unique_etags: bool
+    # A request takes its time, so that several are better made at once.
+    is_remote: bool
+    # Objects can be written and removed.
+    is_writable: bool
+    # Objects can be listed.
+    is_listable: bool
+
+
+class Backend(Protocol):
+    """A place where objects are kept, reached with and without an event loop."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+
+    async def perform(self, request: BackendRequest) -> Outcome:
+        """Carry out a request; what may be expected to fail is an outcome."""
+
+    def perform_sync(self, request: BackendRequest) -> Outcome:
+        """Carry out a request without an event loop."""
+
+    def lock(self, lock: Lock) -> Callable[[], None] | None:
+        """Take a lock without waiting; returns what gives it back, or None if somebody holds it."""
+
+
+class Place(Backend, Protocol):
+    """A backend that a store is made of."""
+
+    @property
+    def store(self) -> Any:
+        """What it was made from, and a copy of it in another process is."""
+
+    @property
+    def snapshot(self) -> str | None:
+        """The version of everything that is there, None if there are none: what was known of another is forgotten."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is said of an object by its ETag is true."""
+
+    def list(self, folder: str) -> AsyncIterator[Entry]:
+        """Every object below a folder."""
+
+    async def list_folder(self, folder: str, /) -> tuple[Sequence[str], Sequence[str]]:
+        """The folders and the keys directly in a folder."""

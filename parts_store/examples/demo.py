@@ -1,0 +1,206 @@
+"""`make demo`: a picture in chunks that other programs read, in chunks of several objects, in versions, and in a file.
+
+Without any server.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5netcdf
+import icechunk
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from PIL import Image
+from zarr.codecs import ZstdCodec
+
+from parts_store.adoption import adopt
+from parts_store.codecs import pad_codec
+from parts_store.copying import copy
+from parts_store.create import create_array
+from parts_store.format.parts import SHARD_INDEX, Part
+from parts_store.headers import TiffHeader, tiff
+from parts_store.store import PartsStore
+
+SIDE = 1024
+CHUNKS = (256, 256, 3)
+
+
+def main(folder: Path) -> None:
+    """Write the arrays below `folder`, read them back in several ways, and say what is where."""
+    picture = julia_set(SIDE)
+    store = PartsStore.from_url(folder / "pictures.zarr")
+    checks = [
+        write_tiff_chunks(store, picture),
+        write_compressed_tiff_chunks(store, picture),
+        open_a_chunk_with_pillow(folder, picture),
+        write_parts(store, picture),
+        read_from_parts(store, picture),
+        assemble(store, folder, picture),
+        *keep_versions(store, folder, picture),
+        adopt_a_file(folder, picture),
+    ]
+    print(f"\nlook at {folder}/picture.png; any file below {folder}/pictures.zarr/tiles/c/ opens in an image viewer")
+    if not all(checks):
+        sys.exit("something is different from what was written")
+
+
+def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a TIFF file: all have the same header."""
+    header = tiff(CHUNKS, dtype="uint8")
+    array = zarr.create_array(store, name="tiles", compressors=[pad_codec(len(header), padding=header)], **of(picture))
+    array[...] = picture
+    return say(f"{array.nchunks} chunks, each a TIFF file, in pictures.zarr/tiles", same=equal(array, picture))
+
+
+def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a TIFF file compressed with zstd: each has a header of its own, with its size."""
+    header = TiffHeader(CHUNKS, dtype="uint8", compression="zstd")
+    codecs = [ZstdCodec(level=9), pad_codec(header.nbytes, padding_func=header)]
+    array = zarr.create_array(store, name="compressed", compressors=codecs, **of(picture))
+    array[...] = picture
+    saved = 1 - array.nbytes_stored() / picture.nbytes
+    return say(f"the same as zstd TIFF, {saved:.0%} smaller, in pictures.zarr/compressed", same=equal(array, picture))
+
+
+def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """A program that knows nothing of Zarr opens a chunk."""
+    with Image.open(folder / "pictures.zarr" / "tiles" / "c" / "1" / "2" / "0") as image:
+        image.save(folder / "one-chunk.png")
+        same = np.array_equal(np.asarray(image), picture[256:512, 512:768])
+        return say(f"Pillow opens one of them: {image.format}, {image.size[0]} x {image.size[1]}", same=same)
+
+
+def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """Every chunk is a shard in three objects: a header, the data, and the index."""
+    parts = [Part(".header", size=64), Part(""), Part(".index", size=SHARD_INDEX)]
+    arguments = of(picture) | {"chunks": (64, 64, 3), "shards": CHUNKS}
+    array = create_array(store, "parts", parts=parts, **arguments)
+    array[...] = picture
+    return say("16 shards, each in three objects, in pictures.zarr/parts", same=equal(array, picture))
+
+
+def read_from_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
+    """A small read touches what it needs."""
+    selection = np.s_[300:340, 700:740]
+    # Before it is read: afterwards, the index is known.
+    requests = store.explain("parts", selection)
+    array: Any = zarr.open_array(store, path="parts", mode="r")
+    same = np.array_equal(array[selection], picture[selection])
+    say("reading 40 x 40 pixels of it asks for", same=same)
+    for request in requests:
+        # On a disk it is also looked whether somebody is writing.
+        if request.kind == "get" and request.stop is not None:
+            print(f"    {request.key:<22} bytes {request.start} to {request.stop:<7} ({request.why})")
+    return same
+
+
+def assemble(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """The whole picture, as a file to look at."""
+    assembled = np.asarray(zarr.open_array(store, path="parts", mode="r")[...])
+    Image.fromarray(assembled).save(folder / "picture.png")
+    return say("zarr reads the whole picture from its parts", same=np.array_equal(assembled, picture))
+
+
+def keep_versions(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> list[bool]:
+    """The same array under version control: a commit has all parts of all chunks, or none."""
+    # About a local disk, where two must not commit at once: nobody else does.
+    icechunk.set_logs_filter("error")
+    shutil.rmtree(folder / "history", ignore_errors=True)
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder / "history")))
+    session = repository.writable_session("main")
+    copied = copy(store, PartsStore.from_session(session), path="parts")
+    first = session.commit("the picture")
+    checks = [say(f"{copied.chunks} shards committed to an Icechunk repository in history/", same=copied.chunks == 16)]
+
+    changed = picture.copy()
+    changed[200:500, 200:500] = 255 - changed[200:500, 200:500]
+    session = repository.writable_session("main")
+    zarr.open_array(PartsStore.from_session(session), path="parts")[200:500, 200:500] = changed[200:500, 200:500]
+    second = session.commit("a part of it inverted")
+    checks.append(say("a part of the picture changed, and committed", same=equal(at(repository, "main"), changed)))
+    same = equal(at(repository, first), picture) and equal(at(repository, second), changed)
+    checks.append(say("both versions are still there, by their snapshots", same=same))
+    chunks = repository.diff(from_snapshot_id=first, to_snapshot_id=second).updated_chunks["/parts"]
+    checks.append(say(f"the difference between them: {len(chunks)} shards of 16", same=len(chunks) == 4))
+
+    repository.create_branch("grey", first)
+    session = repository.writable_session("grey")
+    zarr.open_array(PartsStore.from_session(session), path="parts")[...] = 127
+    session.commit("all of it grey")
+    same = equal(at(repository, "grey"), np.full_like(picture, 127)) and equal(at(repository, "main"), changed)
+    checks.append(say("a branch went its own way, and main stayed as it was", same=same))
+    return checks
+
+
+def at(repository: icechunk.Repository, version: str) -> zarr.Array[Any]:
+    """The array at the tip of a branch, or at a snapshot."""
+    is_branch = version in repository.list_branches()
+    session = repository.readonly_session(version) if is_branch else repository.readonly_session(snapshot_id=version)
+    return zarr.open_array(PartsStore.from_session(session), path="parts", mode="r")
+
+
+def adopt_a_file(folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """A netCDF4 file that exists already, as an array of Zarr: only an index is written."""
+    file = (folder / "picture.nc").resolve()
+    with h5netcdf.File(file, "w") as dataset:
+        dataset.dimensions = {"y": SIDE, "x": SIDE, "colour": 3}
+        variable = dataset.create_variable(
+            "picture", ("y", "x", "colour"), "uint8", chunks=(64, 64, 3), compression="gzip", shuffle=True
+        )
+        variable[...] = picture
+    place = f"{file.parent.as_uri()}/"
+    config = icechunk.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icechunk.VirtualChunkContainer(place, store=icechunk.local_filesystem_store(str(file.parent)))
+    )
+    repository = icechunk.Repository.create(
+        icechunk.in_memory_storage(),
+        config=config,
+        authorize_virtual_chunk_access={place: icechunk.credentials.LocalFileSystemAccess},
+    )
+    session = repository.writable_session("main")
+    report = adopt(file, into=session)
+    session.commit("a file adopted")
+    store = PartsStore.from_session(repository.readonly_session("main"))
+    same = equal(zarr.open_array(store, path="picture", mode="r"), picture) and report.nbytes_copied == 0
+    chunks = sum(each.chunks for each in report.arrays)
+    what = f"a netCDF4 file of {chunks} chunks adopted as Zarr by {report.references} reference, bytes copied: 0"
+    return say(what, same=same)
+
+
+def of(picture: NDArray[np.uint8]) -> dict[str, Any]:
+    """The arguments that all the arrays have in common."""
+    return {"shape": picture.shape, "chunks": CHUNKS, "dtype": "uint8", "overwrite": True}
+
+
+def equal(array: zarr.Array[Any], picture: NDArray[np.uint8]) -> bool:
+    """Whether an array holds the picture."""
+    return np.array_equal(np.asarray(array[...]), picture)
+
+
+def say(what: str, *, same: bool) -> bool:
+    """Print what was done and whether it came out equal."""
+    print(f"{what:<75} {'equal' if same else 'DIFFERENT'}")
+    return same
+
+
+def julia_set(side: int) -> NDArray[np.uint8]:
+    """A picture worth looking at, `side` pixels high and wide, in RGB."""
+    axis = np.linspace(-1.35, 1.35, side)
+    z = axis[np.newaxis, :] + 1j * axis[:, np.newaxis]
+    steps = np.zeros(z.shape)
+    constant = -0.79 + 0.15j
+    for step in range(120):
+        inside = np.abs(z) < 4
+        z[inside] = z[inside] ** 2 + constant
+        steps[inside] = step
+    # Three phases of one wave make three colours that never clash.
+    waves = [np.sin(steps / 16 + phase) for phase in (0.0, 0.9, 1.8)]
+    return np.stack([(wave * 127.5 + 127.5).astype(np.uint8) for wave in waves], axis=-1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output"))

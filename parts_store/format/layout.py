@@ -1,0 +1,132 @@
+"""A chunk's bytes in terms of its parts: which part holds what is read, and which bytes go to which part.
+
+Decides where to look when sizes are missing: it looks where the bytes are if the first part of unknown size (from the
+end that the request counts from) is large enough, and asks again when the answer has told that part's size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+from parts_store.errors import ChunkSizeError, PartsConfigError
+from parts_store.format.parts import ConcatParts
+from parts_store.format.ranges import Span, Wanted, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Bytes of one part, in the part's own coordinates. Never empty."""
+
+    part: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A request to one part that may answer with fewer bytes than it asks for, and tells the part's size."""
+
+    part: int
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Exactly the bytes asked for, in order."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedSizes:
+    """Where the bytes are depends on the sizes of parts; these requests find them, and most likely the bytes too."""
+
+    probes: tuple[Probe, ...]
+
+
+def plan_read(sizes: Sequence[int | None], wanted: Wanted) -> Located | NeedSizes:
+    """Where the bytes asked for are, given the sizes of the parts as far as they are known."""
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        return _locate(known, resolve(wanted, sum(known)))
+    first = next(index for index, size in enumerate(sizes) if size is None)
+    before = sum(known[:first])
+    match wanted:
+        case RangeByteRequest(start=start, end=end) if end <= start:
+            return Located(())
+        case None:
+            return NeedSizes(tuple(Probe(part, None) for part in range(len(sizes))))
+        case RangeByteRequest(start=start, end=end):
+            if end <= before:
+                return _locate(known[:first], resolve(wanted, before))
+            probe = Probe(first, RangeByteRequest(max(0, start - before), end - before))
+            return NeedSizes((*_as_probes(_locate(known[:first], resolve(wanted, before)).slices), probe))
+        case OffsetByteRequest(offset=offset):
+            probe = Probe(first, OffsetByteRequest(offset - before) if offset > before else None)
+            after = tuple(Probe(part, None) for part in range(first + 1, len(sizes)))
+            return NeedSizes((*_as_probes(_locate(known[:first], resolve(wanted, before)).slices), probe, *after))
+        case SuffixByteRequest(suffix=suffix):
+            return _plan_suffix(sizes, suffix)
+
+
+def _plan_suffix(sizes: Sequence[int | None], suffix: int) -> Located | NeedSizes:
+    last = max(index for index, size in enumerate(sizes) if size is None)
+    after = [size for size in sizes[last + 1 :] if size is not None]
+    tail = _locate(after, resolve(SuffixByteRequest(suffix), sum(after))).slices
+    slices = tuple(Slice(last + 1 + each.part, each.span) for each in tail)
+    if suffix <= sum(after):
+        return Located(slices)
+    return NeedSizes((Probe(last, SuffixByteRequest(suffix - sum(after))), *_as_probes(slices)))
+
+
+def _locate(sizes: Sequence[int], span: Span) -> Located:
+    slices = []
+    for part, (size, stop) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        start = stop - size
+        inside = Span(min(max(span.start - start, 0), size), min(max(span.stop - start, 0), size))
+        if inside.nbytes:
+            slices.append(Slice(part, inside))
+    return Located(tuple(slices))
+
+
+def _as_probes(slices: tuple[Slice, ...]) -> tuple[Probe, ...]:
+    return tuple(Probe(each.part, RangeByteRequest(each.span.start, each.span.stop)) for each in slices)
+
+
+def require_fit(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
+    """Raise unless these are the sizes of the parts of a chunk, one for each."""
+    if len(sizes) != len(parts.parts):
+        raise PartsConfigError("parts", f"{len(parts.parts)} values for the parts of {chunk_key!r}", str(len(sizes)))
+    for part, size, found in zip(parts.parts, parts.sizes, sizes, strict=True):
+        if size is not None and found != size:
+            raise ChunkSizeError(chunk_key + part.key_suffix, f"{size}", found)
+
+
+def require_writable(parts: ConcatParts) -> None:
+    """Raise if more than one part could take what the others leave of a chunk."""
+    if len(parts.unsized) > 1:
+        suffixes = ", ".join(repr(parts.parts[index].key_suffix) for index in parts.unsized)
+        raise PartsConfigError("parts", "at most one part without 'size' for writing", suffixes)
+
+
+def require_no_empty(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
+    """Raise if a part would be empty: a session keeps no chunk without bytes."""
+    for part, found in zip(parts.parts, sizes, strict=True):
+        if not found:
+            raise ChunkSizeError(chunk_key + part.key_suffix, "at least 1", found)
+
+
+def plan_split(parts: ConcatParts, nbytes: int, chunk_key: str) -> tuple[Span, ...]:
+    """The bytes of a chunk of `nbytes` bytes that go to each part.
+
+    Raises `ChunkSizeError` if the sizes of the parts do not fit the chunk, and `PartsConfigError` if more than one part
+    could take what is left.
+    """
+    require_writable(parts)
+    fixed = sum(size for size in parts.sizes if size is not None)
+    if nbytes < fixed or (not parts.unsized and nbytes != fixed):
+        expected = f"at least {fixed}" if parts.unsized else f"{fixed}"
+        raise ChunkSizeError(chunk_key, expected, nbytes)
+    sizes = [nbytes - fixed if size is None else size for size in parts.sizes]
+    return tuple(Span(stop - size, stop) for size, stop in zip(sizes, accumulate(sizes), strict=True))

@@ -1,0 +1,98 @@
+"""numpy's functions on arrays of references: those that need no values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from virtualizarr.manifests import ManifestArray
+
+from parts_store.errors import ManifestError, describe
+from parts_store.manifests import combining
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import References
+
+
+def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
+    found = []
+    for each in arrays:
+        if isinstance(each, ManifestArray):
+            found.append(PartsArray.from_manifest_array(each))
+        elif isinstance(each, PartsArray):
+            found.append(each)
+        else:
+            raise ManifestError(subject, "arrays of references alone", f"an object of type {type(each).__name__}")
+    if not found:
+        raise ManifestError(subject, "at least one array", "none")
+    return found
+
+
+def _combine(
+    function: Callable[[Sequence[References], int], References], arrays: Any, axis: Any, **others: Any
+) -> PartsArray:
+    """What numpy's function makes of arrays: with their parts, if they agree, and the registries of all."""
+    subject = function.__name__
+    if not isinstance(axis, int | np.integer) or any(value is not None for value in others.values()):
+        raise ManifestError(subject, "an axis, and no other arguments", describe({"axis": axis, **others}))
+    found = _arrays(arrays, subject)
+    declared = [each.declared_parts for each in found if each.declared_parts is not None]
+    combining.require_alike([each.references for each in found], subject)
+    for parts in declared[1:]:
+        if parts != declared[0]:
+            expected = f"the parts {[(each.key_suffix, each.size) for each in declared[0].parts]}"
+            raise ManifestError(subject, expected, str([(each.key_suffix, each.size) for each in parts.parts]))
+    references = function([each.references for each in found], int(axis))
+    registries = tuple({id(each): each for array in found for each in array.registries}.values())
+    return PartsArray.of(references, declared[0] if declared else None, registries)
+
+
+def _concatenate(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, **others: Any) -> PartsArray:
+    others.pop("casting", None)
+    return _combine(combining.concatenate, arrays, axis, out=out, dtype=dtype, **others)
+
+
+def _stack(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, **others: Any) -> PartsArray:
+    others.pop("casting", None)
+    return _combine(combining.stack, arrays, axis, out=out, dtype=dtype, **others)
+
+
+def _with(array: PartsArray, references: References) -> PartsArray:
+    return PartsArray.of(references, array.declared_parts, array.registries)
+
+
+def _expand_dims(a: PartsArray, axis: Any) -> PartsArray:
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    return _with(a, combining.expand_dims(a.references, [int(each) for each in axes]))
+
+
+def _broadcast_to(array: PartsArray, shape: Any, subok: bool = False) -> PartsArray:  # noqa: ARG001
+    lengths = (shape,) if isinstance(shape, int | np.integer) else shape
+    return _with(array, combining.broadcast_to(array.references, tuple(int(each) for each in lengths)))
+
+
+def _result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
+    """The type of the arrays, which all have the same; values that go with them do not change it."""
+    found = [each.dtype for each in arrays_and_dtypes if isinstance(each, PartsArray | ManifestArray)]
+    others = [each for each in arrays_and_dtypes if isinstance(each, np.dtype | np.ndarray)]
+    dtypes = [*found, *(each if isinstance(each, np.dtype) else each.dtype for each in others)]
+    for each in dtypes:
+        if each != dtypes[0]:
+            raise ManifestError("result_type", f"the type {dtypes[0]}, as references cannot be cast", str(each))
+    return dtypes[0]
+
+
+def _full_like(a: PartsArray, fill_value: Any, dtype: Any = None, **others: Any) -> NDArray[Any]:
+    return np.full(a.shape if others.get("shape") is None else others["shape"], fill_value, dtype or a.dtype)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    np.concatenate: _concatenate,
+    np.stack: _stack,
+    np.expand_dims: _expand_dims,
+    np.broadcast_to: _broadcast_to,
+    np.result_type: _result_type,
+    np.full_like: _full_like,
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
+}

@@ -1,0 +1,259 @@
+"""ReferenceStore: arrays of references as a zarr store that can be read."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Never, Self, override
+
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
+
+from parts_store.errors import StoreConfigError
+from parts_store.format.keys import DOCUMENT, join, split
+from parts_store.format.ranges import require_byte_request, resolve
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import document_of
+from parts_store.manifests.entries import Piece
+from parts_store.manifests.fetch_plan import nbytes_of, slice_pieces
+from parts_store.manifests.fetching import ReadSettings, Registries, read_pieces
+from parts_store.manifests.group import PartsGroup
+from parts_store.manifests.loading import assemble
+
+type Value = tuple[Piece, ...]
+"""What is at a key: a document is one piece."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """The keys of an array or a group of references, and what is at each. Pure."""
+
+    nodes: dict[str, PartsArray | PartsGroup]
+
+    @classmethod
+    def of(cls, root: PartsArray | PartsGroup) -> "Tree":
+        """The tree with this at its root."""
+        return cls(dict(root.nodes()) if isinstance(root, PartsGroup) else {"": root})
+
+    def value(self, key: str) -> Value | None:
+        """What is at a key, None if nothing is."""
+        path, name = split(key)
+        if name == DOCUMENT and path in self.nodes:
+            return (_document(self.nodes[path]),)
+        segments = key.split("/")
+        for count in range(len(segments)):
+            array = self.nodes.get("/".join(segments[:count]))
+            if isinstance(array, PartsArray):
+                return _chunk(array, "/".join(segments[count:]))
+        return None
+
+    def keys(self, folder: str) -> Iterator[str]:
+        """Every key below a folder."""
+        below = f"{folder}/" if folder else ""
+        for path, node in self.nodes.items():
+            if not (f"{path}/".startswith(below) or below.startswith(f"{path}/" if path else "")):
+                continue
+            for relative in _keys(node):
+                if (key := join(path, relative)).startswith(below):
+                    yield key
+
+    def names(self, folder: str) -> Iterator[str]:
+        """The names directly in a folder, each once."""
+        start = len(folder) + 1 if folder else 0
+        seen: set[str] = set()
+        if isinstance(group := self.nodes.get(folder), PartsGroup):
+            seen = {DOCUMENT, *group}
+        else:
+            seen = {key[start:].partition("/")[0] for key in self.keys(folder)}
+        yield from sorted(seen)
+
+
+def _document(node: PartsArray | PartsGroup) -> bytes:
+    # Without the storage transformer: a chunk is whole here.
+    document = node.document() if isinstance(node, PartsGroup) else document_of(node.metadata)
+    return json.dumps(document, indent=2).encode()
+
+
+def _chunk(array: PartsArray, relative: str) -> Value | None:
+    numbers = re.findall("[0-9]+", relative) if array.ndim else []
+    index = tuple(int(number) for number in numbers)
+    references = array.references
+    if len(index) != array.ndim or array.metadata.encode_chunk_key(index) != relative:
+        return None
+    if any(number >= count for number, count in zip(index, references.grid, strict=True)):
+        return None
+    return references.pieces(index)
+
+
+def _keys(node: PartsArray | PartsGroup) -> Iterator[str]:
+    yield DOCUMENT
+    if isinstance(node, PartsArray):
+        for index, _ in node.references.all_pieces():
+            yield node.metadata.encode_chunk_key(index)
+
+
+class ReferenceStore(Store):
+    """A zarr store that reads chunks from the files that they refer to. It cannot be written.
+
+    Parameters
+    ----------
+    root
+        What is in the store: an array, or a group.
+    registries
+        The registries of the stores that may be read.
+    settings
+        How files are read.
+    """
+
+    def __init__(
+        self, root: PartsArray | PartsGroup, registries: Registries, *, settings: ReadSettings | None = None
+    ) -> None:
+        super().__init__(read_only=True)
+        self._root, self._registries, self._knobs = root, registries, settings or ReadSettings()
+        self._tree = Tree.of(root)
+
+    @property
+    def root(self) -> PartsArray | PartsGroup:
+        """What is in the store."""
+        return self._root
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_tree"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._tree = Tree.of(self._root)
+
+    @override
+    def with_read_only(self, read_only: bool = False) -> Self:
+        if not read_only:
+            raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
+        return type(self)(self._root, self._registries, settings=self._knobs)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReferenceStore) or self._knobs != other._knobs:
+            return False
+        if isinstance(self._root, PartsArray):
+            return self._root.is_same(other._root)
+        return bool(self._root == other._root)
+
+    # Like zarr's own.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"references://{len(self._tree.nodes)} nodes"
+
+    def __repr__(self) -> str:
+        return f"ReferenceStore({self._root!r})"
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def _read(
+        self, value: Value, wanted: Sequence[ByteRequest | None], prototype: BufferPrototype, settings: ReadSettings
+    ) -> list[Buffer]:
+        """Ranges of a value, with as few requests as the settings allow."""
+        spans = [resolve(each, nbytes_of(value)) for each in wanted]
+        found = await read_pieces([slice_pieces(value, span) for span in spans], self._registries, settings)
+        return [prototype.buffer.from_bytes(assemble(pieces)) for pieces in found]
+
+    @override
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        require_byte_request(byte_range)
+        value = self._tree.value(key)
+        if value is None:
+            return None
+        (buffer,) = await self._read(value, [byte_range], prototype, self._knobs)
+        return buffer
+
+    @override
+    async def get_ranges(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_concurrency: int = 10,
+        max_gap_bytes: int = 0,
+        max_coalesced_bytes: int = 0,
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        """Read many ranges of a value; how they are merged is this store's to say, not the caller's."""
+        value = self._tree.value(key)
+        if value is None:
+            raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
+        settings = ReadSettings(self._knobs.coalesce_gap, self._knobs.coalesced_nbytes, max(1, max_concurrency))
+        buffers = await self._read(value, byte_ranges, prototype, settings)
+        if buffers:
+            yield list(enumerate(buffers))
+
+    @override
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        wanted = [(self._tree.value(key), byte_range) for key, byte_range in key_ranges]
+        ranges = [
+            () if value is None else slice_pieces(value, resolve(byte_range, nbytes_of(value)))
+            for value, byte_range in wanted
+        ]
+        # Over keys too: neighbours in a file are often neighbours in the array.
+        found = await read_pieces(ranges, self._registries, self._knobs)
+        return [
+            None if value is None else prototype.buffer.from_bytes(assemble(pieces))
+            for (value, _), pieces in zip(wanted, found, strict=True)
+        ]
+
+    @override
+    async def exists(self, key: str) -> bool:
+        return self._tree.value(key) is not None
+
+    @override
+    async def getsize(self, key: str) -> int:
+        value = self._tree.value(key)
+        if value is None:
+            raise FileNotFoundError(key)
+        return nbytes_of(value)
+
+    # --- listing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_listing(self) -> bool:
+        return True
+
+    @override
+    async def list(self) -> AsyncIterator[str]:
+        for key in self._tree.keys(""):
+            yield key
+
+    @override
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._tree.keys(prefix.rstrip("/")):
+            yield key
+
+    @override
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in self._tree.names(prefix.rstrip("/")):
+            yield name
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_writes(self) -> bool:
+        return False
+
+    @property
+    @override
+    def supports_deletes(self) -> bool:
+        return False
+
+    def _refuse(self) -> Never:
+        raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
+
+    @override
+    async def set(self, key: str, value: Buffer) -> None:
+        self._refuse()
+
+    @override
+    async def delete(self, key: str) -> None:
+        self._refuse()

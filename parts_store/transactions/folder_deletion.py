@@ -1,0 +1,153 @@
+"""Deleting a folder of a local disk, as steps: no writer is at work in an array while it is deleted.
+
+The arrays and groups below the folder are deleted one after another, the deepest first, each under its own lock, and
+each by what a listing shows under the lock. What is in none of them, or is a folder inside an array, comes last. What a
+process leaves behind that ends in between: the chunks of an array lose their anchors first, so that each of them is
+whole or does not exist, and its document goes last, so that nothing is left that belongs to no array. An array that is
+created below the folder meanwhile stays.
+
+Symbolic links are removed, and what they lead to is not.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from parts_store.engine.steps import Get, List, Listed, Steps, content, remove
+from parts_store.errors import PartsStoreError
+from parts_store.format import metadata
+from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, candidates, is_protocol_key, join, split
+from parts_store.format.metadata import ArrayRecord
+from parts_store.transactions.journaled import JOURNAL
+from parts_store.transactions.locking import array_locks, lock_array
+from parts_store.transactions.rules import Level, Rules
+
+_WHY = "everything below"
+# A local disk removes so many files without giving way: a deletion that is cancelled has none under way then.
+_AT_ONCE = 100
+
+
+def find_nodes(folder: str) -> Steps[tuple[str, ...]]:
+    """Return the paths of the arrays and groups at and below a folder, the deepest first."""
+    keys = yield from _list(folder)
+    # A link, or a file, where the folder with the locks should be.
+    obstacles = tuple(key for key in keys if split(key)[1] == PROTOCOL_FOLDER)
+    if obstacles:
+        yield from remove(obstacles, _WHY)
+    paths = _nodes_in(keys)
+    return tuple(sorted(paths, key=lambda path: (path.count("/") + bool(path), path), reverse=True))
+
+
+def delete_node(path: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
+    """Delete what belongs to one of these arrays and groups, and to none below it."""
+    yield from _lock((path,), rules)
+    keys = yield from _list(path)
+    known = {*nodes, *_nodes_in(keys)}
+    own = [key for key in keys if _nearest(key, known) == path]
+    (outcome,) = yield (Get(join(path, DOCUMENT), None, "which parts the array has"),)
+    yield from _remove(own, path, _record(content(outcome), path), (path,), rules)
+
+
+def delete_rest(folder: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
+    """Delete what is below a folder and in none of these arrays and groups; a folder may be inside an array."""
+    arrays = yield from _arrays_around(folder)
+    yield from _lock(tuple(sorted(arrays)), rules)
+    keys = yield from _list(folder)
+    below = {*nodes, *_nodes_in(keys)} - {*arrays}
+    rest = [key for key in keys if not any(_is_below(key, path) for path in below)]
+    for path, record in arrays.items():
+        own = [key for key in rest if _is_below(key, path)]
+        yield from _remove(own, path, record, tuple(arrays), rules)
+    yield from _remove([key for key in rest if _nearest(key, arrays) is None], "", None, tuple(arrays), rules)
+
+
+def _list(folder: str) -> Steps[list[str]]:
+    (outcome,) = yield (List(folder, _WHY, through_links=False),)
+    return [entry.key for entry in outcome.entries] if isinstance(outcome, Listed) else []
+
+
+def _nodes_in(keys: Iterable[str]) -> set[str]:
+    """Return the paths at which there is a document, or what the write protocol keeps of an array."""
+    documents = {split(key)[0] for key in keys if split(key)[1] == DOCUMENT and not is_protocol_key(key)}
+    return documents | {_array_of(key) for key in keys if is_protocol_key(key)}
+
+
+def _array_of(key: str) -> str:
+    """Return the path of the array that an object of the write protocol belongs to."""
+    segments = key.split("/")
+    return "/".join(segments[: segments.index(PROTOCOL_FOLDER)])
+
+
+def _nearest(key: str, paths: Iterable[str]) -> str | None:
+    """Return the deepest of these paths that a key is below."""
+    known = set(paths)
+    path = key
+    while path:
+        path = split(path)[0]
+        if path in known:
+            return path
+    return None
+
+
+def _is_below(key: str, path: str) -> bool:
+    return key.startswith(join(path, ""))
+
+
+def _arrays_around(folder: str) -> Steps[dict[str, ArrayRecord | None]]:
+    """Return the arrays that a folder may be inside of; None for those without parts or that are not understood."""
+    paths = [path for path, _ in candidates(folder)] if folder else []
+    if is_protocol_key(folder):
+        paths = [_array_of(folder)]
+    if not paths:
+        return {}
+    outcomes = yield tuple(Get(join(path, DOCUMENT), None, "whether this is an array") for path in paths)
+    found: dict[str, ArrayRecord | None] = {}
+    for path, outcome in zip(paths, outcomes, strict=True):
+        stored = content(outcome)
+        parsed = None if stored is None else metadata.parse(stored)
+        if parsed is not None and metadata.is_array(parsed):
+            found[path] = _record(stored, path)
+    return found
+
+
+def _record(stored: bytes | None, path: str) -> ArrayRecord | None:
+    parsed = None if stored is None else metadata.parse(stored)
+    if parsed is None or not metadata.is_array(parsed):
+        return None
+    try:
+        return metadata.read_array(parsed, path, in_session=False)
+    except PartsStoreError:
+        return None
+
+
+def _lock(arrays: tuple[str, ...], rules: Rules) -> Steps[None]:
+    if rules.level is not Level.EXCLUSIVE:
+        for path in arrays:
+            yield from lock_array(path)
+
+
+def _remove(
+    keys: Sequence[str], path: str, record: ArrayRecord | None, locked: tuple[str, ...], rules: Rules
+) -> Steps[None]:
+    """Delete keys of an array: anchors, then journals, then everything else, and documents last."""
+    # Those that we hold go when we give them back.
+    held = set() if rules.level is Level.EXCLUSIVE else {lock for array in locked for lock in array_locks(array)}
+    kinds: tuple[list[str], ...] = ([], [], [], [])
+    for key in keys:
+        if key not in held:
+            kinds[_kind(key, path, record)].append(key)
+    for kind in kinds:
+        for start in range(0, len(kind), _AT_ONCE):
+            yield from remove(tuple(kind[start : start + _AT_ONCE]), _WHY)
+
+
+def _kind(key: str, path: str, record: ArrayRecord | None) -> int:
+    """Return when a key of an array is deleted."""
+    if split(key) == (path, DOCUMENT):
+        return 3
+    if is_protocol_key(key):
+        return 1 if split(key)[1] == JOURNAL else 2
+    if record is not None:
+        suffix = record.parts.parts[record.parts.anchor].key_suffix
+        relative = key.removeprefix(join(path, ""))
+        if relative.endswith(suffix) and record.encoding.is_chunk_key(relative.removesuffix(suffix)):
+            return 0
+    return 2

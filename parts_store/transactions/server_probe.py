@@ -1,0 +1,274 @@
+"""Find out whether a server does what the write protocol needs, with a small object that is removed again.
+
+| request                               | expected | otherwise                                        |
+|---------------------------------------|----------|--------------------------------------------------|
+| PUT with metadata, if absent          | done     | the server does not implement conditional PUTs   |
+| PUT, if absent                        | refused  | it ignores `If-None-Match`                       |
+| HEAD                                  | metadata | it drops user metadata                           |
+| PUT, if it has the ETag of the HEAD   | done     | it does not recognise its own ETag               |
+| the same again                        | refused  | it ignores `If-Match`                            |
+| DELETE                                |          |                                                  |
+
+A thorough probe asks for more: conditions on GET, ranges from the end, whether ETags come back, and a listing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from zarr.abc.store import SuffixByteRequest
+
+from parts_store.engine.backend import Means
+from parts_store.engine.steps import (
+    MAX_TRIES,
+    Condition,
+    Delete,
+    Done,
+    Failed,
+    Found,
+    Get,
+    Head,
+    IfAbsent,
+    List,
+    Listed,
+    Lost,
+    Outcome,
+    Put,
+    Refused,
+    Steps,
+    Trial,
+    TrialRequest,
+    Wait,
+)
+from parts_store.errors import ServerFeatureError
+from parts_store.format.keys import PROTOCOL_FOLDER, probe_key
+from parts_store.format.tags import Tag
+from parts_store.transactions.rules import Level
+
+_WHY: Final = "what the server supports"
+_ALL: Final = (Level.EXCLUSIVE, Level.WRITERS, Level.FULL)
+_ANSWERS: Final = {True: "yes", False: "no", None: "not asked"}
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a store supports, as `PartsStore.check` reports it. None stands for what was not asked."""
+
+    # How the store tells one write from another.
+    means: Means
+    # Whether PUTs with a condition are implemented at all.
+    has_conditional_puts: bool | None = None
+    # Whether a PUT with `If-None-Match` is refused if the object exists.
+    refuses_create: bool | None = None
+    # Whether a PUT with `If-Match` is refused if the object has another ETag, and accepted if it has this one.
+    refuses_update: bool | None = None
+    # Whether user metadata comes back.
+    keeps_metadata: bool | None = None
+    # Whether a GET with `If-Match` is refused if the object has another ETag.
+    refuses_read: bool | None = None
+    # Whether the last bytes of an object can be asked for without knowing its size.
+    has_suffix_ranges: bool | None = None
+    # Whether two objects with the same bytes have different ETags.
+    has_unique_etags: bool | None = None
+    # Whether a listing shows an object that was just written.
+    has_listing: bool | None = None
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether writers can rely on conditional PUTs."""
+        return bool(self.refuses_create and self.refuses_update)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels of `concurrency` at which arrays with several parts can be written."""
+        match self.means:
+            case Means.ETAGS:
+                return ()
+            case Means.LOCKS | Means.SESSION:
+                return _ALL
+            case Means.TAGS if not self.keeps_metadata:
+                return ()
+            case Means.TAGS:
+                return _ALL if self.has_conditions else (Level.EXCLUSIVE,)
+
+    @property
+    def supports_default(self) -> bool:
+        """Whether the default level, `"writers"`, is supported."""
+        return Level.WRITERS in self.levels
+
+    @property
+    def missing_conditions(self) -> str:
+        """What the server does instead of keeping conditions on PUTs, in words."""
+        if self.has_conditional_puts is False:
+            return "it does not implement conditional PUTs"
+        ignored = [
+            name
+            for name, is_kept in (("If-None-Match", self.refuses_create), ("If-Match", self.refuses_update))
+            if not is_kept
+        ]
+        return f"it does not honour {' and '.join(ignored)} on PUT"
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """Each feature and the answer, in words."""
+        etags = {True: "unique", False: "by content", None: "not asked"}[self.has_unique_etags]
+        return {
+            "create of an existing object refused (If-None-Match on PUT)": _ANSWERS[self.refuses_create],
+            "update of a changed object refused (If-Match on PUT)": _ANSWERS[self.refuses_update],
+            "user metadata kept": _ANSWERS[self.keeps_metadata],
+            "read of a changed object refused (If-Match on GET)": _ANSWERS[self.refuses_read],
+            "ranges from the end": _ANSWERS[self.has_suffix_ranges],
+            "ETags": etags,
+            "listing": _ANSWERS[self.has_listing],
+            "levels of concurrency": ", ".join(level.value for level in self.levels) or "none, only reading",
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Return the answers as JSON."""
+        names = ("has_conditional_puts", "refuses_create", "refuses_update", "keeps_metadata", "refuses_read")
+        more = ("has_suffix_ranges", "has_unique_etags", "has_listing")
+        answers: dict[str, object] = {name: getattr(self, name) for name in (*names, *more)}
+        return {**answers, "levels": [level.value for level in self.levels]}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.rows))
+        return "\n".join(f"{name:{width}}  {answer}" for name, answer in self.rows.items())
+
+
+def require_features(features: Features, level: Level, parts: int, server: str) -> None:
+    """Raise unless the server supports writing arrays with so many parts at this level."""
+    if not features.keeps_metadata and parts > 1:
+        lacks = "it drops the user metadata of objects"
+        needed = f"writing arrays with {parts} parts at any level, since parts of two writes could not be told apart"
+        advice = "write arrays without parts, or with one part, or use a server that keeps user metadata"
+        raise ServerFeatureError(server, lacks, needed, advice)
+    # At this level none is needed, but each one that is sent must be answered.
+    if features.has_conditions or (level is Level.EXCLUSIVE and features.has_conditional_puts is not False):
+        return
+    advice = "open the store with concurrency='exclusive', and let one client at a time write each chunk"
+    if features.has_conditional_puts is False:
+        advice += "; add the option conditional_put='disabled'"
+    raise ServerFeatureError(server, features.missing_conditions, f"concurrency={level.value!r}", advice)
+
+
+def probe(
+    new_generation: Callable[[], str], *, has_conditions: bool, path: str = "", is_thorough: bool = False
+) -> Steps[Features]:
+    """Return what the server supports; raise if it does not answer. `has_conditions` is False if none may be sent.
+
+    The object is written below `path`, where the caller is about to write anyway: it may be allowed nowhere else.
+    """
+    for repeat in range(MAX_TRIES):
+        if repeat:
+            yield (Wait(repeat),)
+        # A key of its own for each attempt: a request without an answer may be carried out later.
+        key = probe_key(path, new_generation())
+        asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
+        problem: Exception
+        try:
+            features: Features | None = yield from asked.run()
+        except _UnansweredError as error:
+            features, problem = None, error.error
+        yield from asked.remove()
+        if features is not None:
+            return features
+        # obstore has tried often enough, unless the server did answer before.
+        if asked.was_refused or (repeat and not asked.was_answered):
+            break
+    problem.add_note(f"while {key!r} was written and read to find out what the server supports")
+    raise problem
+
+
+class _UnansweredError(Exception):
+    """A request of the probe got no answer, or one that says nothing about features."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(slots=True)
+class _Probe:
+    """One attempt to find out what the server supports."""
+
+    key: str
+    tag: Tag
+    has_conditions: bool
+    is_thorough: bool
+    was_answered: bool = field(default=False)
+    # The server refused a request for a reason that no repetition changes.
+    was_refused: bool = field(default=False)
+
+    def run(self) -> Steps[Features]:
+        """Ask one thing after the other: what follows depends on what is there."""
+        is_implemented = (yield from self._is_implemented()) if self.has_conditions else None
+        if not is_implemented:
+            yield from self._is_done(None, b"a1")
+        refuses_create = is_implemented and not (yield from self._is_done(IfAbsent(), b"a2"))
+        first = yield from self._found(Head(self.key, _WHY))
+        refuses_update = is_implemented and (yield from self._is_done(first.unchanged, b"a3"))
+        if refuses_update:
+            refuses_update = not (yield from self._is_done(first.unchanged, b"a4"))
+        features = Features(Means.TAGS, is_implemented, refuses_create, refuses_update, first.tag == self.tag)
+        return (yield from self._more(features)) if self.is_thorough else features
+
+    def remove(self) -> Steps[None]:
+        """Delete the object; if that fails, a hidden object of two bytes stays."""
+        for _ in range(2):
+            (outcome,) = yield (Trial(Delete((self.key,), _WHY)),)
+            if not isinstance(outcome, Lost):
+                return
+
+    def _more(self, features: Features) -> Steps[Features]:
+        now = yield from self._found(Head(self.key, _WHY))
+        last = yield from self._ask(Get(self.key, SuffixByteRequest(1), _WHY))
+        has_suffix_ranges = isinstance(last, Found) and len(memoryview(last.data)) == 1 and now.nbytes == 2
+        pinned = yield from self._ask(Get(self.key, None, _WHY, '"00000000000000000000000000000000"'))
+        yield from self._is_done(None, b"a5")
+        before = yield from self._found(Head(self.key, _WHY))
+        yield from self._is_done(None, b"a5")
+        after = yield from self._found(Head(self.key, _WHY))
+        listed = yield from self._ask(List(PROTOCOL_FOLDER, _WHY))
+        keys = [entry.key for entry in listed.entries] if isinstance(listed, Listed) else []
+        return replace(
+            features,
+            refuses_read=isinstance(pinned, Refused),
+            has_suffix_ranges=has_suffix_ranges,
+            has_unique_etags=before.unchanged != after.unchanged,
+            has_listing=self.key in keys,
+        )
+
+    def _is_implemented(self) -> Steps[bool]:
+        """Whether a conditional PUT is carried out where its condition is met."""
+        (outcome,) = yield (Trial(self._put(IfAbsent(), b"a1")),)
+        if isinstance(outcome, Failed) and isinstance(outcome.error, ServerFeatureError):
+            self.was_answered = True
+            return False
+        return isinstance(self._checked(outcome), Done)
+
+    def _is_done(self, condition: Condition | None, data: bytes) -> Steps[bool]:
+        return isinstance((yield from self._ask(self._put(condition, data))), Done)
+
+    def _put(self, condition: Condition | None, data: bytes) -> Put:
+        return Put(self.key, data, self.tag, condition, _WHY)
+
+    def _found(self, request: Head) -> Steps[Found]:
+        (outcome,) = yield (Trial(request),)
+        self._checked(outcome)
+        if not isinstance(outcome, Found):
+            raise _UnansweredError(TypeError(f"{self.key!r} was written, and a HEAD was answered with {outcome}"))
+        return outcome
+
+    def _ask(self, request: TrialRequest) -> Steps[Outcome]:
+        """Carry out a request. A failure of a GET or of a listing is an answer, one of a PUT is not."""
+        (outcome,) = yield (Trial(request),)
+        return self._checked(outcome) if isinstance(request, Put) else outcome
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Failed):
+            self.was_refused = True
+            raise _UnansweredError(outcome.error)
+        if isinstance(outcome, Lost):
+            raise _UnansweredError(outcome.error)
+        self.was_answered = True
+        return outcome

@@ -1,0 +1,320 @@
+"""The loops leave nothing behind: no request under way, no step unfinished."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import obstore
+import pytest
+import zarr
+from obstore.store import MemoryStore
+from zarr.abc.store import RangeByteRequest
+from zarr.core.buffer import default_buffer_prototype
+
+import parts_store as ps
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.backend import Capabilities, Means
+from parts_store.engine.executor import run, run_sync
+from parts_store.engine.stats import Stats
+from parts_store.engine.steps import Done, Lock, Outcome, Put, Refused, Steps, Wait
+
+
+@dataclass(slots=True)
+class Slow:
+    """A backend far away, whose requests take a while, and which knows how many are under way."""
+
+    seconds: float
+    under_way: int = 0
+    most: int = 0
+    made: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+    counting: Any = field(default_factory=threading.Lock)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            means=Means.TAGS,
+            has_conditions=True,
+            has_unique_etags=True,
+            is_remote=True,
+            is_writable=True,
+            is_listable=True,
+        )
+
+    def lock(self, lock: Lock) -> Callable[[], None] | None:
+        if lock.key in self.held:
+            return None
+        self.held.add(lock.key)
+        return lambda: self.held.remove(lock.key)
+
+    def _begin(self, key: str) -> None:
+        with self.counting:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.made.append(key)
+
+    def _end(self) -> None:
+        with self.counting:
+            self.under_way -= 1
+
+    async def perform(self, request: Any) -> Outcome:
+        self._begin(request.key)
+        await asyncio.sleep(self.seconds)
+        self._end()
+        if request.key == "fails":
+            raise OSError("refused")
+        return Done()
+
+    def perform_sync(self, request: Any) -> Outcome:
+        self._begin(request.key)
+        time.sleep(self.seconds)
+        self._end()
+        if request.key == "fails":
+            raise OSError("refused")
+        return Done()
+
+
+def puts(*keys: str) -> Steps[int]:
+    outcomes = yield tuple(Put(key, b"", None, None, "test") for key in keys)
+    return len(outcomes)
+
+
+def carry_out(steps: Steps[Any], backend: Slow, *, synchronous: bool) -> None:
+    if synchronous:
+        run_sync(steps, backend, Stats())
+    else:
+        asyncio.run(run(steps, backend, Stats()))
+
+
+def test_a_batch_is_carried_out_at_once_but_no_more_than_is_allowed() -> None:
+    keys = [str(number) for number in range(20)]
+    backend = Slow(0.01)
+    assert asyncio.run(run(puts(*keys), backend, Stats(), at_once=5)) == 20
+    assert backend.most == 5
+    # Long enough for eight threads to begin, also on a machine that has other things to do.
+    backend = Slow(0.5)
+    assert run_sync(puts(*keys[:8]), backend, Stats()) == 8
+    assert backend.most == 8
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_an_error_is_raised_bare_when_all_of_its_batch_have_ended(*, synchronous: bool) -> None:
+    backend = Slow(0.05)
+    with pytest.raises(OSError, match="refused"):
+        carry_out(puts("a", "fails", "b"), backend, synchronous=synchronous)
+    assert backend.under_way == 0
+    assert sorted(backend.made) == ["a", "b", "fails"]
+
+
+def test_an_interrupt_waits_for_what_is_under_way(interruptible: None) -> None:
+    backend = Slow(0.4)
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sync(puts("a", "b", "c"), backend, Stats())
+    finally:
+        timer.join()
+    # A PUT that came later could destroy what is written next.
+    assert backend.under_way == 0
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_steps_are_closed_as_soon_as_a_request_fails(*, synchronous: bool) -> None:
+    closed = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield (Put("fails", b"", None, None, "test"),)
+        finally:
+            closed.append(True)
+
+    kept = steps()
+    with pytest.raises(OSError, match="refused"):
+        carry_out(kept, Slow(0), synchronous=synchronous)
+    assert closed == [True]
+
+
+def locked(then: str, *, seen: list[tuple[Outcome, ...]]) -> Steps[str]:
+    seen.append((yield (Lock("l", "test"),)))
+    seen.append((yield (Lock("l", "test"),)))
+    yield (Put(then, b"", None, None, "test"),)
+    if then == "raises":
+        raise LookupError
+    return then
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+@pytest.mark.parametrize("then", ["ends", "fails", "raises"])
+def test_a_lock_is_held_until_the_steps_have_ended_however_they_end(then: str, *, synchronous: bool) -> None:
+    backend, seen = Slow(0), list[tuple[Outcome, ...]]()
+    held_at_the_end = []
+
+    def steps() -> Steps[str]:
+        try:
+            return (yield from locked(then, seen=seen))
+        finally:
+            held_at_the_end.append(set(backend.held))
+
+    if then == "ends":
+        carry_out(steps(), backend, synchronous=synchronous)
+    else:
+        with pytest.raises((OSError, LookupError)):
+            carry_out(steps(), backend, synchronous=synchronous)
+    # What somebody holds is refused, also if it is the same.
+    assert seen == [(Done(),), (Refused(),)]
+    assert held_at_the_end == [{"l"}]
+    assert backend.held == set()
+
+
+@pytest.mark.parametrize("keys", [("a",), ("a", "b", "c"), ("fails",), ("a", "fails")])
+def test_what_is_cancelled_holds_its_lock_until_what_it_wrote_has_ended_and_writes_nothing_more(
+    keys: tuple[str, ...],
+) -> None:
+    backend = Slow(0.2)
+
+    def steps() -> Steps[None]:
+        yield (Lock("l", "test"),)
+        yield tuple(Put(key, b"", None, None, "test") for key in keys)
+        yield (Put("later", b"", None, None, "test"),)
+
+    async def cancelled() -> None:
+        running = asyncio.create_task(run(steps(), backend, Stats()))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.sleep(0.05)
+        # A PUT that went on by itself could come after what the next one who has the lock writes.
+        assert (backend.held, backend.under_way) == ({"l"}, len(keys))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (backend.held, backend.under_way) == (set(), 0)
+
+    asyncio.run(cancelled())
+    assert sorted(backend.made) == sorted(keys)
+
+
+def test_who_cannot_wait_for_what_is_under_way_cancels_again() -> None:
+    backend = Slow(60)
+
+    async def cancelled() -> None:
+        running = asyncio.create_task(run(locked("ends", seen=[]), backend, Stats()))
+        await asyncio.sleep(0.05)
+        for _ in range(2):
+            assert backend.held == {"l"}
+            running.cancel()
+            await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert backend.held == set()
+
+    asyncio.run(asyncio.wait_for(cancelled(), 10))
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_lock_is_taken_alone(*, synchronous: bool) -> None:
+    def steps() -> Steps[None]:
+        yield (Put("a", b"", None, None, "test"), Lock("l", "test"))
+
+    with pytest.raises(TypeError, match="a lock is taken alone"):
+        carry_out(steps(), Slow(0), synchronous=synchronous)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_every_wait_is_twice_as_long_as_the_one_before(monkeypatch: pytest.MonkeyPatch, *, synchronous: bool) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    def steps() -> Steps[None]:
+        for repeat in range(1, 6):
+            assert (yield (Wait(repeat),)) == (Done(),)
+
+    carry_out(steps(), Slow(0), synchronous=synchronous)
+    assert waited == pytest.approx([waited[0] * 2**times for times in range(5)])
+
+
+def test_a_document_that_could_not_be_written_is_not_believed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    original = ObjectBackend.perform
+
+    async def refusing(self: ObjectBackend, request: Any) -> Outcome:
+        if isinstance(request, Put) and request.key == "a/zarr.json":
+            raise PermissionError("no")
+        return await original(self, request)
+
+    monkeypatch.setattr(ObjectBackend, "perform", refusing)
+    with pytest.raises(PermissionError) as kept:
+        ps.create_array(store, "a", parts=[""], shape=(4,), dtype="uint8")
+    assert kept.value is not None
+    assert store.parts_of("a") is None
+
+
+def test_an_array_of_shards_without_parts_is_explained_too() -> None:
+    store = ps.PartsStore(MemoryStore())
+    array = zarr.create_array(store, name="a", shape=(64, 64), chunks=(8, 8), shards=(32, 32), dtype="uint16")
+    array[...] = 7
+    index, data = store.explain("a", (slice(0, 8), slice(0, 8)))
+    assert (index.why, index.start, index.stop) == ("index of the shard", -260, None)
+    assert data.why == "data"
+    assert data.key == "a/c/0/0"
+    assert len(store.explain("a", (slice(0, 32), slice(0, 32)))) == 1
+
+
+def test_after_a_refused_read_the_index_is_checked_against_the_anchor_once() -> None:
+    objects = MemoryStore()
+    # What follows is of one and the same request for an index, so nothing is remembered of it.
+    store = ps.PartsStore(objects, index_cache_bytes=0)
+    parts: Any = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+    array = ps.create_array(store, "a", parts=parts, shape=(16,), chunks=(4,), shards=(16,), dtype="uint8")
+    array[...] = 1
+    index = store._operations.catalog.arrays()["a"].shard_index
+    assert index is not None
+    prototype = default_buffer_prototype()
+    # No inner chunk, so that nobody can tell which one is meant.
+    ranges: Any = [RangeByteRequest(0, 3)]
+    store.get_sync("a/c/0", byte_range=index.request)
+    zarr.open_array(ps.PartsStore(objects), path="a")[...] = 2
+    with pytest.raises(ps.errors.ConcurrentWriteError):
+        store.get_ranges_sync("a/c/0", ranges, prototype=prototype)
+    for heads in (1, 0):
+        store.stats.reset()
+        store.get_sync("a/c/0", byte_range=index.request)
+        assert (store.stats.get, store.stats.head) == (1, heads)
+    # Our own write ends what the index was good for.
+    shard = bytes(obstore.get(objects, "a/c/0").bytes()) + bytes(obstore.get(objects, "a/c/0.index").bytes())
+    store.set_sync("a/c/0", prototype.buffer.from_bytes(shard))
+    assert store.get_ranges_sync("a/c/0", ranges, prototype=prototype)
+
+
+@pytest.mark.parametrize("wrong", [{"retries": -1}, {"retries": "x"}, {"coalesce_gap": -5}, {"retries": True}])
+def test_options_that_make_no_sense_are_refused(wrong: Any) -> None:
+    with pytest.raises(ps.errors.StoreConfigError, match="expected an integer from 0"):
+        ps.PartsStore(MemoryStore(), **wrong)
+
+
+def test_what_is_no_store_or_no_pattern_is_refused() -> None:
+    with pytest.raises(ps.errors.PartsConfigError, match="expected patterns of paths"):
+        ps.PartsStore(MemoryStore(), parts=["a"])  # type: ignore[arg-type]
+    with pytest.raises(ps.errors.StoreConfigError, match="expected a PartsStore, found an object of type dict"):
+        ps.create_array({}, "a", parts=[""], shape=(4,), dtype="uint8")  # type: ignore[arg-type]
+
+
+def test_urls_of_files_are_decoded_and_of_other_machines_refused(tmp_path: Any) -> None:
+    store = ps.PartsStore.from_url(f"file://{tmp_path}/a%20b")
+    assert (tmp_path / "a b").is_dir()
+    assert "a b" in repr(store)
+    assert "a c" in repr(ps.PartsStore.from_url(f"file://localhost{tmp_path}/a%20c"))
+    with pytest.raises(ps.errors.StoreConfigError, match="on this machine"):
+        ps.PartsStore.from_url("file://elsewhere/x")
+    with pytest.raises(ps.errors.StoreConfigError, match="obstore takes for az://"):
+        ps.PartsStore.from_url("az://container/x")

@@ -1,0 +1,484 @@
+"""What is wrong with stored chunks: every state of a small chunk, and the finding that a table says."""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
+
+from parts_store.engine.backend import Means
+from parts_store.engine.steps import Entry, Get, Head, List, Listed, Outcome, Request
+from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
+from parts_store.format.keys import Chunk, ChunkKeyEncoding
+from parts_store.format.metadata import ArrayRecord
+from parts_store.format.parts import ConcatParts
+from parts_store.format.tags import Tag
+from parts_store.maintenance.diagnosis import Finding, Problem, check, look_again, survey
+from parts_store.transactions import journaled, staging
+from parts_store.transactions.reading import read
+from tests.transactions.interruptions import (
+    LAYOUTS,
+    OPERATIONS,
+    PLACES,
+    Layout,
+    Operation,
+    Place,
+    every_interruption,
+    every_start,
+    ids,
+    parts_of,
+    write,
+)
+from tests.transactions.objects import KEY, Objects, chunk_of, pieces, settings
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
+
+
+def in_array(layout: Layout) -> Chunk:
+    """The chunk, in an array at `a`."""
+    return replace(chunk_of(layout), array="a")
+
+
+def record_of(layout: Layout) -> ArrayRecord:
+    return ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), None)
+
+
+def findings_in(objects: Objects, layout: Layout) -> list[Finding]:
+    """What is found of the chunks of the array at `a`."""
+    outcome = objects.copy().perform(List("", ""))
+    assert isinstance(outcome, Listed)
+    record = record_of(layout)
+    found = survey(outcome.entries, {"a": record})
+    steps = check(list(found.chunks.values()), record, settings(has_tags=objects.has_tags), with_bytes=False)
+    return objects.copy().run(steps)
+
+
+def is_readable(objects: Objects, chunk: Chunk) -> bool:
+    """Whether reading the whole chunk says what it is, or that there is none."""
+    try:
+        objects.copy().run(read(chunk, [None], settings=settings(has_tags=objects.has_tags), with_anchor=True))
+    except (IncompleteChunkError, PartSizeError, ConcurrentWriteError):
+        return False
+    return True
+
+
+# --- what a listing shows --------------------------------------------------------------------------------------------
+
+
+def entry(key: str, nbytes: int = 1) -> Entry:
+    return Entry(key, nbytes, None, LONG_AGO)
+
+
+def encoded(encoding: ChunkKeyEncoding, at: tuple[int, ...]) -> str:
+    """The key of a chunk, as the specification says."""
+    numbers = encoding.separator.join(map(str, at))
+    if encoding.name == "default":
+        return f"c{encoding.separator}{numbers}" if at else "c"
+    return numbers or "0"
+
+
+SUFFIXES = [".x", "", ".y.x", "-x", "c", ".parts-txn"]
+ENCODINGS = [
+    ChunkKeyEncoding(name, separator, ndim)  # type: ignore[arg-type]
+    for name, separator, ndim in itertools.product(("default", "v2"), ("/", "."), (0, 1, 2))
+]
+
+
+@pytest.mark.parametrize("root", ["", "a", "group/c", "0/c/1", "a.parts-txn"])
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda each: f"{each.name}{each.separator}{each.ndim}")
+def test_every_object_of_an_array_is_a_part_of_its_chunk_and_nothing_else_is(
+    encoding: ChunkKeyEncoding, root: str
+) -> None:
+    arrays = {root: ArrayRecord({}, ConcatParts(SUFFIXES), encoding, None)}
+    expected: dict[str, dict[int, str]] = {}
+    for at in itertools.product((0, 7, 10), repeat=encoding.ndim):
+        chunk_key = f"{root}/{encoded(encoding, at)}".lstrip("/")
+        expected[chunk_key] = {part: chunk_key + suffix for part, suffix in enumerate(SUFFIXES)}
+    below = f"{root}/".lstrip("/")
+    # A document, another array's chunks, numbers that zarr does not write, and more dimensions than there are.
+    too_many = encoded(encoding, (0,) * (encoding.ndim + 2))
+    names = ["zarr.json", "c/00.x", "01", "d/0", f"{too_many}.x", f"{too_many}/0", "c.x.y"]
+    noise = [below + name for name in names] + ["other/c/0", "other/c/0.x", "other/.parts-txn/0a/1b"]
+    keys = [key for parts in expected.values() for key in parts.values()] + noise
+    random.Random(0).shuffle(keys)
+    found = survey([entry(key) for key in keys], arrays)
+    listed = {key: {part: each.key for part, each in listing.parts.items()} for key, listing in found.chunks.items()}
+    assert listed == expected
+    assert all(each.chunk.array == root and not each.beside for each in found.chunks.values())
+    assert found.objects == sum(map(len, expected.values()))
+    assert found.strays == {}
+
+
+def test_arrays_side_by_side_and_one_named_like_the_protocols_folder_do_not_get_each_others_objects() -> None:
+    parts = ConcatParts(["", ".i"])
+    slashes, dots = ChunkKeyEncoding("default", "/", 1), ChunkKeyEncoding("v2", ".", 2)
+    arrays = {
+        "a": ArrayRecord({}, parts, slashes, None),
+        "a.parts-txn": ArrayRecord({}, parts, slashes, None),
+        "g/b": ArrayRecord({}, parts, dots, None),
+    }
+    keys = ["a/c/0", "a/c/0.i", "a.parts-txn/c/0", "a.parts-txn/c/1.i", "g/b/0.1", "g/b/0.1.i", "g/c/0", "g/0.1.i"]
+    found = survey([entry(key) for key in keys], arrays)
+    listed = {key: sorted(each.key for each in listing.parts.values()) for key, listing in found.chunks.items()}
+    assert listed == {
+        "a/c/0": ["a/c/0", "a/c/0.i"],
+        "a.parts-txn/c/0": ["a.parts-txn/c/0"],
+        "a.parts-txn/c/1": ["a.parts-txn/c/1.i"],
+        "g/b/0.1": ["g/b/0.1", "g/b/0.1.i"],
+    }
+    assert found.strays == {}
+
+
+@pytest.mark.parametrize("array", ["", "g/a"])
+def test_what_is_beside_a_chunk_is_its_own_and_the_rest_is_a_stray(array: str) -> None:
+    record = ArrayRecord({}, ConcatParts(["", ".i"]), ChunkKeyEncoding("default", "/", 1), None)
+    below = f"{array}/".lstrip("/")
+    here, gone = (Chunk(f"{below}c/{number}", record.parts, array).side_folder for number in (0, 1))
+    beside = [f"{here}/ab", f"{here}/ab.done", f"{here}.lock", f"{here}/journal", f"{here}/ab.0"]
+    strays = [f"{gone}/cd.done", f"{gone}.lock"]
+    clock = f"{below}.parts-txn/ef.clock"
+    found = survey(
+        [entry(key) for key in [f"{below}c/0.i", *beside, *strays, clock, "other/.parts-txn/aa/bb"]], {array: record}
+    )
+    assert [each.key for each in found.chunks[f"{below}c/0"].beside] == beside
+    of_strays = {at: [each.key for each in entries] for at, entries in found.strays.items()}
+    assert of_strays == {(array, gone): strays, (array, clock): [clock]}
+    assert found.objects == 1
+
+
+# --- every state of a chunk on an object store -----------------------------------------------------------------------
+
+OLD, NEW = "0a" * 16, "0b" * 16
+
+
+@dataclass(frozen=True)
+class State:
+    """What is at the key of a part: an object of the old write, of the new one, or of another program's, or none."""
+
+    of: Literal["old", "new", "foreign"] | None
+    has_right_size: bool = True
+
+
+EVERY_STATE = [State(None), *(State(of, right) for of in ("old", "new", "foreign") for right in (True, False))]
+
+
+def place_parts(objects: Objects, layout: Layout, states: tuple[State, ...]) -> None:
+    sizes = tuple(3 if size is None else size for size in layout.values())
+    modes: dict[str | None, Tag] = {"old": Tag(OLD, "c", sizes), "new": Tag(NEW, "s", sizes)}
+    for suffix, state, data in zip(layout, states, pieces(bytes(range(sum(sizes))), sizes), strict=True):
+        if state.of is not None:
+            objects.put(KEY + suffix, data if state.has_right_size else data + b"!", modes.get(state.of))
+
+
+def by_the_table(layout: Layout, states: Mapping[str, State], anchor: str) -> tuple[Problem, tuple[str, ...]] | None:
+    """The worst that is wrong with the parts, by themselves."""
+
+    def those(condition: object) -> tuple[str, ...]:
+        return tuple(suffix for suffix in layout if condition(states[suffix]))  # type: ignore[operator]
+
+    present = those(lambda state: state.of)
+    tagged = {states[suffix].of for suffix in present} - {"foreign"}
+    # Of a part of any size, without a tag, nobody knows the right one.
+    wrong = those(lambda state: not state.has_right_size)
+    wrong = tuple(suffix for suffix in wrong if layout[suffix] is not None or states[suffix].of != "foreign")
+    foreign = those(lambda state: state.of == "foreign")
+    rows = [
+        (anchor not in present, Problem.ORPHANS, present),
+        (len(present) < len(layout), Problem.INCOMPLETE, those(lambda state: not state.of)),
+        (bool(wrong), Problem.WRONG_SIZE, wrong[:1]),
+        (len(tagged) == 2, Problem.MIXTURE, those(lambda state: state.of != states[anchor].of)),
+        (bool(tagged and foreign), Problem.PARTLY_TAGGED, foreign),
+        (not tagged, Problem.UNTAGGED, tuple(layout)),
+    ]
+    found = next((row[1:] for row in rows if row[0]), None)
+    return found if found is None or found[1] else None
+
+
+def with_copy(layout: Layout, states: Mapping[str, State], anchor: str) -> tuple[Problem, tuple[str, ...]] | None:
+    """The same where the staged copy of the new write is there."""
+    alone = by_the_table(layout, states, anchor)
+    if alone is None or not alone[0].is_damage or states[anchor].of != "new":
+        return alone
+    from_copy = {suffix: states[suffix] if suffix == anchor else State("new") for suffix in layout}
+    return by_the_table(layout, from_copy, anchor) or (Problem.INTERRUPTED, alone[1])
+
+
+SMALL: list[Layout] = [
+    {"": None, ".i": 2},
+    {".h": 1, "": None, ".i": 2},
+    {".a": 1, ".b": 2},
+    {"": 2, ".t": None},
+    {".t": None, "": 2, ".u": 1},
+]
+
+
+@pytest.mark.parametrize("copy", ["no copy", "copy", "damaged copy", "copy of another write"])
+@pytest.mark.parametrize("layout", SMALL, ids=ids)
+def test_every_state_of_a_chunk_is_what_the_table_says_and_is_read_unless_it_is_damage(
+    layout: Layout, copy: str
+) -> None:
+    chunk = in_array(layout)
+    anchor = chunk.anchor_key.removeprefix(KEY)
+    sizes = tuple(3 if size is None else size for size in layout.values())
+    key = staging.key_of(chunk, NEW if copy != "copy of another write" else "0c" * 16)
+    for states in itertools.product(EVERY_STATE, repeat=len(layout)):
+        objects = Objects(has_tags=True)
+        place_parts(objects, layout, states)
+        if not objects.stored:
+            continue
+        if copy != "no copy":
+            data = [memoryview(part) for part in pieces(bytes(range(sum(sizes))), sizes)]
+            objects.perform(staging.stage(chunk, data, Tag(key.rpartition("/")[2], "s", sizes)))
+        if copy == "damaged copy":
+            objects.put(key, objects.stored[key].data[:-1], objects.stored[key].tag)
+        table = with_copy if copy == "copy" else by_the_table
+        expected = table(layout, dict(zip(layout, states, strict=True)), anchor)
+        found = findings_in(objects, layout)
+        beside = [each for each in found if each.problem is Problem.LEFTOVERS]
+        others = [each for each in found if each.problem is not Problem.LEFTOVERS]
+        suffixes = [(each.problem, tuple(one.removeprefix(KEY) for one in each.keys)) for each in others]
+        assert suffixes == ([] if expected is None else [expected]), states
+        assert all(each.chunk_key == KEY and not each.is_mended and each.detail for each in found)
+        is_interrupted = expected is not None and expected[0] is Problem.INTERRUPTED
+        has_leftovers = copy != "no copy" and not is_interrupted
+        assert [each.keys for each in beside] == ([(key,)] if has_leftovers else []), states
+        # Reading fails exactly for what is called damage.
+        is_damaged = any(each.problem.is_damage for each in found)
+        assert is_readable(objects, chunk) == (not is_damaged), states
+
+
+def test_sizes_that_the_array_and_the_tag_say_must_both_be_right() -> None:
+    layout: Layout = {"": None, ".i": 2}
+    objects = Objects(has_tags=True)
+    # A document that was changed: the parts have the size that it says, and not the one that they were written with.
+    for suffix, data in (("", b"abc"), (".i", b"de")):
+        objects.put(KEY + suffix, data, Tag(OLD, "c", (3, 1)))
+    (finding,) = findings_in(objects, layout)
+    assert (finding.problem, finding.keys) == (Problem.WRONG_SIZE, (f"{KEY}.i",))
+    assert finding.detail == "expected 1 bytes, found 2"
+    assert not is_readable(objects, in_array(layout))
+
+
+def test_a_chunk_of_one_part_is_looked_at_only_if_something_is_beside_it() -> None:
+    layout: Layout = {"": None}
+    objects = Objects(has_tags=True)
+    objects.put(KEY, b"abc")
+    assert findings_in(objects, layout) == []
+    chunk = in_array(layout)
+    objects.put(f"{chunk.side_folder}/{NEW}", b"")
+    (finding,) = findings_in(objects, layout)
+    assert (finding.problem, finding.keys) == (Problem.LEFTOVERS, (f"{chunk.side_folder}/{NEW}",))
+
+
+# --- every state of a chunk on a local disk --------------------------------------------------------------------------
+
+
+def on_disk(
+    layout: Layout, has_journal: bool
+) -> Iterator[tuple[Objects, dict[str, int | None], dict[str, int | None]]]:
+    """A local disk for every state of a chunk; the size of what is at the part's key, and of what is staged for it."""
+    chunk = in_array(layout)
+    sizes = {suffix: 3 if size is None else size for suffix, size in layout.items()}
+    choices = [(None, size, size + 1) for size in sizes.values()]
+    for there in itertools.product(*choices):
+        for staged in itertools.product(*choices):
+            objects = Objects(has_tags=False)
+            for suffix, nbytes in zip(layout, there, strict=True):
+                if nbytes is not None:
+                    objects.put(KEY + suffix, bytes(nbytes))
+            for key, nbytes in zip(journaled.staged_keys(chunk, NEW), staged, strict=True):
+                if nbytes is not None:
+                    objects.put(key, bytes(nbytes))
+            if has_journal:
+                record = journaled.Record(chunk.relative, NEW, tuple(sizes.values()))
+                objects.put(journaled.journal_key(chunk), record.dump())
+            if any(nbytes is not None for nbytes in there):
+                yield objects, dict(zip(layout, there, strict=True)), dict(zip(layout, staged, strict=True))
+
+
+def on_disk_by_the_table(
+    layout: Layout, there: Mapping[str, int | None], anchor: str
+) -> tuple[Problem, tuple[str, ...]] | None:
+    present = tuple(suffix for suffix in layout if there[suffix] is not None)
+    missing = tuple(suffix for suffix in layout if there[suffix] is None)
+    wrong = tuple(suffix for suffix in present if layout[suffix] is not None and there[suffix] != layout[suffix])
+    if anchor in missing:
+        return (Problem.ORPHANS, present) if present else None
+    if missing:
+        return Problem.INCOMPLETE, missing
+    return (Problem.WRONG_SIZE, wrong[:1]) if wrong else None
+
+
+@pytest.mark.parametrize("has_journal", [False, True], ids=["no journal", "journal"])
+@pytest.mark.parametrize("layout", [SMALL[0], SMALL[2], SMALL[3]], ids=ids)
+def test_every_state_of_a_chunk_on_a_local_disk_is_what_the_table_says(layout: Layout, has_journal: bool) -> None:
+    chunk = in_array(layout)
+    anchor = chunk.anchor_key.removeprefix(KEY)
+    for objects, there, staged in on_disk(layout, has_journal):
+        left = tuple(suffix for suffix in layout if staged[suffix] is not None)
+        expected = on_disk_by_the_table(layout, there, anchor)
+        if has_journal:
+            # What is staged is in the place of what is not.
+            both = {suffix: there[suffix] if staged[suffix] is None else staged[suffix] for suffix in layout}
+            expected = on_disk_by_the_table(layout, both, anchor)
+            if expected is not None and expected[0] is Problem.ORPHANS:
+                expected = Problem.INCOMPLETE, (anchor,)
+            keys = dict(zip(layout, journaled.staged_keys(chunk, NEW), strict=True))
+            if expected is None and left:
+                expected = Problem.INTERRUPTED, tuple(keys[suffix] for suffix in left)
+        found = findings_in(objects, layout)
+        others = [each for each in found if each.problem is not Problem.LEFTOVERS]
+        named = [(each.problem, tuple(one.removeprefix(KEY) for one in each.keys)) for each in others]
+        assert named == ([] if expected is None else [expected]), objects.contents
+        is_interrupted = expected is not None and expected[0] is Problem.INTERRUPTED
+        has_leftovers = bool(has_journal or left) and not is_interrupted
+        assert (len(found) > len(others)) == has_leftovers, objects.contents
+        is_damaged = expected is not None and expected[0].is_damage
+        assert is_readable(objects, chunk) == (not is_damaged), objects.contents
+
+
+# --- writes under way ------------------------------------------------------------------------------------------------
+
+
+@EVERY_PLACE
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
+def test_an_operation_that_stops_anywhere_is_never_taken_for_damage(
+    layout: Layout, operation: Operation, place: Place
+) -> None:
+    chunk = in_array(layout)
+    for start in every_start(place, layout):
+        if not is_readable(start, chunk):
+            continue
+        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.rules())):
+            found = findings_in(stopped, layout)
+            assert not any(each.problem.is_damage for each in found), stopped.contents
+            result = stopped.copy().run(
+                read(chunk, [None], settings=settings(has_tags=place.has_tags), with_anchor=True)
+            )
+            value = None if result is None else b"".join(result.values[0] or ())
+            plain = [stopped.stored.get(key) for key in chunk.part_keys]
+            parts = [each for each in plain if each is not None]
+            # Interrupted exactly if the chunk that we read is not the one that others see, or not by its tags.
+            is_plain = b"".join(each.data for each in parts) == value and len({each.tag for each in parts}) == 1
+            needs_side_objects = value is not None and (None in plain or not is_plain)
+            is_interrupted = any(each.problem is Problem.INTERRUPTED for each in found)
+            assert is_interrupted == needs_side_objects, stopped.contents
+            # And what is left of a chunk, or beside one, is told.
+            if not found and set(chunk.part_keys) & set(stopped.contents):
+                assert set(stopped.contents) == set(chunk.part_keys)
+                assert value is not None
+
+
+class Changing(Objects):
+    """A bucket in which a request of somebody else's comes before every so many of ours."""
+
+    def __init__(self, objects: Objects, theirs: Iterator[object], every: int) -> None:
+        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
+        self.stored, self.theirs, self.every, self.ours = objects.stored, theirs, every, 0
+        self.is_theirs = False
+        self._etags = itertools.count(5000)
+
+    def perform(self, request: Request) -> Outcome:
+        if not self.is_theirs:
+            self.ours += 1
+            if self.ours % self.every == 0:
+                self.is_theirs = True
+                next(self.theirs, None)
+                self.is_theirs = False
+        return super().perform(request)
+
+
+def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *, same: bool) -> Iterator[None]:
+    """Write after write, one request at a time; all of the same bytes, or each of others."""
+    for number in itertools.count(1):
+        first = 101 if same else (number * 7) % 200
+        steps = write(chunk, parts_of(layout, 2, first), place.rules(first_generation=1000 * number))
+        outcomes: list[Outcome] | None = None
+        while True:
+            try:
+                batch = next(steps) if outcomes is None else steps.send(tuple(outcomes))
+            except StopIteration:
+                break
+            outcomes = []
+            for request in batch:
+                outcomes.append(objects.perform(request))
+                yield
+
+
+@EVERY_PLACE
+@pytest.mark.parametrize("same", [False, True], ids=["others", "the same bytes"])
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("layout", [SMALL[0], SMALL[1]], ids=ids)
+def test_a_look_at_a_chunk_that_is_being_written_never_says_that_it_is_damaged(
+    layout: Layout, every: int, same: bool, place: Place
+) -> None:
+    chunk = in_array(layout)
+    for head_start in range(12):
+        base = place.empty()
+        base.run(write(chunk, parts_of(layout, 2, 101), place.rules()))
+        objects = Changing(base, iter(()), every)
+        theirs = step_by_step(objects, chunk, layout, place, same=same)
+        objects.is_theirs = True
+        for _ in itertools.islice(theirs, head_start):
+            pass
+        objects.is_theirs, objects.theirs = False, theirs
+        finding = objects.run(look_again(chunk, None, place.rules().means))
+        assert finding is None or not finding.problem.is_damage, finding
+
+
+@pytest.mark.parametrize("layout", [SMALL[0], SMALL[1]], ids=ids)
+def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_taken_for_damage(layout: Layout) -> None:
+    chunk = in_array(layout)
+    disk = Place(next(iter(PLACES)).level, has_tags=False)
+
+    def there(objects: Objects) -> None:
+        objects.run(write(chunk, parts_of(layout, 2), disk.rules(first_generation=100)))
+
+    def gone(objects: Objects) -> None:
+        for key in chunk.part_keys:
+            objects.stored.pop(key, None)
+
+    for change, start in ((there, gone), (gone, there)):
+        for at in range(1, 20):
+            base = disk.empty()
+            start(base)
+
+            def theirs(objects: Objects, at: int = at, change: object = change) -> Iterator[None]:
+                for _ in range(at - 1):
+                    yield
+                change(objects)  # type: ignore[operator]
+                yield
+
+            objects = Changing(base, iter(()), 1)
+            objects.theirs = theirs(objects)
+            finding = objects.run(look_again(chunk, None, Means.LOCKS))
+            assert finding is None or not finding.problem.is_damage, (at, finding)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_suspects_are_looked_at_side_by_side() -> None:
+    layout: Layout = {"": None, ".i": 2}
+    record = record_of(layout)
+    objects = Objects(has_tags=True)
+    for number in range(50):
+        # Half of them have no index.
+        objects.put(f"a/c/{number}", b"abc", Tag(OLD, "c", (3, 2)))
+        if number % 2:
+            objects.put(f"a/c/{number}.i", b"de", Tag(OLD, "c", (3, 2)))
+    outcome = objects.perform(List("", ""))
+    assert isinstance(outcome, Listed)
+    listings = list(survey(outcome.entries, {"a": record}).chunks.values())
+    objects.asked.clear()
+    found = objects.run(check(listings, record, settings(has_tags=True), with_bytes=False))
+    assert [each.keys for each in found] == [(f"a/c/{number}.i",) for number in range(0, 50, 2)]
+    # One look at the whole ones; and at the others the anchor, the parts, the anchor.
+    assert objects.batches == 4
+    assert objects.count(Head) == 25 * 2 + 25 * 4
+    assert objects.count(Get) == 0

@@ -1,0 +1,385 @@
+"""The indexes of shards are read once, used only while they are those of their shard, and bounded in memory."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+import zarr
+from numpy.typing import NDArray
+from obstore.store import LocalStore, MemoryStore
+
+import parts_store as ps
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.errors import ConcurrentWriteError
+from parts_store.index_cache import IndexCache
+from parts_store.transactions.shards import VersionedIndex
+from parts_store.transactions.versions import Version
+
+PARTS = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+SHAPE = (16, 16)
+# Four inner chunks, each with an offset and a size, and a checksum.
+INDEX_NBYTES = 4 * 16 + 4
+
+
+# --- the cache itself ------------------------------------------------------------------------------------------------
+
+
+def versioned(nbytes: int) -> VersionedIndex:
+    return VersionedIndex(bytes(nbytes), Version(None, (None,), 0))
+
+
+def test_an_index_that_was_kept_is_known_until_it_is_forgotten() -> None:
+    cache = IndexCache(100)
+    first, second = versioned(10), versioned(20)
+    assert cache.get("a") is None
+    cache.keep("a", first)
+    cache.keep("b", first)
+    cache.keep("a", second)
+    assert cache.get("a") is second
+    assert cache.nbytes == 30
+    cache.forget("a")
+    cache.forget("a")
+    assert cache.get("a") is None
+    assert cache.get("b") is first
+    assert cache.nbytes == 10
+
+
+def test_the_least_recently_used_is_forgotten_first_when_there_is_no_more_room() -> None:
+    cache = IndexCache(30)
+    for key in "abc":
+        cache.keep(key, versioned(10))
+    assert cache.get("a") is not None
+    cache.keep("d", versioned(10))
+    assert [key for key in "abcd" if cache.get(key) is not None] == ["a", "c", "d"]
+    cache.keep("e", versioned(25))
+    assert [key for key in "abcde" if cache.get(key) is not None] == ["e"]
+    assert cache.nbytes == 25
+
+
+@pytest.mark.parametrize("max_nbytes", [0, 9])
+def test_one_that_is_larger_than_all_may_be_is_not_kept_and_what_it_replaces_is_gone(max_nbytes: int) -> None:
+    cache = IndexCache(max_nbytes)
+    cache.keep("a", versioned(max_nbytes))
+    cache.keep("a", versioned(10))
+    assert cache.get("a") is None
+    assert cache.nbytes == 0
+
+
+def test_a_copy_holds_the_same_and_can_forget_it() -> None:
+    cache = IndexCache(30)
+    cache.keep("a", versioned(10))
+    copy = cache.copy()
+    copy.forget("a")
+    copy.keep("b", versioned(20))
+    assert (cache.nbytes, copy.nbytes) == (10, 20)
+    assert cache.get("a") is not None
+    assert cache.get("b") is None
+
+
+def test_many_threads_never_exceed_the_bound() -> None:
+    cache = IndexCache(100)
+    counted: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(2000):
+            cache.keep(str((number * 7 + turn) % 20), versioned(turn % 40))
+            cache.get(str(turn % 20))
+            cache.forget(str((turn * 3) % 20))
+            # Not amid somebody's change.
+            with cache._lock:
+                counted.append(cache.nbytes)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(counted) <= 100
+    for key in range(20):
+        cache.forget(str(key))
+    assert cache.nbytes == 0
+
+
+# --- the cache of a store --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Recording:
+    """A backend that writes down the requests that are made to it."""
+
+    backend: Any
+    requests: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def capabilities(self) -> Any:
+        return self.backend.capabilities
+
+    def lock(self, lock: Any) -> Any:
+        return self.backend.lock(lock)
+
+    def _note(self, request: Any) -> None:
+        # On a disk it is looked whether somebody is writing: nothing else reads what is beside a chunk.
+        if ".parts-txn" not in getattr(request, "key", ""):
+            self.requests.append((type(request).__name__, request.key))
+
+    async def perform(self, request: Any) -> Any:
+        self._note(request)
+        return await self.backend.perform(request)
+
+    def perform_sync(self, request: Any) -> Any:
+        self._note(request)
+        return self.backend.perform_sync(request)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "objects", mkdir=True)
+
+
+def values(seed: int, *, holes: bool = False) -> NDArray[Any]:
+    drawn = np.random.default_rng(seed).integers(1, 2**16, SHAPE).astype("uint16")
+    if holes:
+        drawn[:8, :8] = 0
+    return drawn
+
+
+def create(objects: Any, drawn: NDArray[Any], **arguments: Any) -> None:
+    chosen: dict[str, Any] = {"shape": SHAPE, "chunks": (8, 8), "shards": SHAPE, "dtype": "uint16"}
+    ps.create_array(ps.PartsStore(objects), "a", parts=PARTS, **(chosen | arguments))[...] = drawn
+
+
+def recorded(objects: Any, **options: Any) -> tuple[Any, Recording, ps.PartsStore]:
+    """The array, and what is asked of its objects."""
+    array: Any = zarr.open_array(ps.PartsStore(objects, **options), path="a", mode="r")
+    recording = Recording(LocalBackend(objects) if isinstance(objects, LocalStore) else ObjectBackend(objects))
+    array.store._backend = recording
+    return array, recording, array.store
+
+
+def asked(recording: Recording, read: Callable[[], Any]) -> tuple[Any, list[tuple[str, str]]]:
+    """What is read, and the requests that it takes."""
+    recording.requests.clear()
+    found = read()
+    return found, sorted(recording.requests)
+
+
+INDEX, DATA = ("Get", "a/c/0/0.index"), ("Get", "a/c/0/0")
+
+
+def test_a_random_read_of_a_dense_shard_that_is_known_is_one_request(objects: Any, pipeline: str) -> None:
+    drawn = values(1)
+    create(objects, drawn)
+    array, recording, store = recorded(objects)
+    found, requests = asked(recording, lambda: array[3, 3])
+    assert found == drawn[3, 3]
+    assert requests.count(INDEX) == 1
+    for at in ((3, 3), (3, 12), (12, 3), (12, 12), (0, 0), (15, 15)):
+        found, requests = asked(recording, partial(array.__getitem__, at))
+        assert found == drawn[at]
+        assert requests == [DATA]
+    assert store.stats.saved_by_index_cache == 6
+
+
+def test_with_holes_it_is_one_look_at_the_anchor_more_and_for_a_hole_no_data(objects: Any, pipeline: str) -> None:
+    drawn = values(1, holes=True)
+    create(objects, drawn)
+    array, recording, _ = recorded(objects)
+    assert array[12, 12] == drawn[12, 12]
+    found, requests = asked(recording, lambda: array[12, 3])
+    assert found == drawn[12, 3]
+    assert requests == [DATA, ("Head", "a/c/0/0")]
+    found, requests = asked(recording, lambda: array[3, 3])
+    assert found == 0
+    assert requests == [("Head", "a/c/0/0")]
+
+
+@pytest.mark.parametrize("becomes", ["dense", "holes"])
+@pytest.mark.parametrize("was", ["dense", "holes"])
+def test_a_shard_that_others_have_changed_is_read_as_it_is_now_and_without_an_error(
+    objects: Any, pipeline: str, was: str, becomes: str
+) -> None:
+    create(objects, values(1, holes=was == "holes"))
+    array, recording, _ = recorded(objects)
+    array[12, 12]
+    other: Any = zarr.open_array(ps.PartsStore(objects), path="a")
+    for seed in range(2, 6):
+        drawn = values(seed, holes=becomes == "holes")
+        other[...] = drawn
+        for at in ((3, 3), (12, 12), (3, 12), (12, 3)):
+            # Compressed, so that every inner chunk is elsewhere, and of another size.
+            assert array[at] == drawn[at]
+        _, requests = asked(recording, lambda: array[12, 12])
+        assert INDEX not in requests
+
+
+def test_a_shard_that_others_have_deleted_is_not_there(objects: Any, pipeline: str) -> None:
+    for holes in (False, True):
+        create(objects, values(1, holes=holes), overwrite=True)
+        array, _, _ = recorded(objects)
+        assert array[12, 12] != 0
+        ps.PartsStore(objects).delete_sync("a/c/0/0")
+        assert array[12, 12] == array[3, 3] == 0
+        zarr.open_array(ps.PartsStore(objects), path="a")[...] = values(2, holes=holes)
+        assert array[12, 12] == values(2, holes=holes)[12, 12]
+
+
+def test_our_own_writes_are_read_as_they_are_now(objects: Any, pipeline: str) -> None:
+    create(objects, values(1))
+    store = ps.PartsStore(objects)
+    array: Any = zarr.open_array(store, path="a")
+    expected = values(1)
+    for seed in range(2, 8):
+        assert array[12, 12] == expected[12, 12]
+        region = np.s_[:, :] if seed % 2 else np.s_[2:11, 2:11]
+        expected[region] = values(seed, holes=seed % 3 == 0)[region]
+        array[region] = expected[region]
+        np.testing.assert_array_equal(array[10:13, 3:12], expected[10:13, 3:12])
+    store.delete_sync("a/c/0/0")
+    assert array[12, 12] == 0
+
+
+def test_an_array_that_was_made_anew_with_other_shards_does_not_use_the_indexes_of_the_old_one(
+    objects: Any, pipeline: str
+) -> None:
+    store = ps.PartsStore(objects)
+    for seed, chunks in enumerate([(8, 8), (4, 4), (8, 8), (16, 8), (8, 16)]):
+        array: Any = ps.create_array(
+            store, "a", parts=PARTS, shape=SHAPE, chunks=chunks, shards=SHAPE, dtype="uint16", overwrite=True
+        )
+        drawn = values(seed)
+        array[...] = drawn
+        for at in ((0, 0), (15, 15), (3, 12)):
+            assert array[at] == drawn[at]
+            assert array[at] == drawn[at]
+
+
+def test_indexes_take_no_more_memory_than_they_may(objects: Any, pipeline: str) -> None:
+    drawn = np.arange(1, 16 * 96 + 1, dtype="uint16").reshape(16, 96)
+    create(objects, drawn, shape=(16, 96))
+    array, recording, store = recorded(objects, index_cache_bytes=2 * INDEX_NBYTES + 1)
+    for shard in range(6):
+        assert array[12, 16 * shard + 12] == drawn[12, 16 * shard + 12]
+        assert store._operations.indexes.nbytes <= 2 * INDEX_NBYTES
+    for shard, is_known in ((5, True), (4, True), (0, False)):
+        _, requests = asked(recording, partial(array.__getitem__, (12, 16 * shard + 12)))
+        assert (("Get", f"a/c/0/{shard}.index") not in requests) is is_known
+
+
+def test_without_a_cache_every_index_is_read(objects: Any, pipeline: str) -> None:
+    create(objects, values(1))
+    array, recording, store = recorded(objects, index_cache_bytes=0)
+    for _ in range(3):
+        _, requests = asked(recording, lambda: array[12, 12])
+        assert requests.count(INDEX) == 1
+    assert store.stats.saved_by_index_cache == 0
+
+
+def test_the_index_of_a_shard_that_another_program_wrote_is_not_remembered_on_an_object_store(pipeline: str) -> None:
+    objects = MemoryStore()
+    drawn = values(1)
+    create(objects, drawn)
+    for key in ("a/c/0/0", "a/c/0/0.index"):
+        # Without a tag, nobody can tell one write of it from another.
+        obstore.put(objects, key, obstore.get(objects, key).bytes())
+    array, recording, store = recorded(objects)
+    for _ in range(3):
+        found, requests = asked(recording, lambda: array[12, 12])
+        assert found == drawn[12, 12]
+        assert requests.count(INDEX) == 1
+    assert store._operations.indexes.nbytes == 0
+
+
+def test_an_index_that_is_encoded_in_a_way_that_we_do_not_know_is_not_remembered(objects: Any, pipeline: str) -> None:
+    drawn = values(1)
+    codecs: Any = [zarr.codecs.BytesCodec(), zarr.codecs.Crc32cCodec(), zarr.codecs.Crc32cCodec()]
+    serializer = zarr.codecs.ShardingCodec(chunk_shape=(8, 8), index_codecs=codecs)
+    store = ps.PartsStore(objects)
+    written: Any = ps.create_array(
+        store, "a", parts=PARTS, shape=SHAPE, chunks=SHAPE, dtype="uint16", serializer=serializer, compressors=None
+    )
+    written[...] = drawn
+    array, recording, reader = recorded(objects)
+    for _ in range(3):
+        found, requests = asked(recording, lambda: array[12, 12])
+        assert found == drawn[12, 12]
+        assert requests.count(INDEX) == 1
+    assert reader._operations.indexes.nbytes == 0
+
+
+def test_telling_what_a_read_would_do_changes_nothing_of_what_is_remembered(objects: Any, pipeline: str) -> None:
+    create(objects, values(1))
+    array, recording, store = recorded(objects)
+    cold = [each.key for each in store.explain("a", np.s_[12, 12]) if ".parts-txn" not in each.key]
+    assert sorted(set(cold)) == ["a/c/0/0", "a/c/0/0.index"]
+    _, requests = asked(recording, lambda: array[12, 12])
+    assert INDEX in requests
+    for _ in range(2):
+        known = [each.key for each in store.explain("a", np.s_[12, 12]) if ".parts-txn" not in each.key]
+        assert known == ["a/c/0/0"]
+        assert asked(recording, lambda: array[12, 12])[1] == [DATA]
+
+
+def test_an_index_with_holes_that_changes_between_it_and_the_data_is_an_error_and_then_read_again(
+    objects: Any, pipeline: str
+) -> None:
+    first, second = values(1, holes=True), values(2, holes=True)
+    create(objects, first)
+    array, recording, _ = recorded(objects)
+    array[12, 12]
+    other: Any = zarr.open_array(ps.PartsStore(objects), path="a")
+    other[...] = second
+    changed: Any = ps.PartsStore(objects).get_sync("a/c/0/0")
+    other[...] = first
+    array[12, 12]
+
+    class Meddling(Recording):
+        """Somebody writes the shard just before its data is read."""
+
+        __slots__ = ()
+
+        def _note(self, request: Any) -> None:
+            if (type(request).__name__, request.key) == DATA and not self.requests:
+                self.requests.append(DATA)
+                ps.PartsStore(objects).set_sync("a/c/0/0", changed)
+
+    array.store._backend = Meddling(recording.backend)
+    with pytest.raises(ConcurrentWriteError, match="its data is not of the write that its index is of"):
+        array[12, 12]
+    assert array[12, 12] == second[12, 12]
+
+
+def test_many_threads_that_read_and_write_see_whole_writes_only(objects: Any) -> None:
+    store = ps.PartsStore(objects, retries=10)
+    drawn = [np.full(SHAPE, seed, "uint16") + np.arange(16, dtype="uint16") * 100 for seed in (1, 2, 3)]
+    create(objects, drawn[0])
+    array: Any = zarr.open_array(store, path="a")
+    wrong: list[Any] = []
+    end = threading.Event()
+
+    def read() -> None:
+        while not end.is_set():
+            for at in ((3, 3), (12, 12)):
+                try:
+                    found = int(array[at])
+                except ConcurrentWriteError:
+                    continue
+                if found not in [int(each[at]) for each in drawn]:
+                    wrong.append(found)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    writer: Any = zarr.open_array(ps.PartsStore(objects), path="a")
+    for turn in range(30):
+        (writer if turn % 2 else array)[...] = drawn[turn % 3]
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong

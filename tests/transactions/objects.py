@@ -1,0 +1,250 @@
+"""Objects in a dictionary: what a backend is to a plan, without any of the package's own."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import md5
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+from parts_store.engine.backend import Means
+from parts_store.engine.steps import (
+    Delete,
+    Done,
+    Entry,
+    Found,
+    Get,
+    Head,
+    IfAbsent,
+    IfMatch,
+    List,
+    Listed,
+    Lock,
+    Missing,
+    Move,
+    Outcome,
+    OutOfRange,
+    Put,
+    Refer,
+    Refused,
+    Request,
+    Steps,
+    Trial,
+    Wait,
+)
+from parts_store.format.keys import Chunk
+from parts_store.format.parts import ConcatParts
+from parts_store.format.ranges import Span, Wanted
+from parts_store.format.tags import Tag
+from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.rules import Level, Rules
+
+KEY = "a/c/0"
+
+
+@dataclass(frozen=True)
+class Stored:
+    data: bytes
+    tag: Tag | None
+    etag: str
+
+
+class Objects:
+    """A bucket that keeps tags, or a local disk that does not; it writes down what it is asked."""
+
+    def __init__(self, *, has_tags: bool, has_unique_etags: bool = True) -> None:
+        self.has_tags = has_tags
+        self.has_unique_etags = has_unique_etags
+        self.stored: dict[str, Stored] = {}
+        self.asked: list[Request] = []
+        self.batches = 0
+        self._etags = itertools.count()
+
+    def put(self, key: str, data: bytes, tag: Tag | None = None) -> None:
+        etag = f"etag {next(self._etags)}" if self.has_unique_etags else md5(data, usedforsecurity=False).hexdigest()
+        self.stored[key] = Stored(data, tag if self.has_tags else None, etag)
+
+    def copy(self) -> "Objects":
+        other = Objects(has_tags=self.has_tags, has_unique_etags=self.has_unique_etags)
+        other.stored = dict(self.stored)
+        other._etags = itertools.count(1000)
+        return other
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        return {key: each.data for key, each in self.stored.items()}
+
+    def perform(self, request: Request) -> Outcome:  # noqa: C901 - a case for each kind of request
+        self.asked.append(request)
+        match request:
+            case Wait():
+                return Done()
+            case Lock():
+                assert not self.has_tags, "only a local disk has locks"
+                return Done()
+            case Move(source, target):
+                assert not self.has_tags, "only a local disk has renames"
+                if source not in self.stored:
+                    return Missing()
+                self.stored[target] = self.stored.pop(source)
+                return Done()
+            case List(folder):
+                return self._listed(f"{folder}/" if folder else "")
+            case Delete(keys):
+                for key in keys:
+                    self.stored.pop(key, None)
+                return Done()
+            case Put():
+                return self._put(request)
+            case Trial(inner):
+                return self.perform(inner)
+            case Get() | Head():
+                return self._look(request)
+            case Refer():
+                raise AssertionError("only a session has references")
+
+    def _put(self, put: Put) -> Outcome:
+        is_met = {
+            None: True,
+            IfAbsent(): put.key not in self.stored,
+            IfMatch(self.stored[put.key].etag if put.key in self.stored else "none", None): True,
+        }
+        if not is_met.get(put.condition, False):
+            return Refused()
+        self.put(put.key, bytes(memoryview(put.data)), put.tag)
+        return Done()
+
+    def _look(self, request: Get | Head) -> Outcome:
+        if request.key not in self.stored:
+            return Missing()
+        if isinstance(request, Head):
+            return self._found(request.key, Span(0, 0))
+        if request.if_match not in (None, self.stored[request.key].etag):
+            return Refused()
+        span = requested(request.wanted, len(self.stored[request.key].data))
+        return OutOfRange() if span is None else self._found(request.key, span)
+
+    def _listed(self, start: str) -> Listed:
+        long_ago = datetime(2000, 1, 1, tzinfo=UTC)
+        below = {key: each for key, each in self.stored.items() if key.startswith(start)}
+        return Listed(tuple(Entry(key, len(each.data), each.etag, long_ago) for key, each in below.items()))
+
+    def _found(self, key: str, span: Span) -> Found:
+        each = self.stored[key]
+        return Found(each.data[span.start : span.stop], span, len(each.data), each.etag, None, each.tag)
+
+    def run[T](self, steps: Steps[T]) -> T:
+        """Carries out all steps, and returns what they return."""
+        batch = next_batch(steps)
+        while not isinstance(batch, Returned):
+            self.batches += 1
+            batch = next_batch(steps, tuple(self.perform(request) for request in batch))
+        return batch.value
+
+    def count(self, kind: type[Request]) -> int:
+        return sum(isinstance(request, kind) for request in self.asked)
+
+    @property
+    def keys_read(self) -> set[str]:
+        return {request.key for request in self.asked if isinstance(request, Get)}
+
+
+@dataclass(frozen=True)
+class Returned[T]:
+    """What a protocol returned."""
+
+    value: T
+
+
+def next_batch[T](steps: Steps[T], outcomes: tuple[Outcome, ...] | None = None) -> tuple[Request, ...] | Returned[T]:
+    """The next requests of a protocol, or what it returns."""
+    try:
+        return next(steps) if outcomes is None else steps.send(outcomes)
+    except StopIteration as done:
+        return Returned(done.value)
+
+
+def requested(wanted: Wanted, nbytes: int) -> Span | None:
+    """The bytes that object stores answer with; None where they say that the range cannot be satisfied."""
+    match wanted:
+        case None:
+            return Span(0, nbytes)
+        case RangeByteRequest(start=start, end=end):
+            assert start < end, "object stores refuse an empty range"
+            return Span(start, min(end, nbytes)) if start < nbytes else None
+        case OffsetByteRequest(offset=offset):
+            return Span(offset, nbytes) if offset < nbytes else None
+        case SuffixByteRequest(suffix=suffix):
+            assert suffix > 0, "object stores refuse an empty range"
+            return Span(max(0, nbytes - suffix), nbytes) if nbytes else None
+
+
+def sliced(chunk: bytes, wanted: Wanted) -> bytes:
+    """What a request asks of a chunk, in Python's own terms."""
+    match wanted:
+        case None:
+            return chunk
+        case RangeByteRequest(start=start, end=end):
+            return chunk[start:end]
+        case OffsetByteRequest(offset=offset):
+            return chunk[offset:]
+        case SuffixByteRequest(suffix=suffix):
+            return chunk[-suffix:] if suffix else b""
+
+
+def every_request(limit: int) -> list[Wanted]:
+    """All byte requests with numbers up to `limit`."""
+    numbers = range(limit + 1)
+    pairs = itertools.combinations_with_replacement(numbers, 2)
+    return [
+        None,
+        *(RangeByteRequest(start, end) for start, end in pairs),
+        *(OffsetByteRequest(offset) for offset in numbers),
+        *(SuffixByteRequest(suffix) for suffix in numbers),
+    ]
+
+
+def every_size(count: int, total: int) -> list[tuple[int, ...]]:
+    """All sizes of `count` parts of at most `total` bytes together."""
+    return [sizes for sizes in itertools.product(range(total + 1), repeat=count) if sum(sizes) <= total]
+
+
+def every_declaration(sizes: tuple[int, ...]) -> list[tuple[int | None, ...]]:
+    """The sizes, each of them declared or not."""
+    return list(itertools.product(*((size, None) for size in sizes)))
+
+
+def pieces(chunk: bytes, sizes: tuple[int, ...]) -> list[bytes]:
+    """The chunk, cut into parts."""
+    stops = list(itertools.accumulate(sizes))
+    return [chunk[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+
+
+def chunk_of(declared: Mapping[str, int | None]) -> Chunk:
+    """A chunk with parts of these suffixes and sizes."""
+    objects = [{"key_suffix": suffix} | ({} if size is None else {"size": size}) for suffix, size in declared.items()]
+    return Chunk(KEY, ConcatParts(objects))
+
+
+def means(*, has_tags: bool) -> Means:
+    return Means.TAGS if has_tags else Means.LOCKS
+
+
+def settings(*, has_tags: bool, max_gap: int = 0, max_nbytes: int = 1000, retries: int = 2) -> ReadSettings:
+    return ReadSettings(max_gap=max_gap, max_nbytes=max_nbytes, retries=retries, means=means(has_tags=has_tags))
+
+
+def rules(
+    *, has_tags: bool, level: Level = Level.WRITERS, has_unique_etags: bool = True, first_generation: int = 0
+) -> Rules:
+    """Rules with generations that count."""
+    numbers = itertools.count(first_generation)
+    return Rules(
+        level,
+        means(has_tags=has_tags),
+        has_tags,
+        has_unique_etags,
+        lambda: f"{next(numbers):032x}",
+        lambda: lambda: 0.0,
+    )

@@ -1,0 +1,217 @@
+"""The journal of a local disk: what it says is the chunk, whoever dies, and whoever brings it to its end."""
+
+import pytest
+
+from parts_store.engine.backend import Means
+from parts_store.engine.steps import Delete, Found, IfAbsent, Lock, Move, Outcome, Put, Refused, Request, Steps, Wait
+from parts_store.errors import ConcurrentWriteError
+from parts_store.format.keys import Chunk
+from parts_store.format.ranges import Span
+from parts_store.transactions import journaled, tagged
+from parts_store.transactions.journaled import Record, journal_key, staged_keys
+from parts_store.transactions.reading import read, size
+from parts_store.transactions.rules import Level
+from tests.transactions.interruptions import (
+    LAYOUTS,
+    Layout,
+    Operation,
+    Place,
+    delete,
+    every_interruption,
+    every_start,
+    holds_old,
+    ids,
+    parts_of,
+    stored_as,
+    value_of,
+    what_is_read,
+    write,
+    write_if_absent,
+)
+from tests.transactions.objects import KEY, Objects, chunk_of, settings
+
+DISK = Place(Level.WRITERS, has_tags=False)
+IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
+EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
+EVERY_LEVEL = pytest.mark.parametrize("level", Level, ids=lambda level: level.value)
+
+
+@EVERY_LEVEL
+@pytest.mark.parametrize("operation", [write, write_if_absent, delete])
+@EVERY_LAYOUT
+def test_every_change_happens_under_the_lock_of_its_chunk_unless_there_is_one_writer(
+    layout: Layout, operation: Operation, level: Level
+) -> None:
+    chunk = chunk_of(layout)
+    place = Place(level, has_tags=False)
+    for start in every_start(place, layout):
+        start.run(operation(chunk, parts_of(layout, 3), place.rules()))
+        locks = [request for request in start.asked if isinstance(request, Lock)]
+        if level is Level.EXCLUSIVE:
+            assert locks == []
+        else:
+            assert [lock.key for lock in locks] == [f"{chunk.side_folder}.lock"]
+            assert isinstance(start.asked[0], Lock)
+
+
+@IN_PARTS
+def test_an_overwrite_is_staged_then_committed_by_the_journal_then_moved(layout: Layout) -> None:
+    chunk = chunk_of(layout)
+    objects = holds_old(DISK, layout, tuple(layout))
+    objects.run(write(chunk, parts_of(layout, 3), DISK.rules()))
+    changes = [request for request in objects.asked if isinstance(request, Put | Move | Delete)]
+    (generation,) = {put.tag.generation for put in changes if isinstance(put, Put) and put.tag}
+    staged = staged_keys(chunk, generation)
+    kinds = [type(request).__name__ for request in changes]
+    assert kinds == ["Put"] * len(layout) + ["Put"] + ["Move"] * len(layout) + ["Delete"]
+    assert [put.key for put in changes if isinstance(put, Put)] == [*staged, journal_key(chunk)]
+    commit = changes[len(layout)]
+    assert isinstance(commit, Put)
+    assert commit.condition == IfAbsent()
+    moves = {move.source: move.target for move in changes if isinstance(move, Move)}
+    assert moves == dict(zip(staged, chunk.part_keys, strict=True))
+    # Every byte is written once: the rest are renames.
+    nbytes = sum(memoryview(put.data).nbytes for put in changes[: len(layout)] if isinstance(put, Put))
+    assert nbytes == len(value_of(layout, 3, 101)[0])
+
+
+@EVERY_LAYOUT
+def test_a_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) -> None:
+    for operation in (write, write_if_absent):
+        objects = DISK.empty()
+        objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+        moves = [request for request in objects.asked if isinstance(request, Move)]
+        assert moves[-1].target == chunk_of(layout).anchor_key
+        assert not any(isinstance(each, Put) and each.key.endswith("/journal") for each in objects.asked)
+
+
+@IN_PARTS
+def test_no_two_writes_stage_under_the_same_names(layout: Layout) -> None:
+    # A write that is cancelled may go on for a while, and must not hit what somebody else has staged.
+    chunk = chunk_of(layout)
+    objects = holds_old(DISK, layout, tuple(layout))
+    rules = DISK.rules()
+    staged = []
+    for _ in range(3):
+        objects.asked.clear()
+        objects.run(tagged.write(chunk, parts_of(layout, 3), rules))
+        staged += [move.source for move in objects.asked if isinstance(move, Move)]
+    assert len(set(staged)) == 3 * len(layout)
+    assert all(key.startswith(f"{chunk.side_folder}/") for key in staged)
+
+
+@IN_PARTS
+def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and_its_size(layout: Layout) -> None:
+    chunk = chunk_of(layout)
+    new, _ = value_of(layout, 3, 101)
+    seen = 0
+    start = holds_old(DISK, layout, tuple(layout))
+    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.rules())):
+        if journal_key(chunk) in stopped.stored:
+            seen += 1
+            assert what_is_read(stopped, chunk, None) == new
+            assert stopped.copy().run(size(chunk, Means.LOCKS)) == len(new)
+            result = stopped.copy().run(read(chunk, [None], settings=settings(has_tags=False)))
+            assert result is not None
+            # What is staged keeps its ETag when it is moved, so that who read it may change it.
+            after = stopped.copy()
+            after.run(tagged.write(chunk, parts_of(layout, 1, 201), DISK.rules(100), result.version))
+            assert after.contents == stored_as(layout, 1, 201)
+    assert seen > len(layout)
+
+
+@IN_PARTS
+def test_whoever_comes_next_brings_a_journal_to_its_end_and_so_does_recovery(layout: Layout) -> None:
+    chunk = chunk_of(layout)
+    start = holds_old(DISK, layout, tuple(layout))
+    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.rules())):
+        is_interrupted = journal_key(chunk) in stopped.stored
+        recovered = stopped.copy()
+        assert recovered.run(journaled.recover(chunk)) is is_interrupted
+        if is_interrupted:
+            assert recovered.contents == stored_as(layout, 3)
+        assert recovered.run(journaled.recover(chunk)) is False
+        # Also one that stops as well, any number of times.
+        for again in every_interruption(stopped, recovery(chunk)):
+            assert what_is_read(again, chunk, None) == what_is_read(stopped, chunk, None)
+        # A write if absent finds the chunk, in order.
+        absent = stopped.copy()
+        absent.run(write_if_absent(chunk, parts_of(layout, 1, 201), DISK.rules(100)))
+        assert what_is_read(absent, chunk, None) == what_is_read(stopped, chunk, None)
+        assert journal_key(chunk) not in absent.stored
+
+
+def recovery(chunk: Chunk) -> Steps[None]:
+    yield from journaled.recover(chunk)
+
+
+class Held(Objects):
+    """A disk on which somebody holds the lock for some time."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__(has_tags=False)
+        self.refusals = refusals
+
+    def perform(self, request: Request) -> Outcome:
+        if isinstance(request, Lock) and self.refusals:
+            self.refusals -= 1
+            self.asked.append(request)
+            return Refused()
+        return super().perform(request)
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 5, 1000])
+def test_a_lock_that_somebody_holds_is_waited_for(refusals: int) -> None:
+    layout: Layout = {"": None, ".i": 2}
+    objects = Held(refusals)
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+    assert objects.contents == stored_as(layout, 3)
+    waits = [request.repeat for request in objects.asked if isinstance(request, Wait)]
+    # Longer each time, but never so long that it is not noticed when the lock is free.
+    assert waits == [min(repeat, 5) for repeat in range(1, refusals + 1)]
+
+
+def test_a_lock_that_is_never_given_back_is_an_error_after_five_minutes() -> None:
+    layout: Layout = {"": None, ".i": 2}
+    for operation in (write, write_if_absent, delete):
+        objects = Held(10**9)
+        with pytest.raises(ConcurrentWriteError, match="held its lock for five minutes"):
+            objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+        # The first is ten milliseconds, each further one twice as long.
+        waits = [0.01 * 2 ** (each.repeat - 1) for each in objects.asked if isinstance(each, Wait)]
+        assert 290 < sum(waits) < 330
+        assert objects.contents == {}
+
+
+@IN_PARTS
+def test_a_writer_that_is_not_the_only_one_although_it_said_so_finds_out_at_the_journal(layout: Layout) -> None:
+    place = Place(Level.EXCLUSIVE, has_tags=False)
+    chunk = chunk_of(layout)
+
+    class Two(Objects):
+        """A disk on which somebody else commits just before we do."""
+
+        def perform(self, request: Request) -> Outcome:
+            if isinstance(request, Put) and request.key == journal_key(chunk):
+                self.put(request.key, Record(KEY, "f" * 32, (1,)).dump())
+            return super().perform(request)
+
+    objects = Two(has_tags=False)
+    objects.stored = dict(holds_old(place, layout, tuple(layout)).stored)
+    with pytest.raises(ConcurrentWriteError, match="although its writers promise to be 'exclusive'"):
+        objects.run(write(chunk, parts_of(layout, 3), place.rules()))
+    assert {key: objects.contents[key] for key in chunk.part_keys} == stored_as(layout, 2, 1)
+
+
+def found(data: bytes) -> Found:
+    return Found(data, Span(0, len(data)), len(data), "etag", None, None)
+
+
+def test_a_record_comes_back_from_its_bytes_and_anything_else_is_none() -> None:
+    record = Record("c/0", "a" * 32, (1, 2, 3))
+    assert Record.parse(found(record.dump())) == record
+    assert Record.parse(None) is None
+    for text in (b"", b"{", b"[]", b"null", b"3", b"\xff", b"{}", b'{"key": "c/0", "gen": "a"}'):
+        assert Record.parse(found(text)) is None
+    for length in range(len(record.dump())):
+        assert Record.parse(found(record.dump()[:length])) is None

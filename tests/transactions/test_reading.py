@@ -1,0 +1,374 @@
+"""Reads of chunks that are incomplete, damaged, or change meanwhile: one write, none, or an error that says which."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+
+from parts_store.engine.steps import Get, Head, IfMatch, Outcome, Request, Steps
+from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
+from parts_store.format.keys import Chunk
+from parts_store.format.ranges import Wanted
+from parts_store.format.tags import Tag
+from parts_store.transactions import tagged
+from parts_store.transactions.reading import exists, read, size
+from parts_store.transactions.rules import Level
+from parts_store.transactions.staging import stage
+from tests.transactions.objects import (
+    KEY,
+    Objects,
+    Returned,
+    chunk_of,
+    every_request,
+    means,
+    next_batch,
+    pieces,
+    rules,
+    settings,
+    sliced,
+)
+
+LAYOUTS: list[dict[str, int | None]] = [
+    {".h": 1, "": None, ".i": 2},
+    {"": None, ".crc": 2},
+    {".a": 1, ".b": None},
+    {".a": 1, ".b": 2},
+    {".t": None, "": 2},
+    {".a": None, ".b": None},
+]
+OLD, NEW = "0" * 32, "1" * 32
+TAGGED = pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "untagged"])
+EVERY_LAYOUT = pytest.mark.parametrize(
+    "layout", LAYOUTS, ids=lambda layout: "+".join(each or "main" for each in layout)
+)
+
+
+def parts_of(layout: dict[str, int | None], unsized: int, first: int) -> dict[str, bytes]:
+    """The parts of a chunk whose bytes count from `first`."""
+    sizes = tuple(unsized if each is None else each for each in layout.values())
+    value = bytes(range(first, first + sum(sizes)))
+    return {KEY + suffix: data for suffix, data in zip(layout, pieces(value, sizes), strict=True)}
+
+
+def fill(objects: Objects, parts: dict[str, bytes], generation: str) -> None:
+    for key, data in parts.items():
+        objects.put(key, data, Tag(generation, "c", tuple(len(each) for each in parts.values())))
+
+
+def joined(objects: Objects, steps: Steps[object]) -> bytes | None:
+    result = objects.run(steps)
+    return None if result is None else b"".join(result.values[0])  # type: ignore[attr-defined]
+
+
+@TAGGED
+@EVERY_LAYOUT
+def test_without_its_anchor_there_is_no_chunk_and_without_another_part_it_is_incomplete_by_name(
+    layout: dict[str, int | None], tagged: bool
+) -> None:
+    chunk = chunk_of(layout)
+    parts = parts_of(layout, 2, 1)
+    value = b"".join(parts.values())
+    for count in range(len(parts) + 1):
+        for missing in itertools.combinations(parts, count):
+            objects = Objects(has_tags=tagged)
+            fill(objects, parts, OLD)
+            for key in missing:
+                del objects.stored[key]
+            steps = read(chunk, [None], settings=settings(has_tags=tagged))
+            if chunk.anchor_key in missing:
+                assert joined(objects, steps) is None
+            elif not missing:
+                assert joined(objects, steps) == value
+            else:
+                with pytest.raises(IncompleteChunkError) as caught:
+                    objects.run(steps)
+                assert (caught.value.chunk_key, caught.value.missing) == (KEY, missing)
+                assert caught.value.mixed == ()
+
+
+@TAGGED
+@pytest.mark.parametrize("retries", [0, 1, 3])
+@EVERY_LAYOUT
+def test_a_range_in_a_missing_part_is_absent_or_an_error_and_never_other_bytes(
+    layout: dict[str, int | None], tagged: bool, retries: int
+) -> None:
+    chunk = chunk_of(layout)
+    parts = parts_of(layout, 2, 1)
+    value = b"".join(parts.values())
+    for wanted, missing in itertools.product(every_request(len(value) + 1), parts):
+        objects = Objects(has_tags=tagged)
+        fill(objects, parts, OLD)
+        del objects.stored[missing]
+        steps = read(chunk, [wanted], settings=settings(has_tags=tagged, retries=retries))
+        try:
+            found = joined(objects, steps)
+        except IncompleteChunkError as error:
+            # Nobody writes here, so that a missing part is damage, however often one looks.
+            blamed = error.missing
+            assert blamed == (missing,) != (chunk.anchor_key,)
+        else:
+            assert found == sliced(value, wanted) or (found is None and missing == chunk.anchor_key)
+
+
+def test_a_read_of_parts_that_outlived_their_anchor_finds_it_out_when_asked_to() -> None:
+    chunk = chunk_of({"": None, ".index": 2})
+    objects = Objects(has_tags=True)
+    objects.put(f"{KEY}.index", b"ab", Tag(OLD, "c", (3, 2)))
+    assert (
+        joined(objects, read(chunk, [SuffixByteRequest(2)], settings=settings(has_tags=True), with_anchor=True)) is None
+    )
+
+
+def test_an_absent_chunk_costs_one_request_or_two_where_the_anchor_is_not_asked_for() -> None:
+    chunk = chunk_of({".h": 1, "": None, ".i": 2})
+    costs: list[tuple[Wanted, int]] = [
+        (RangeByteRequest(1, 3), 1),
+        (SuffixByteRequest(2), 2),
+        (RangeByteRequest(0, 1), 2),
+    ]
+    for wanted, requests in costs:
+        objects = Objects(has_tags=True)
+        assert objects.run(read(chunk, [wanted], settings=settings(has_tags=True))) is None
+        assert len(objects.asked) == requests
+
+
+def test_a_read_with_its_anchor_costs_one_more_request_in_the_same_batch() -> None:
+    chunk = chunk_of({"": None, ".i": 2})
+    objects = Objects(has_tags=True)
+    fill(objects, parts_of({"": None, ".i": 2}, 3, 1), OLD)
+    result = objects.run(read(chunk, [SuffixByteRequest(2)], settings=settings(has_tags=True), with_anchor=True))
+    assert result is not None
+    assert (objects.count(Get), objects.count(Head), objects.batches) == (1, 1, 1)
+    assert result.version.generation == OLD
+    assert result.version.condition == IfMatch(objects.stored[KEY].etag, None)
+
+
+@EVERY_LAYOUT
+def test_a_mixture_of_two_writes_or_of_tagged_and_untagged_parts_is_incomplete(layout: dict[str, int | None]) -> None:
+    chunk = chunk_of(layout)
+    old, new = parts_of(layout, 2, 1), parts_of(layout, 2, 101)
+    for origins in itertools.product(["old", "new", "foreign"], repeat=len(layout)):
+        objects = Objects(has_tags=True)
+        for key, origin in zip(chunk.part_keys, origins, strict=True):
+            sizes = tuple(len(each) for each in old.values())
+            tags = {"old": Tag(OLD, "c", sizes), "new": Tag(NEW, "s", sizes), "foreign": None}
+            objects.put(key, (old if origin == "old" else new)[key], tags[origin])
+        steps = read(chunk, [None], settings=settings(has_tags=True))
+        if len(set(origins)) == 1:
+            assert joined(objects, steps) == b"".join((old if origins[0] == "old" else new).values())
+            continue
+        with pytest.raises(IncompleteChunkError) as caught:
+            objects.run(steps)
+        anchors = origins[chunk.parts.anchor]
+        mixed = tuple(key for key, each in zip(chunk.part_keys, origins, strict=True) if each != anchors)
+        assert (caught.value.missing, caught.value.mixed) == ((), mixed)
+
+
+@TAGGED
+@EVERY_LAYOUT
+def test_a_part_of_another_size_than_declared_is_named_with_both(layout: dict[str, int | None], tagged: bool) -> None:
+    chunk = chunk_of(layout)
+    for suffix, declared in layout.items():
+        for found in range(4):
+            if declared is None or found == declared:
+                continue
+            objects = Objects(has_tags=tagged)
+            parts = parts_of(layout, 2, 1) | {KEY + suffix: bytes(found)}
+            fill(objects, parts, OLD)
+            with pytest.raises(PartSizeError) as caught:
+                objects.run(read(chunk, [None], settings=settings(has_tags=tagged)))
+            assert (caught.value.part_key, caught.value.expected, caught.value.found) == (KEY + suffix, declared, found)
+
+
+def test_a_part_of_another_size_than_its_tag_says_is_named_with_both() -> None:
+    chunk = chunk_of({"": None, ".i": 2})
+    objects = Objects(has_tags=True)
+    objects.put(KEY, b"abc", Tag(OLD, "c", (4, 2)))
+    objects.put(f"{KEY}.i", b"de", Tag(OLD, "c", (4, 2)))
+    with pytest.raises(PartSizeError) as caught:
+        objects.run(read(chunk, [None], settings=settings(has_tags=True)))
+    assert (caught.value.part_key, caught.value.expected, caught.value.found) == (KEY, 4, 3)
+
+
+@TAGGED
+@EVERY_LAYOUT
+def test_the_size_of_a_chunk_is_that_of_its_bytes(layout: dict[str, int | None], tagged: bool) -> None:
+    for unsized in range(3):
+        objects = Objects(has_tags=tagged)
+        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) is None
+        assert not objects.run(exists(chunk_of(layout)))
+        fill(objects, parts_of(layout, unsized, 1), OLD)
+        assert objects.run(exists(chunk_of(layout)))
+        nbytes = sum(len(each) for each in objects.contents.values())
+        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) == nbytes
+        # No part of it is read; on a disk, whether there is a journal is looked at.
+        assert not objects.keys_read & set(chunk_of(layout).part_keys)
+        assert objects.count(Get) == (0 if tagged or len(layout) == 1 else 2)
+
+
+# --- somebody writes at the same time -----------------------------------------------------------------------------
+
+
+def requests_of[T](objects: Objects, steps: Steps[T], results: list[T]) -> Iterator[Request]:
+    """Steps, one request at a time, between which others may act."""
+    batch = next_batch(steps)
+    while not isinstance(batch, Returned):
+        outcomes: list[Outcome] = []
+        for request in batch:
+            outcomes.append(objects.perform(request))
+            yield request
+        batch = next_batch(steps, tuple(outcomes))
+    results.append(batch.value)
+
+
+def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes] | None, level: Level) -> Steps[None]:
+    """An overwrite, or a deletion."""
+    by = rules(has_tags=objects.has_tags, level=level, has_unique_etags=objects.has_unique_etags, first_generation=7)
+    if parts is None:
+        return tagged.delete(chunk, by)
+    return tagged.write(chunk, [memoryview(each) for each in parts.values()], by)
+
+
+def read_amid(
+    objects: Objects, chunk: Chunk, wanted: Wanted, write: Steps[None], pauses: tuple[int, int]
+) -> bytes | None:
+    """What is read where the writer makes some requests, then the reader some, then the writer the rest."""
+    found: list[Any] = []
+    steps = read(chunk, [wanted], settings=settings(has_tags=objects.has_tags), with_anchor=True)
+    reader, writer = requests_of(objects, steps, found), requests_of(objects, write, [])
+    for _ in itertools.islice(writer, pauses[0]):
+        pass
+    for _ in itertools.islice(reader, pauses[1]):
+        pass
+    for each in (writer, reader):
+        for _ in each:
+            pass
+    return None if found[0] is None else b"".join(found[0].values[0])
+
+
+WRITABLE = pytest.mark.parametrize(
+    "layout",
+    [layout for layout in LAYOUTS if list(layout.values()).count(None) < 2],
+    ids=lambda layout: "+".join(each or "main" for each in layout),
+)
+PLACES = pytest.mark.parametrize(
+    ("tagged", "unique"), [(True, True), (True, False), (False, True)], ids=["memory", "s3", "disk"]
+)
+
+
+@PLACES
+@pytest.mark.parametrize("level", Level)
+@WRITABLE
+def test_a_read_amid_an_overwrite_is_the_old_or_the_new_chunk_and_never_a_mixture_or_an_error(
+    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
+) -> None:
+    chunk = chunk_of(layout)
+    for unsized in (1, 3):
+        old, new = parts_of(layout, 2, 1), parts_of(layout, unsized, 101)
+        values = [b"".join(each.values()) for each in (old, new)]
+        for wanted in (None, RangeByteRequest(0, 2), RangeByteRequest(1, 3), SuffixByteRequest(2)):
+            for pauses in itertools.product(range(15), range(7)):
+                objects = Objects(has_tags=tagged, has_unique_etags=unique)
+                fill(objects, old, OLD)
+                found = read_amid(objects, chunk, wanted, writing(objects, chunk, new, level), pauses)
+                # The writer finishes in the end, so that the read does too.
+                assert found in [sliced(value, wanted) for value in values], (wanted, pauses, unsized)
+
+
+@PLACES
+@pytest.mark.parametrize("level", Level)
+@WRITABLE
+def test_a_read_amid_a_deletion_is_the_chunk_or_none(
+    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
+) -> None:
+    chunk = chunk_of(layout)
+    old = parts_of(layout, 2, 1)
+    for wanted in (None, RangeByteRequest(0, 2), SuffixByteRequest(2)):
+        for pauses in itertools.product(range(6), range(7)):
+            objects = Objects(has_tags=tagged, has_unique_etags=unique)
+            fill(objects, old, OLD)
+            found = read_amid(objects, chunk, wanted, writing(objects, chunk, None, level), pauses)
+            assert found in (sliced(b"".join(old.values()), wanted), None), (wanted, pauses)
+
+
+@EVERY_LAYOUT
+def test_a_read_writes_nothing_and_takes_no_lock(layout: dict[str, int | None]) -> None:
+    for has_tags in (True, False):
+        objects = Objects(has_tags=has_tags)
+        fill(objects, parts_of(layout, 2, 1), OLD)
+        contents = objects.contents
+        objects.run(read(chunk_of(layout), [None], settings=settings(has_tags=has_tags), with_anchor=True))
+        assert all(isinstance(request, Get | Head) for request in objects.asked)
+        assert objects.contents == contents
+
+
+def test_a_read_after_an_interrupted_overwrite_costs_the_anchor_again_and_the_staged_copy() -> None:
+    layout: dict[str, int | None] = {".h": 1, "": None, ".i": 2}
+    chunk = chunk_of(layout)
+    old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
+    objects = Objects(has_tags=True)
+    fill(objects, old, OLD)
+    tag = Tag(NEW, "s", (1, 3, 2))
+    objects.perform(stage(chunk, [memoryview(each) for each in new.values()], tag))
+    objects.put(KEY, new[KEY], tag)
+    objects.asked.clear()
+    assert joined(objects, read(chunk, [None], settings=settings(has_tags=True))) == b"".join(new.values())
+    whole = len(objects.asked)
+    assert whole <= 3 + 1 + 1
+    # What is in the anchor alone needs no copy.
+    objects.asked.clear()
+    assert joined(objects, read(chunk, [RangeByteRequest(1, 4)], settings=settings(has_tags=True))) == new[KEY]
+    assert len(objects.asked) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "other write", "other parts", "no copy", "settle", "no json"])
+def test_a_staged_copy_that_is_not_what_it_should_be_is_no_copy(damage: str) -> None:
+    layout: dict[str, int | None] = {"": None, ".i": 2}
+    chunk = chunk_of(layout)
+    old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
+    objects = Objects(has_tags=True)
+    fill(objects, old, OLD)
+    tag = Tag(NEW, "s", (3, 2))
+    data = [memoryview(each) for each in new.values()]
+    copies: dict[str, Any] = {
+        "cut": bytes(memoryview(stage(chunk, data, tag).data))[:-1],
+        "other write": stage(chunk, data, Tag(OLD, "s", (3, 2))).data,
+        "other parts": stage(chunk_of({"": None, ".j": 2}), data, tag).data,
+        "no copy": b"",
+        "settle": stage(chunk, data, tag, "settle").data,
+        "no json": b"PARTSTXN1\n\x02\0\0\0{]ab",
+    }
+    objects.put(stage(chunk, data, tag).key, bytes(memoryview(copies[damage])), tag)
+    objects.put(KEY, new[KEY], tag)
+    with pytest.raises(IncompleteChunkError) as caught:
+        objects.run(read(chunk, [None], settings=settings(has_tags=True)))
+    assert caught.value.mixed == (f"{KEY}.i",)
+
+
+class Restless(Objects):
+    """A bucket in which somebody writes one object again after every look at it."""
+
+    def __init__(self, key: str, *, has_tags: bool) -> None:
+        super().__init__(has_tags=has_tags)
+        self.key = key
+
+    def perform(self, request: Request) -> Outcome:
+        outcome = super().perform(request)
+        if isinstance(request, Get | Head) and request.key == self.key:
+            stored = self.stored[self.key]
+            self.put(self.key, stored.data, stored.tag)
+        return outcome
+
+
+@TAGGED
+@pytest.mark.parametrize("suffix", ["", ".i"])
+def test_a_chunk_that_changes_at_every_look_is_being_written_and_not_incomplete(suffix: str, tagged: bool) -> None:
+    chunk = chunk_of({"": 4, ".i": 4})
+    objects = Restless(KEY + suffix, has_tags=tagged)
+    fill(objects, {KEY: b"abcd", f"{KEY}.i": b"efgh"}, OLD)
+    for wanted in ([RangeByteRequest(0, 1), RangeByteRequest(3, 4)], [RangeByteRequest(4, 5), RangeByteRequest(7, 8)]):
+        if (wanted[0].start < 4) == (suffix == ""):
+            with pytest.raises(ConcurrentWriteError, match=KEY):
+                objects.run(read(chunk, wanted, settings=settings(has_tags=tagged)))

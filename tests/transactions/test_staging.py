@@ -1,0 +1,153 @@
+"""The staged copy of a write: it comes back as it was, or is none; and who is at work on a chunk."""
+
+import itertools
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from parts_store.engine.steps import Entry, Found
+from parts_store.format.ranges import Span
+from parts_store.format.tags import Tag
+from parts_store.transactions.staging import FORGOTTEN_AFTER, Registry, key_of, stage, unstage
+from tests.transactions.interruptions import LAYOUTS, Layout, ids, parts_of
+from tests.transactions.objects import KEY, chunk_of
+
+GENERATION = "0123456789abcdef" * 2
+EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
+
+
+def found(data: bytes) -> Found:
+    return Found(data, Span(0, len(data)), len(data), "etag", None, None)
+
+
+def staged(layout: Layout, unsized: int = 3) -> tuple[Tag, bytes]:
+    data = parts_of(layout, unsized)
+    tag = Tag(GENERATION, "s", tuple(part.nbytes for part in data))
+    return tag, bytes(memoryview(stage(chunk_of(layout), data, tag).data))
+
+
+@EVERY_LAYOUT
+def test_a_staged_copy_is_the_format_that_is_documented(layout: Layout) -> None:
+    data = parts_of(layout, 3)
+    tag, copy = staged(layout)
+    assert copy[:10] == b"PARTSTXN1\n"
+    length = int.from_bytes(copy[10:14], "little")
+    assert json.loads(copy[14 : 14 + length]) == {
+        "key": KEY,
+        "gen": GENERATION,
+        "sizes": list(tag.sizes),
+        "suffixes": list(layout),
+        "kind": "write",
+    }
+    anchor = chunk_of(layout).anchor_key.removeprefix(KEY)
+    assert copy[14 + length :] == b"".join(part for part, suffix in zip(data, layout, strict=True) if suffix != anchor)
+
+
+@EVERY_LAYOUT
+def test_the_copy_is_written_beside_the_chunk_under_the_name_of_its_write_and_unconditionally(layout: Layout) -> None:
+    data = parts_of(layout, 3)
+    tag = Tag(GENERATION, "s", tuple(part.nbytes for part in data))
+    put = stage(chunk_of(layout), data, tag)
+    assert put.key == key_of(chunk_of(layout), GENERATION) == f"{chunk_of(layout).side_folder}/{GENERATION}"
+    assert (put.tag, put.condition) == (tag, None)
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize("unsized", [0, 1, 3])
+def test_every_part_but_the_anchor_comes_back(layout: Layout, unsized: int) -> None:
+    tag, copy = staged(layout, unsized)
+    parts = unstage(chunk_of(layout), found(copy), tag)
+    assert parts is not None
+    expected = dict(enumerate(parts_of(layout, unsized)))
+    del expected[chunk_of(layout).parts.anchor]
+    assert {part: bytes(memoryview(each.data)) for part, each in parts.items()} == {
+        part: bytes(each) for part, each in expected.items()
+    }
+    for part, each in parts.items():
+        assert (each.span, each.nbytes) == (Span(0, tag.sizes[part]), tag.sizes[part])
+        assert each.generation == GENERATION
+        # It tells nothing of the object at the part's own key.
+        assert each.etag is None
+
+
+@EVERY_LAYOUT
+def test_a_copy_that_is_cut_or_goes_on_is_none(layout: Layout) -> None:
+    tag, copy = staged(layout)
+    for length in range(len(copy)):
+        assert unstage(chunk_of(layout), found(copy[:length]), tag) is None, length
+    assert unstage(chunk_of(layout), found(copy + b"x"), tag) is None
+
+
+@EVERY_LAYOUT
+def test_a_copy_with_any_one_byte_of_its_header_changed_is_none_or_says_the_same(layout: Layout) -> None:
+    tag, copy = staged(layout)
+    header = 14 + int.from_bytes(copy[10:14], "little")
+    whole = unstage(chunk_of(layout), found(copy), tag)
+    assert whole is not None
+    for at, byte in itertools.product(range(header), (0, 0x20, 0x31, 0x7B, 0xFF)):
+        changed = copy[:at] + bytes([byte]) + copy[at + 1 :]
+        parts = unstage(chunk_of(layout), found(changed), tag)
+        if parts is not None:
+            same = {part: bytes(memoryview(each.data)) for part, each in parts.items()}
+            assert same == {part: bytes(memoryview(each.data)) for part, each in whole.items()}
+
+
+@pytest.mark.parametrize("header", [b"[]", b"null", b"3", b'"x"', b"{}", b"{", b"\xff", b'{"gen": 1}'])
+def test_what_has_another_header_is_no_copy(header: bytes) -> None:
+    body = b"PARTSTXN1\n" + len(header).to_bytes(4, "little") + header
+    assert unstage(chunk_of({"": None, ".i": 2}), found(body + b"ab"), Tag(GENERATION, "s", (3, 2))) is None
+
+
+def test_the_copy_of_another_write_or_of_other_parts_is_none() -> None:
+    layout: Layout = {"": None, ".i": 2}
+    tag, copy = staged(layout)
+    assert unstage(chunk_of(layout), found(copy), tag) is not None
+    assert unstage(chunk_of(layout), found(copy), Tag("f" * 32, "s", tag.sizes)) is None
+    assert unstage(chunk_of({"": None, ".j": 2}), found(copy), tag) is None
+    assert unstage(chunk_of({".i": 2, "": None}), found(copy), tag) is None
+
+
+def test_one_who_only_settles_stages_no_parts() -> None:
+    layout: Layout = {"": None, ".i": 2}
+    data = parts_of(layout, 3)
+    tag = Tag(GENERATION, "s", (3, 2))
+    copy = bytes(memoryview(stage(chunk_of(layout), data, tag, "settle").data))
+    assert len(copy) == 14 + int.from_bytes(copy[10:14], "little")
+    assert unstage(chunk_of(layout), found(copy), tag) is None
+
+
+NAMES = ["a", "b", "c"]
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def entries(present: Iterable[str], done: Iterable[str] = (), *, modified: datetime = NOW) -> list[Entry]:
+    names = [*present, *(f"{name}.done" for name in done)]
+    return [Entry(f"x/.parts-txn/h/{name}", 1, None, modified) for name in names]
+
+
+def test_a_registry_tells_who_is_at_work_and_who_has_finished() -> None:
+    for present, done in itertools.product(range(8), repeat=2):
+        here = {name for bit, name in enumerate(NAMES) if present >> bit & 1}
+        finished = {name for bit, name in enumerate(NAMES) if done >> bit & 1}
+        registry = Registry.of(entries(here, finished))
+        for me, dead in itertools.product(NAMES, repeat=2):
+            at_work = {name for name in here if name not in finished and name != me}
+            assert registry.others_at_work((me,)) == at_work
+            assert registry.others_at_work((me,), (dead,)) == at_work - {dead}
+            # Those that left nothing but the word that they have finished are tidied up too.
+            assert registry.finished((me,)) == tuple(sorted((here | finished) - {me} - at_work))
+            assert registry.finished((me,), (dead,)) == tuple(sorted((here | finished) - {me} - (at_work - {dead})))
+
+
+def test_who_was_there_a_day_before_us_is_not_at_work_any_more() -> None:
+    longer, shorter = NOW - FORGOTTEN_AFTER - timedelta(seconds=1), NOW - FORGOTTEN_AFTER
+    listed = [*entries(["a"]), *entries(["b"], modified=shorter), *entries(["c"], modified=longer)]
+    assert Registry.of(listed).others_at_work(("a",)) == {"b"}
+    assert Registry.of(listed).finished(("a",)) == ("c",)
+    # The youngest of our own tells what time it is; without one, nobody knows.
+    assert Registry.of(listed).others_at_work(("a", "c")) == {"b"}
+    assert Registry.of(listed).others_at_work(("d",)) == {"a", "b", "c"}
