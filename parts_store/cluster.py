@@ -20,6 +20,8 @@ from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreCon
 from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
+__all__ = ["write_array", "write_dataset"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Job:
