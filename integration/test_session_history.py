@@ -36,7 +36,7 @@ from zarr.core.sync import sync
 import parts_store as ps
 from integration.conftest import Bucket
 from parts_store.errors import SessionError
-from tests.histories import (
+from tests.sessions.histories import (
     CHUNK,
     INTERLEAVINGS,
     KINDS,

@@ -19,7 +19,7 @@ from parts_store.errors import SessionError
 from parts_store.format.references import Reference
 from parts_store.maintenance.diagnosis import Problem
 from tests.conftest import PIPELINES
-from tests.session_machine import Arrays, require_tidy, run
+from tests.sessions.machine import Arrays, require_tidy, run
 
 KINDS = pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 

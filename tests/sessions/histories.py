@@ -29,7 +29,6 @@ from zarr.core.sync import sync
 import parts_store as ps
 
 type Values = NDArray[np.int32]
-
 CHUNK = 8
 _MOST_CHUNKS = 5
 _BUFFERS = default_buffer_prototype()
@@ -66,7 +65,6 @@ KINDS = {
     "split, 3 parts": Kind(THREE, split=True),
 }
 SPLIT = {name: kind for name, kind in KINDS.items() if kind.split}
-
 _CHOICES = {
     f"{choice}, {'fail on delete' if fail else 'delete'}": (getattr(VersionSelection, choice), fail)
     for choice in ("UseOurs", "UseTheirs", "Fail")
@@ -242,7 +240,6 @@ OPERATIONS: dict[str, Callable[[Writer], None]] = {
     "set an attribute": _set_attribute,
     "write another chunk": _write_other,
 }
-
 # Who does what when: each writes before he commits. Both sessions are begun before all of it.
 INTERLEAVINGS = ("wA wB cA cB", "wB wA cA cB", "wA cA wB cB", "wA wB cB cA", "wB wA cB cA", "wB cB wA cA")
 

@@ -9,7 +9,7 @@ import xarray
 import zarr
 
 import parts_store as ps
-from tests.session_machine import Arrays, require_tidy, run
+from tests.sessions.machine import Arrays, require_tidy, run
 
 pytestmark = pytest.mark.slow
 
