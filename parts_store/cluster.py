@@ -1,49 +1,25 @@
-"""Writing to an Icechunk session from a cluster: every task to a fork of its own, and one commit at the end.
+"""Write dask arrays and xarray datasets from a cluster to an Icechunk session, and commit the session.
 
-Decides which blocks are written by which task, and what becomes of failures: all tasks are heard, and if one failed
-nothing is merged and nothing committed. A worker that dies loses nothing: what it did is done again, by another one.
+Every task writes to its own fork of the session. The forks are merged when all tasks have succeeded. If a task fails,
+nothing is merged and nothing is committed. If a worker dies, dask runs its tasks again on another worker.
 """
 
-import itertools
 import pickle
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import zarr
 from zarr.storage import StorePath
 
+from parts_store.cluster_tasks import ArrayWrite, WriteTask, plan_array_write
 from parts_store.engine.stats import Progress
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError, describe
 from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
 __all__ = ["write_array", "write_dataset"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """An array of dask's to be written to an array of zarr's, whose first element goes to `start`."""
-
-    source: Any
-    target: zarr.Array[Any]
-    start: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A block to be written, where it goes, and what that is called in a report."""
-
-    path: str
-    region: tuple[slice, ...]
-    block: Any
-
-    @property
-    def name(self) -> str:
-        """The region, as it is written in Python."""
-        return "[" + ", ".join(f"{each.start}:{each.stop}" for each in self.region) + "]"
 
 
 def write_array(
@@ -59,41 +35,63 @@ def write_array(
     client: Any = None,
     progress: bool | Progress = False,
 ) -> str:
-    """Write an array of dask's to an array in a session, from a cluster, and commit the session.
+    """Write a dask array to an array in a session, from a cluster, and commit the session.
 
     Parameters
     ----------
     source
-        The array. Each of its chunks covers whole chunks (shards, if there are any) of the target.
+        The dask array. Each of its chunks must cover whole chunks (shards, if the target has them) of the target.
     target
-        An array in a `PartsStore` on a writable session, with parts or without. The callables that are bound to its
-        codecs go with it to the workers.
+        An array in a `PartsStore` on a writable session, with parts or without. Functions that are bound to its codecs
+        are sent to the workers.
     message, metadata, rebase_with
-        Those of the session's commit.
+        Arguments of `icechunk.Session.commit`.
     region
-        Where in the target the array goes: slices without steps, the whole of it if None.
+        The region of the target to write: one slice without a step for each axis. None for the whole target.
     align_chunks
-        Whether a source whose chunks cover parts of the target's is rechunked; otherwise that is an error, because two
-        tasks would write one chunk.
+        Whether to rechunk a source whose chunks do not cover whole chunks of the target. Otherwise that is an error,
+        because two tasks would write the same chunk.
     retries
-        How often a task that failed is tried again.
+        How often a failed task is repeated.
     client
-        A client of dask that is not asynchronous; if None, the current one, or else the threads of this process.
+        A `distributed.Client` that is not asynchronous. If None, the current client is used, or else threads of this
+        process.
     progress
-        Whether to show a bar, or what to call with how many tasks are done, and how many there are.
+        True to show a progress bar, or a function that is called with the number of finished tasks and the number of
+        all tasks.
 
     Returns
     -------
-    The id of the new snapshot.
+    str
+        The id of the new snapshot.
 
     Raises
     ------
     ClusterWriteError
-        If tasks failed. Nothing is committed, and the session is what it was.
+        If tasks failed. Nothing is committed, and the session is unchanged.
+    StoreConfigError
+        If the source, the target, the region or the client cannot be used.
+    ReadOnlySessionError
+        If the session cannot be written.
+    icechunk.ConflictError
+        If another session has committed to the branch, and `rebase_with` is None or cannot resolve the conflict. The
+        session keeps the uncommitted changes.
+
+    Examples
+    --------
+    >>> import dask.array
+    >>> session = ps.open_repository("cluster-repository").writable_session("main")
+    >>> store = ps.PartsStore.from_session(session)
+    >>> target = ps.create_array(
+    ...     store, "a", parts=[ps.Part("", size=4), ps.Part(".tail")], shape=(100,), chunks=(50,), dtype="int32"
+    ... )
+    >>> snapshot = ps.cluster.write_array(dask.array.arange(100, chunks=50), target, message="write a")
+    >>> int(target[99])
+    99
     """
     store = _require_store(target)
-    job = _plan(source, target, region, align_chunks=align_chunks)
-    _write(store, [job], retries=retries, client=client, progress=progress)
+    write = plan_array_write(source, target, region, align_chunks=align_chunks)
+    _write(store, [write], retries=retries, client=client, progress=progress)
     return _commit(store, message, metadata, rebase_with)
 
 
@@ -114,63 +112,78 @@ def write_dataset(
     client: Any = None,
     progress: bool | Progress = False,
 ) -> str:
-    """Write a dataset of xarray's to a session, its arrays of dask's from a cluster, and commit the session.
+    """Write an xarray dataset to a session, its dask arrays from a cluster, and commit the session.
 
     Parameters
     ----------
     dataset
-        The dataset, or an array of xarray's. What is in memory is written by this process.
+        The `xarray.Dataset` or `xarray.DataArray`. Variables in memory are written by this process.
     store
-        A store on a writable session; its `parts` say which arrays get which.
+        A store on a writable session. Its `parts` say which arrays get which parts.
     group, mode, encoding, append_dim, region
-        Those of `xarray.Dataset.to_zarr`.
+        Arguments of `xarray.Dataset.to_zarr`.
     message, metadata, rebase_with, align_chunks, retries, client, progress
-        Those of `write_array`.
+        Arguments of `write_array`.
 
     Returns
     -------
-    The id of the new snapshot.
+    str
+        The id of the new snapshot.
 
     Raises
     ------
     ClusterWriteError
-        If tasks failed. Nothing is committed, and the session is what it was; but if it had changes before, it has the
-        new arrays too, without their chunks.
+        If tasks failed. Nothing is committed. If the session had no uncommitted changes before, it has none now;
+        otherwise it also has the new arrays, without their chunks.
+    StoreConfigError
+        If the dataset, the store or the client cannot be used.
+    ReadOnlySessionError
+        If the session cannot be written.
+    icechunk.ConflictError
+        If another session has committed to the branch, as in `write_array`.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray
+    >>> dataset = xarray.Dataset({"t": ("x", np.arange(100))}).chunk(x=50)
+    >>> session = ps.open_repository("dataset-repository").writable_session("main")
+    >>> store = ps.PartsStore.from_session(session)
+    >>> snapshot = ps.cluster.write_dataset(dataset, store, message="write the dataset")
+    >>> int(xarray.open_zarr(store, consolidated=False)["t"][99])
+    99
     """
     _require_session(store)
-    with _undone_if_it_fails(store.session):
+    with _discard_changes_on_failure(store.session):
         pending = _write_metadata(dataset, store, group, mode, encoding, append_dim, region)
-        jobs = [_plan(source, target, at, align_chunks=align_chunks) for source, target, at in pending]
-        _write(store, jobs, retries=retries, client=client, progress=progress)
+        writes = [plan_array_write(source, target, at, align_chunks=align_chunks) for source, target, at in pending]
+        _write(store, writes, retries=retries, client=client, progress=progress)
     return _commit(store, message, metadata, rebase_with)
 
 
 def _commit(store: PartsStore, message: str, metadata: dict[str, Any] | None, rebase_with: Any) -> str:
-    # A source without elements changes nothing, and is written all the same.
+    # A source without elements changes nothing. It is a commit nevertheless.
     snapshot: str = store.session.commit(message, metadata, rebase_with=rebase_with, allow_empty=True)
     return snapshot
 
 
 @contextmanager
-def _undone_if_it_fails(session: Any) -> Iterator[None]:
-    """Discard the changes of a session that had none before, if not all of them were made."""
+def _discard_changes_on_failure(session: Any) -> Iterator[None]:
+    """Discard the changes that the block made if it raises, unless the session had changes before."""
     had_changes = session.has_uncommitted_changes
     try:
         yield
     except BaseException:
-        # Others' changes are not ours to discard, and Icechunk discards all or nothing.
+        # Icechunk can only discard all changes, and the earlier ones belong to the caller.
         if not had_changes and session.has_uncommitted_changes:
             session.discard_changes()
         raise
 
 
-# --- what is written where ----------------------------------------------------------------------------------------
-
-
 def _require_store(target: object) -> PartsStore:
+    """Return the store of an array; raise unless it is on a session that can be committed."""
     store = target.store if isinstance(target, zarr.Array) else None
     if not isinstance(store, PartsStore):
-        raise StoreConfigError("target", "an array of zarr's in a PartsStore", describe(target))
+        raise StoreConfigError("target", "a zarr.Array in a PartsStore", describe(target))
     return _require_session(store)
 
 
@@ -181,137 +194,78 @@ def _require_session(store: object) -> PartsStore:
         raise ReadOnlySessionError(str(store), "it is read only, or was committed; open a writable session")
     store.require_writable()
     if store.session.branch is None:
-        raise StoreConfigError("store", "a session that can be committed", "a fork of one")
+        raise StoreConfigError("store", "a session that can be committed", "a fork of a session")
     return store
-
-
-def _plan(source: Any, target: zarr.Array[Any], region: Sequence[slice] | None, *, align_chunks: bool) -> _Job:
-    """The job, if every chunk of the target is written by one task alone."""
-    path = target.path or "/"
-    _require_dask_array(source, path)
-    start, stop = _bounds(target, region)
-    shape = tuple(after - before for before, after in zip(start, stop, strict=True))
-    # A size that is not known is not a number, and equals nothing.
-    if tuple(source.shape) != shape:
-        raise StoreConfigError(f"source for {path!r}", f"the shape {shape}", f"{tuple(source.shape)}")
-    grid = [_edges(sizes, 0) for sizes in target.write_chunk_sizes]
-    for axis, edges in enumerate(grid):
-        if not {start[axis], stop[axis]} <= set(edges):
-            expected = f"bounds between chunks along axis {axis}"
-            raise StoreConfigError(f"region of {path!r}", expected, f"{start[axis]}:{stop[axis]}")
-    axes = list(zip(source.chunks, start, grid, strict=True))
-    if all(set(_edges(sizes, at)) <= set(edges) for sizes, at, edges in axes):
-        return _Job(source, target, start)
-    if not align_chunks:
-        expected = f"chunks that cover whole ones of {describe(target.write_chunk_sizes)}, or align_chunks=True"
-        raise StoreConfigError(f"source for {path!r}", expected, f"chunks {describe(source.chunks)}")
-    return _Job(source.rechunk(tuple(_aligned(*axis) for axis in axes)), target, start)
-
-
-def _require_dask_array(source: Any, path: str) -> None:
-    if not hasattr(source, "to_delayed") or not hasattr(source, "chunks"):
-        raise StoreConfigError(f"source for {path!r}", "an array of dask's", describe(source))
-    # zarr stores what is under a mask.
-    if hasattr(getattr(source, "_meta", None), "mask"):
-        raise StoreConfigError(f"source for {path!r}", "an array without a mask", "one with, which `filled` removes")
-
-
-def _bounds(target: zarr.Array[Any], region: Sequence[slice] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if region is None:
-        return (0,) * target.ndim, target.shape
-    slices = tuple(region) if isinstance(region, Sequence) else ()
-    if len(slices) != target.ndim or not all(isinstance(each, slice) and each.step in (None, 1) for each in slices):
-        raise StoreConfigError("region", f"a tuple of {target.ndim} slices without steps", describe(region))
-    bounds = [each.indices(size) for each, size in zip(slices, target.shape, strict=True)]
-    return tuple(start for start, _, _ in bounds), tuple(max(start, stop) for start, stop, _ in bounds)
-
-
-def _edges(sizes: Sequence[int], start: int) -> list[int]:
-    """Where chunks of these sizes begin, and where the last of them ends."""
-    return list(itertools.accumulate(sizes, initial=start))
-
-
-def _aligned(sizes: Sequence[int], start: int, edges: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of chunks each of which ends where the target's do, at or after where it did."""
-    ends = sorted({edges[bisect_left(edges, end)] for end in _edges(sizes, start)})
-    return tuple(after - before for before, after in itertools.pairwise(ends)) or (0,)
-
-
-def _tasks(job: _Job) -> Iterator[_Task]:
-    """A task for each block of the source."""
-    blocks = job.source.to_delayed()
-    edges = [_edges(sizes, at) for sizes, at in zip(job.source.chunks, job.start, strict=True)]
-    for place in itertools.product(*(range(len(each) - 1) for each in edges)):
-        region = tuple(slice(edge[at], edge[at + 1]) for edge, at in zip(edges, place, strict=True))
-        yield _Task(job.target.path, region, blocks[place])
 
 
 # --- on the cluster -----------------------------------------------------------------------------------------------
 
 
 def _write_block(arrays: bytes, path: str, region: tuple[slice, ...], block: Any) -> Any:
-    """Write a block to a fork of the session, and return the fork: on a worker, which may do this more than once."""
-    # Of our own making, and a new one each time: what another task wrote is that task's to return.
+    """Write a block to a fork of the session, and return the fork. This runs on a worker, perhaps more than once."""
+    # Each task unpickles its own fork, so that the fork it returns has the chunks of this task only. `_write` made the
+    # pickle.
     array = pickle.loads(arrays)[path]  # noqa: S301
     array[region] = block
     return array.store.session
 
 
-def _on_fork(store: PartsStore, jobs: Sequence[_Job]) -> dict[str, zarr.Array[Any]]:
-    """The targets by their paths, in one fork of the session: with what is bound to them, and never stored."""
+def _on_fork(store: PartsStore, writes: Sequence[ArrayWrite]) -> dict[str, zarr.Array[Any]]:
+    """Return the targets by path on one fork of the session, with the functions that are bound to their codecs."""
     fork = PartsStore.from_session(store.session.fork())
-    arrays = [job.target.async_array for job in jobs]
+    arrays = [write.target.async_array for write in writes]
     return {each.path: zarr.Array(replace(each, store_path=StorePath(fork, each.path))) for each in arrays}
 
 
-def _write(store: PartsStore, jobs: Sequence[_Job], *, retries: int, client: Any, progress: bool | Progress) -> None:
-    """Write every block on a cluster, and merge what was written; or raise, and merge nothing."""
-    tasks = [task for job in jobs for task in _tasks(job)]
+def _write(
+    store: PartsStore, writes: Sequence[ArrayWrite], *, retries: int, client: Any, progress: bool | Progress
+) -> None:
+    """Write every block on a cluster, and merge the forks; if a task fails, raise and merge nothing."""
+    tasks = [task for write in writes for task in write.tasks()]
     if not tasks:
         return
-    with _extra("dask"):
+    with _missing_extra("dask"):
         import dask  # noqa: PLC0415
         import distributed  # noqa: PLC0415
 
-    # As dask does it: `pickle` alone cannot take a function of a notebook.
-    arrays = distributed.protocol.pickle.dumps(_on_fork(store, jobs))
+    # With dask's own pickling: `pickle` alone cannot serialize a function that was defined in a notebook.
+    arrays = distributed.protocol.pickle.dumps(_on_fork(store, writes))
     writing = dask.delayed(_write_block, pure=False)
-    with _client(client) as cluster, _bar(progress, len(tasks)) as update:
-        # One node of the graph for all tasks, which outlives every worker.
+    with _client(client) as cluster, _progress(progress, len(tasks)) as update:
+        # One node of the task graph that all tasks share. dask sends it again if a worker dies.
         shared = dask.delayed(arrays)
         delayed = [writing(shared, task.path, task.region, task.block) for task in tasks]
         futures = cluster.compute(delayed, retries=retries)
         try:
             forks, failed = _gather(cluster, futures, tasks, update)
         except BaseException:
-            # Interrupted: nobody waits for the rest. A cluster that is gone has nothing to cancel.
+            # If the cluster is gone, there is nothing to cancel.
             with suppress(Exception):
                 cluster.cancel(futures)
             raise
     if failed:
-        paths = sorted({job.target.path or "/" for job in jobs})
+        paths = sorted({write.target.path or "/" for write in writes})
         raise ClusterWriteError(", ".join(paths), len(tasks), tuple(failed))
     store.session.merge(*forks)
 
 
 def _gather(
-    cluster: Any, futures: Sequence[Any], tasks: Sequence[_Task], update: Progress
+    cluster: Any, futures: Sequence[Any], tasks: Sequence[WriteTask], update: Progress
 ) -> tuple[list[Any], list[tuple[str, str]]]:
-    """The forks of the tasks that succeeded, and the names of the others with what went wrong, all in their order."""
+    """Return the forks of the tasks that succeeded, and the names and errors of the others, in the order of tasks."""
     from distributed import as_completed  # noqa: PLC0415
 
     forks: dict[int, Any] = {}
     failed: dict[int, tuple[str, str]] = {}
     numbers = {future.key: number for number, future in enumerate(futures)}
-    # On the loop of this client: without one it is the current client's, which may be another or none.
+    # Without a loop, `as_completed` uses that of the current client, which may be another client or None.
     for future in as_completed(futures, loop=cluster.loop):
         number = numbers[future.key]
         try:
             forks[number] = future.result()
         except Exception as error:
-            # Whatever it is, it is told with the others.
             problem = f"{type(error).__name__}: {hide_secrets(str(error))}".strip()
-            failed[number] = (f"{tasks[number].path or '/'}{tasks[number].name}", problem)
+            failed[number] = (tasks[number].name, problem)
         future.release()
         update(len(forks) + len(failed), len(futures))
     return [forks[number] for number in sorted(forks)], [failed[number] for number in sorted(failed)]
@@ -319,30 +273,30 @@ def _gather(
 
 @contextmanager
 def _client(client: Any) -> Iterator[Any]:
-    """The client given, the current one, or one for the threads of this process."""
+    """Yield the given client, the current client, or a client for threads of this process."""
     from distributed import Client, get_client, worker_client  # noqa: PLC0415
 
     with ExitStack() as stack:
         if client is None:
             try:
-                # In a task of dask's, which gives its thread to those that it waits for.
+                # Inside a dask task. The task gives up its thread while it waits, so that its own tasks can run.
                 client = stack.enter_context(worker_client())
             except ValueError:
                 with suppress(ValueError):
                     client = get_client()
         if client is None:
-            # On any port: without an address it is a certain one, and a warning if that is taken.
+            # With any free port: the default port of the dashboard may be in use, and dask would warn about that.
             client = stack.enter_context(Client(processes=False, dashboard_address=":0"))
         if not isinstance(client, Client):
-            raise StoreConfigError("client", "a client of dask", describe(client))
+            raise StoreConfigError("client", "a distributed.Client", describe(client))
         if client.asynchronous:
-            raise StoreConfigError("client", "one that is not asynchronous, or none", describe(client))
+            raise StoreConfigError("client", "a client that is not asynchronous, or None", describe(client))
         yield client
 
 
 @contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Say which extra has what cannot be imported."""
+def _missing_extra(name: str) -> Iterator[None]:
+    """Turn an ImportError of the block into one that names the extra to install."""
     try:
         yield
     except ImportError as error:
@@ -351,15 +305,15 @@ def _extra(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(progress: bool | Progress, total: int) -> Iterator[Progress]:
-    """What is called with how far it is."""
+def _progress(progress: bool | Progress, total: int) -> Iterator[Progress]:
+    """Yield the function that is called with the number of finished tasks, and of all tasks."""
     if callable(progress):
         yield progress
         return
     if not progress:
         yield lambda _done, _total: None
         return
-    with _extra("cli"):
+    with _missing_extra("cli"):
         from parts_store.progress import progress_bar  # noqa: PLC0415
 
     with progress_bar("write", "blocks") as update:
@@ -379,7 +333,7 @@ def _write_metadata(
     append_dim: Any,
     region: Any,
 ) -> list[tuple[Any, zarr.Array[Any], Sequence[slice] | None]]:
-    """Create the arrays of a dataset, write what is in memory, and return what is not: encoded, and where it goes."""
+    """Create the arrays of a dataset, write those in memory, and return the dask arrays with targets and regions."""
     from parts_store._compat.xarray import create_arrays  # noqa: PLC0415 - a caller that has a dataset has xarray
 
     if mode is None:
@@ -397,13 +351,13 @@ def _write_metadata(
 
 
 def _as_dataset(given: Any) -> Any:
-    """The dataset, or that of `DataArray.to_zarr`, of which `xarray.open_dataarray` makes the array again."""
+    """Return a dataset; a DataArray becomes the dataset that `xarray.open_dataarray` turns back into it."""
     from xarray import DataArray, Dataset  # noqa: PLC0415
 
     if isinstance(given, Dataset):
         return given
     if not isinstance(given, DataArray):
-        raise StoreConfigError("dataset", "a dataset or an array of xarray's", describe(given))
+        raise StoreConfigError("dataset", "an xarray.Dataset or xarray.DataArray", describe(given))
     if given.name is not None and given.name not in given.coords and given.name not in given.dims:
         return given.to_dataset()
     dataset = given.to_dataset(name="__xarray_dataarray_variable__")
@@ -413,5 +367,6 @@ def _as_dataset(given: Any) -> Any:
 
 
 def _as_slices(region: Any, target: zarr.Array[Any]) -> tuple[slice, ...]:
+    """Return a region with one slice for each axis of the target."""
     given = region if isinstance(region, tuple) else (region,)
     return (*given, *(slice(None),) * (target.ndim - len(given)))

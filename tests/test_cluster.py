@@ -1,4 +1,4 @@
-"""Arrays and datasets written to an Icechunk session from a cluster: one commit with all of it, or none of it."""
+"""Write dask arrays and xarray datasets to an Icechunk session from a cluster, in one commit or none."""
 
 import itertools
 import pickle
@@ -39,7 +39,7 @@ HEAD = (ps.Part(".head", size=100), ps.Part(""))
 SHARDS = (ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX))
 VALUES: NDArray[np.int32] = np.arange(1, 81, dtype="int32").reshape(8, 10)
 
-# How an array is kept: its parts, and whether each is a chunk by itself.
+# How an array is stored: its parts, and whether each part is a chunk of a node of its own.
 KINDS: dict[str, tuple[tuple[ps.Part, ...] | None, bool]] = {
     "no parts": (None, False),
     "whole": (SHARDS, False),
@@ -50,7 +50,7 @@ by_kind = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Any]:
-    """The current client: two threads of this process."""
+    """Make a client of two threads of this process the current one."""
     arguments = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
     with LocalCluster(**arguments) as cluster, Client(cluster) as client:
         yield client
@@ -62,13 +62,13 @@ def repo(tmp_path: Path) -> Repository:
 
 
 def begin(repo: Repository) -> tuple[Session, ps.PartsStore]:
-    """A writable session, and the store on it."""
+    """Return a writable session, and a store on it."""
     session = repo.writable_session("main")
     return session, ps.PartsStore.from_session(session)
 
 
 def create(store: ps.PartsStore, kind: str = "no parts", name: str = "a", **more: Any) -> zarr.Array[Any]:
-    """An array of eight rows of ten in shards of four by five."""
+    """Create an array of shape (8, 10) in shards of (4, 5)."""
     arguments: dict[str, Any] = {"shape": (8, 10), "shards": (4, 5), "chunks": (2, 5), "dtype": "int32"} | more
     parts, split = KINDS[kind]
     if parts is None:
@@ -77,7 +77,7 @@ def create(store: ps.PartsStore, kind: str = "no parts", name: str = "a", **more
 
 
 def begin_with(repo: Repository, kind: str = "no parts", **more: Any) -> tuple[Session, zarr.Array[Any]]:
-    """A session that has nothing but an array which is committed."""
+    """Commit an empty array, and return a new session with that array."""
     session, store = begin(repo)
     create(store, kind, **more)
     session.commit("an array")
@@ -90,7 +90,7 @@ def committed(repo: Repository, name: str = "a") -> zarr.Array[Any]:
 
 
 def messages(repo: Repository) -> list[str]:
-    """Those of all commits, the newest first, without the one that made the repository."""
+    """Return the messages of all commits, newest first, without the initial commit."""
     return [each.message for each in repo.ancestry(branch="main")][:-1]
 
 
@@ -99,7 +99,7 @@ def chunked(values: Any, chunks: Any) -> Any:
 
 
 def watched(path: Path) -> Any:
-    """An array that leaves a file when any of it is computed."""
+    """Return a dask array that creates a file when a block is computed."""
 
     def touch(block: NDArray[Any]) -> NDArray[Any]:
         path.touch()
@@ -109,7 +109,7 @@ def watched(path: Path) -> Any:
 
 
 def failing(values: NDArray[Any], chunks: Any, should_fail: Callable[[NDArray[Any]], bool]) -> Any:
-    """An array some of whose blocks cannot be computed."""
+    """Return a dask array with blocks that raise when they are computed."""
 
     def check(block: NDArray[Any]) -> NDArray[Any]:
         if should_fail(block):
@@ -123,7 +123,7 @@ def failing(values: NDArray[Any], chunks: Any, should_fail: Callable[[NDArray[An
 
 
 @by_kind
-def test_an_array_is_written_with_one_commit(repo: Repository, kind: str) -> None:
+def test_write_array_makes_one_commit(repo: Repository, kind: str) -> None:
     session, store = begin(repo)
     array = create(store, kind)
     snapshot = write_array(chunked(VALUES, (4, 5)), array, message="written", metadata={"by": "a cluster"})
@@ -136,7 +136,7 @@ def test_an_array_is_written_with_one_commit(repo: Repository, kind: str) -> Non
 
 
 @by_kind
-def test_what_was_changed_before_is_in_the_same_commit(repo: Repository, kind: str) -> None:
+def test_earlier_changes_of_the_session_are_in_the_same_commit(repo: Repository, kind: str) -> None:
     _, array = begin_with(repo, kind)
     array[:4] = 7
     write_array(chunked(VALUES[4:], (4, 10)), array, region=np.s_[4:, :], message="written")
@@ -148,7 +148,7 @@ def test_what_was_changed_before_is_in_the_same_commit(repo: Repository, kind: s
 
 @by_kind
 @pytest.mark.parametrize("region", [np.s_[4:8, 5:10], np.s_[-4:, :], np.s_[4:4, :]])
-def test_a_region_is_written_and_nothing_else(repo: Repository, kind: str, region: tuple[slice, ...]) -> None:
+def test_write_array_writes_the_region_only(repo: Repository, kind: str, region: tuple[slice, ...]) -> None:
     _, array = begin_with(repo, kind, fill_value=-1)
     expected = np.full((8, 10), -1, "int32")
     expected[region] = VALUES[region]
@@ -158,21 +158,21 @@ def test_a_region_is_written_and_nothing_else(repo: Repository, kind: str, regio
 
 @by_kind
 @pytest.mark.parametrize("chunks", [(4, 5), (8, 5)])
-def test_chunks_at_the_edges_are_cut(repo: Repository, kind: str, chunks: Any) -> None:
+def test_write_array_with_partial_edge_chunks(repo: Repository, kind: str, chunks: Any) -> None:
     values = VALUES[:7, :8]
     _, array = begin_with(repo, kind, shape=(7, 8))
     write_array(chunked(values, chunks), array, message="written")
     np.testing.assert_array_equal(committed(repo)[...], values)
 
 
-def test_values_are_cast_to_the_type_of_the_target(repo: Repository) -> None:
+def test_values_are_cast_to_the_dtype_of_the_target(repo: Repository) -> None:
     _, array = begin_with(repo, dtype="uint8")
     write_array(chunked(VALUES + 0.75, (4, 5)), array, message="written")
     assert committed(repo).dtype == np.dtype("uint8")
     np.testing.assert_array_equal(committed(repo)[...], VALUES.astype("uint8"))
 
 
-def test_text_is_written(repo: Repository) -> None:
+def test_write_array_of_strings(repo: Repository) -> None:
     words = np.array(["", "one", "zwölf", "a" * 1000], dtype=object)
     _, array = begin_with(repo, shape=(4,), chunks=(2,), shards=None, dtype="str")
     write_array(chunked(words, 2), array, message="written")
@@ -180,7 +180,7 @@ def test_text_is_written(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("parts", [None, [ps.Part("", size=4), ps.Part(".tail")]])
-def test_a_single_value_is_written(repo: Repository, parts: list[ps.Part] | None) -> None:
+def test_write_array_without_dimensions(repo: Repository, parts: list[ps.Part] | None) -> None:
     _, store = begin(repo)
     arguments: dict[str, Any] = {"shape": (), "dtype": "int64"}
     if parts is None:
@@ -192,14 +192,14 @@ def test_a_single_value_is_written(repo: Repository, parts: list[ps.Part] | None
 
 
 @pytest.mark.parametrize("chunks", [(4, 5), (1, 3)])
-def test_an_array_without_elements_is_a_commit(repo: Repository, chunks: tuple[int, int]) -> None:
+def test_write_array_without_elements_makes_a_commit(repo: Repository, chunks: tuple[int, int]) -> None:
     _, array = begin_with(repo, "split", shape=(0, 10))
     write_array(dask.array.zeros((0, 10), chunks=chunks), array, message="nothing", align_chunks=True)
     assert np.asarray(committed(repo)[...]).shape == (0, 10)
     assert messages(repo) == ["nothing", "an array"]
 
 
-def test_an_array_at_the_root_is_written_and_named_in_errors(repo: Repository) -> None:
+def test_write_array_at_the_root_path(repo: Repository) -> None:
     _, store = begin(repo)
     array = zarr.create_array(store, shape=(8, 10), chunks=(4, 5), dtype="int32")
     with pytest.raises(ClusterWriteError) as caught:
@@ -210,7 +210,7 @@ def test_an_array_at_the_root_is_written_and_named_in_errors(repo: Repository) -
     np.testing.assert_array_equal(committed(repo, "")[...], VALUES)
 
 
-def test_chunks_of_different_sizes_are_written(repo: Repository) -> None:
+def test_write_array_with_rectilinear_chunks(repo: Repository) -> None:
     with zarr.config.set({"array.rectilinear_chunks": True}):
         _, array = begin_with(repo, chunks=[[3, 1, 4], [4, 6]], shards=None)
         with pytest.raises(StoreConfigError, match="align_chunks"):
@@ -224,7 +224,7 @@ def test_chunks_of_different_sizes_are_written(repo: Repository) -> None:
         assert not session.has_uncommitted_changes
 
 
-def test_empty_chunks_are_written_if_the_array_says_so(repo: Repository) -> None:
+def test_write_array_follows_write_empty_chunks(repo: Repository) -> None:
     session, store = begin(repo)
     create(store, "no parts", "dropped", config={"write_empty_chunks": False})
     create(store, "no parts", "kept", config={"write_empty_chunks": True})
@@ -238,8 +238,8 @@ def test_empty_chunks_are_written_if_the_array_says_so(repo: Repository) -> None
     assert kept == {"dropped": 0, "kept": 8}
 
 
-def test_callables_that_make_padding_go_to_the_workers(repo: Repository) -> None:
-    # Not a function of a module, which `pickle` could take.
+def test_padding_functions_are_sent_to_the_workers(repo: Repository) -> None:
+    # A lambda, which `pickle` alone cannot serialize.
     codec = ps.codecs.pad_codec(nbytes=4, padding_func=lambda chunk: len(chunk).to_bytes(4, "little"))
     _, store = begin(repo)
     array = create(store, compressors=[codec], shards=None, chunks=(4, 5))
@@ -247,7 +247,7 @@ def test_callables_that_make_padding_go_to_the_workers(repo: Repository) -> None
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
 
 
-def test_an_array_of_another_store_on_the_session_is_written(repo: Repository) -> None:
+def test_write_array_from_another_store_on_the_session(repo: Repository) -> None:
     _, store = begin(repo)
     create(store)
     array = zarr.open_array(store.with_parts({"*": SHARDS}).with_read_only(read_only=False), path="a")
@@ -255,7 +255,7 @@ def test_an_array_of_another_store_on_the_session_is_written(repo: Repository) -
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
 
 
-def test_a_store_sees_what_was_written_without_being_opened_again(repo: Repository) -> None:
+def test_open_array_reads_the_new_values_after_the_commit(repo: Repository) -> None:
     session, array = begin_with(repo, "split", fill_value=-1)
     np.testing.assert_array_equal(array[...], np.full((8, 10), -1))
     write_array(chunked(VALUES, (4, 5)), array, message="written")
@@ -263,11 +263,11 @@ def test_a_store_sees_what_was_written_without_being_opened_again(repo: Reposito
     assert session.read_only
 
 
-# --- who writes what ------------------------------------------------------------------------------------------------
+# --- alignment of chunks --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunks", [(2, 5), (3, 5), (4, 4), ((4, 1, 3), (5, 5)), ((4, 4), (5, 1, 4))])
-def test_two_tasks_never_write_one_chunk(repo: Repository, chunks: Any) -> None:
+def test_misaligned_chunks_are_refused_or_aligned(repo: Repository, chunks: Any) -> None:
     session, array = begin_with(repo)
     with pytest.raises(StoreConfigError, match="align_chunks"):
         write_array(chunked(VALUES, chunks), array, message="not this")
@@ -277,7 +277,7 @@ def test_two_tasks_never_write_one_chunk(repo: Repository, chunks: Any) -> None:
     assert messages(repo) == ["aligned", "an array"]
 
 
-def test_a_region_that_cuts_chunks_is_refused(repo: Repository) -> None:
+def test_region_that_cuts_chunks_is_refused(repo: Repository) -> None:
     _, array = begin_with(repo)
     for region in (np.s_[1:5, :], np.s_[:, 0:9], np.s_[:2, :]):
         with pytest.raises(StoreConfigError, match="region of 'a'"):
@@ -289,7 +289,7 @@ sizes_of = st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any)
 
 
 def touches_twice(sizes: Sequence[int], step: int) -> bool:
-    """Whether there is a chunk of `step` elements with elements of two of dask's."""
+    """Return whether two dask chunks have elements in the same chunk of `step` elements."""
     owners = [number for number, size in enumerate(sizes) for _ in range(size)]
     return any(len(set(owners[start : start + step])) > 1 for start in range(0, len(owners), step))
 
@@ -304,7 +304,7 @@ names = (f"a{number}" for number in itertools.count())
 
 @settings(max_examples=20)
 @given(rows=sizes_of, columns=sizes_of, steps=st.tuples(st.integers(1, 6), st.integers(1, 6)))
-def test_every_layout_is_written_as_it_is_or_aligned(
+def test_any_chunks_are_written_unchanged_or_aligned(
     shared_repo: Repository, rows: list[int], columns: list[int], steps: tuple[int, int]
 ) -> None:
     _, store = begin(shared_repo)
@@ -317,17 +317,17 @@ def test_every_layout_is_written_as_it_is_or_aligned(
             write_array(source, array, message="not this")
         counts: list[int] = []
         write_array(source, array, message="aligned", align_chunks=True, progress=lambda _, total: counts.append(total))
-        # Not one task for everything, only as few as there must be.
+        # Aligning merges chunks, but not more than necessary.
         assert counts[0] <= len(rows) * len(columns)
     else:
         write_array(source, array, message="as it is")
     np.testing.assert_array_equal(committed(shared_repo, name)[...], values)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- refused arguments ----------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_cannot_be_written_is_refused_before_any_task_runs(repo: Repository, tmp_path: Path) -> None:
+def test_read_only_session_is_refused_before_any_task_runs(repo: Repository, tmp_path: Path) -> None:
     session, array = begin_with(repo)
     ran = tmp_path / "ran"
     reading = ps.PartsStore.from_session(repo.readonly_session("main"))
@@ -350,7 +350,7 @@ def test_a_session_that_cannot_be_written_is_refused_before_any_task_runs(repo: 
     assert messages(repo) == ["by hand", "an array"]
 
 
-def test_a_fork_is_refused_because_it_cannot_be_committed(repo: Repository, tmp_path: Path) -> None:
+def test_fork_is_refused_because_it_cannot_be_committed(repo: Repository, tmp_path: Path) -> None:
     session, _ = begin_with(repo)
     fork = ps.PartsStore.from_session(session.fork())
     with pytest.raises(StoreConfigError, match="fork"):
@@ -358,7 +358,7 @@ def test_a_fork_is_refused_because_it_cannot_be_committed(repo: Repository, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_is_no_target_no_source_and_no_region_is_refused(repo: Repository) -> None:
+def test_wrong_target_source_or_region_is_refused(repo: Repository) -> None:
     session, array = begin_with(repo)
     source = chunked(VALUES, (4, 5))
     in_memory = zarr.create_array({}, shape=(8, 10), dtype="int32")
@@ -386,7 +386,7 @@ def test_what_is_no_target_no_source_and_no_region_is_refused(repo: Repository) 
     assert messages(repo) == ["an array"]
 
 
-def test_a_mask_is_refused_and_not_dropped(repo: Repository) -> None:
+def test_masked_array_is_refused(repo: Repository) -> None:
     session, array = begin_with(repo)
     source = chunked(np.ma.masked_greater(VALUES, 40), (4, 5))
     with pytest.raises(StoreConfigError, match="mask"):
@@ -396,7 +396,7 @@ def test_a_mask_is_refused_and_not_dropped(repo: Repository) -> None:
     np.testing.assert_array_equal(committed(repo)[...], np.where(VALUES > 40, -1, VALUES))
 
 
-async def test_an_asynchronous_client_is_refused_and_does_not_hang(repo: Repository) -> None:
+async def test_asynchronous_client_is_refused(repo: Repository) -> None:
     _, array = begin_with(repo)
     async with Client(processes=False, dashboard_address=":0", asynchronous=True, set_as_default=False) as client:
         with pytest.raises(StoreConfigError, match="asynchronous"):
@@ -404,7 +404,7 @@ async def test_an_asynchronous_client_is_refused_and_does_not_hang(repo: Reposit
 
 
 @pytest.mark.parametrize("missing", ["dask", "distributed"])
-def test_a_missing_extra_is_named(repo: Repository, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_extra(repo: Repository, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session, array = begin_with(repo)
     source = chunked(VALUES, (4, 5))
     monkeypatch.setitem(sys.modules, missing, None)
@@ -413,14 +413,14 @@ def test_a_missing_extra_is_named(repo: Repository, missing: str, monkeypatch: p
     assert not session.has_uncommitted_changes
 
 
-def test_what_is_in_memory_is_written_without_dask(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_in_memory_is_written_without_dask(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     _, store = begin(repo)
     monkeypatch.setitem(sys.modules, "distributed", None)
     write_dataset(xarray.Dataset({"a": (("y", "x"), VALUES)}), store, message="written")
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
 
 
-def test_a_repository_in_memory_loses_nothing_unsaid() -> None:
+def test_repository_in_memory_fails_and_keeps_the_session() -> None:
     repo = Repository.create(in_memory_storage())
     session, array = begin_with(repo, shards=None, chunks=(400, 500), shape=(800, 1000))
     values = np.random.default_rng(0).integers(0, 1 << 30, (800, 1000))
@@ -434,9 +434,7 @@ def test_a_repository_in_memory_loses_nothing_unsaid() -> None:
 
 @by_kind
 @pytest.mark.parametrize("has_changes", [False, True])
-def test_blocks_that_cannot_be_computed_are_listed_and_nothing_is_committed(
-    repo: Repository, kind: str, *, has_changes: bool
-) -> None:
+def test_failed_computation_is_reported_and_not_committed(repo: Repository, kind: str, *, has_changes: bool) -> None:
     session, array = begin_with(repo, kind, fill_value=-1)
     expected = np.full((8, 10), -1)
     if has_changes:
@@ -452,7 +450,7 @@ def test_blocks_that_cannot_be_computed_are_listed_and_nothing_is_committed(
     assert session.has_uncommitted_changes == has_changes
     assert messages(repo) == ["an array"]
     np.testing.assert_array_equal(array[...], expected)
-    # It was said, and can be tried again.
+    # The session can be used again.
     write_array(chunked(VALUES, (4, 5)), array, message="written")
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
     assert messages(repo) == ["written", "an array"]
@@ -461,14 +459,14 @@ def test_blocks_that_cannot_be_computed_are_listed_and_nothing_is_committed(
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_blocks_that_cannot_be_stored_are_listed_and_nothing_is_committed(repo: Repository, *, split: bool) -> None:
+def test_failed_write_is_reported_and_not_committed(repo: Repository, *, split: bool) -> None:
     _, store = begin(repo)
     shape, chunks = (3000,), (1000,)
     ps.create_array(store, "a", parts=HEAD, split=split, shape=shape, chunks=chunks, dtype="int32")
     store.session.commit("an array")
     session, store = begin(repo)
     array = zarr.open_array(store, path="a")
-    # What compresses well has not enough bytes for the first part.
+    # A block that compresses well has fewer bytes than the first part needs.
     values = np.random.default_rng(0).integers(1, 1 << 30, 3000).astype("int32")
     good, values[1000:2000] = values.copy(), 5
     with pytest.raises(ClusterWriteError) as caught:
@@ -483,7 +481,7 @@ def test_blocks_that_cannot_be_stored_are_listed_and_nothing_is_committed(repo: 
 
 
 def fails_until(path: Path) -> Callable[[NDArray[Any]], bool]:
-    """Fails once, on the first block."""
+    """Return a function that fails once, for the first block."""
 
     def should_fail(block: NDArray[Any]) -> bool:
         if block.size == 0 or block[0, 0] != 1 or path.exists():
@@ -494,7 +492,7 @@ def fails_until(path: Path) -> Callable[[NDArray[Any]], bool]:
     return should_fail
 
 
-def test_a_task_that_fails_once_is_healed_by_a_retry(repo: Repository, tmp_path: Path) -> None:
+def test_retry_repeats_a_failed_task(repo: Repository, tmp_path: Path) -> None:
     _, array = begin_with(repo, "split")
     with pytest.raises(ClusterWriteError):
         write_array(failing(VALUES, (4, 5), fails_until(tmp_path / "one")), array, message="not this")
@@ -504,7 +502,7 @@ def test_a_task_that_fails_once_is_healed_by_a_retry(repo: Repository, tmp_path:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ArithmeticError])
-def test_an_interruption_cancels_the_rest_and_merges_nothing(
+def test_interruption_cancels_tasks_and_merges_nothing(
     repo: Repository, client: Any, tmp_path: Path, error: type[BaseException]
 ) -> None:
     session, array = begin_with(repo, shape=(160, 10), shards=(4, 10), chunks=(4, 10))
@@ -532,7 +530,7 @@ def test_an_interruption_cancels_the_rest_and_merges_nothing(
     assert messages(repo) == ["an array"]
 
 
-def test_tasks_of_dask_may_write_though_they_have_all_threads(client: Any, tmp_path: Path) -> None:
+def test_write_array_inside_dask_tasks_does_not_deadlock(client: Any, tmp_path: Path) -> None:
     def write(path: str) -> str:
         _, array = begin_with(Repository.create(local_filesystem_storage(path)))
         return write_array(chunked(VALUES, (4, 5)), array, message="from a task")
@@ -544,7 +542,7 @@ def test_tasks_of_dask_may_write_though_they_have_all_threads(client: Any, tmp_p
         np.testing.assert_array_equal(committed(Repository.open(local_filesystem_storage(path)))[...], VALUES)
 
 
-def test_without_a_client_the_threads_of_this_process_write(repo: Repository, client: Any) -> None:
+def test_write_array_without_a_client_uses_local_threads(repo: Repository, client: Any) -> None:
     _, array = begin_with(repo)
     _set_global_client(None)
     try:
@@ -557,14 +555,14 @@ def test_without_a_client_the_threads_of_this_process_write(repo: Repository, cl
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_told_task_by_task(repo: Repository) -> None:
+def test_progress_is_called_once_per_task(repo: Repository) -> None:
     _, array = begin_with(repo)
     told: list[tuple[int, int]] = []
     write_array(chunked(VALUES, (4, 5)), array, message="written", progress=lambda *each: told.append(each))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_progress_counts_the_tasks_that_failed(repo: Repository) -> None:
+def test_progress_counts_failed_tasks(repo: Repository) -> None:
     _, array = begin_with(repo)
     told: list[tuple[int, int]] = []
     source = failing(VALUES, (4, 5), lambda block: bool((block == 1).any()))
@@ -573,7 +571,7 @@ def test_progress_counts_the_tasks_that_failed(repo: Repository) -> None:
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_progress_is_shown_as_a_bar(repo: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_true_shows_a_bar(repo: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     _, array = begin_with(repo)
     write_array(chunked(VALUES, (4, 5)), array, message="written", progress=True)
     assert "4/4" in capsys.readouterr().err
@@ -583,20 +581,20 @@ def test_progress_is_shown_as_a_bar(repo: Repository, capsys: pytest.CaptureFixt
     assert session.read_only
 
 
-# --- others who commit meanwhile ------------------------------------------------------------------------------------
+# --- commits of other sessions --------------------------------------------------------------------------------------
 
 
-def meanwhile(repo: Repository, region: Any, value: int) -> None:
-    """Another session writes, and commits."""
+def commit_elsewhere(repo: Repository, region: Any, value: int) -> None:
+    """Write and commit in another session."""
     session, store = begin(repo)
     zarr.open_array(store, path="a")[region] = value
     session.commit("meanwhile")
 
 
 @by_kind
-def test_a_session_is_rebased_onto_what_others_committed(repo: Repository, kind: str) -> None:
+def test_session_is_rebased_onto_a_commit_of_another_session(repo: Repository, kind: str) -> None:
     _, array = begin_with(repo, kind)
-    meanwhile(repo, np.s_[4:, :], 7)
+    commit_elsewhere(repo, np.s_[4:, :], 7)
     write_array(chunked(VALUES[:4], (4, 5)), array, region=np.s_[:4, :], message="ours", rebase_with=ConflictDetector())
     expected = VALUES.copy()
     expected[4:] = 7
@@ -605,9 +603,9 @@ def test_a_session_is_rebased_onto_what_others_committed(repo: Repository, kind:
 
 
 @by_kind
-def test_a_conflict_loses_nothing(repo: Repository, kind: str) -> None:
+def test_conflict_keeps_the_uncommitted_changes(repo: Repository, kind: str) -> None:
     session, array = begin_with(repo, kind)
-    meanwhile(repo, np.s_[:4, :], 7)
+    commit_elsewhere(repo, np.s_[:4, :], 7)
     with pytest.raises(ConflictError):
         write_array(chunked(VALUES, (4, 5)), array, message="ours")
     assert messages(repo) == ["meanwhile", "an array"]
@@ -619,9 +617,9 @@ def test_a_conflict_loses_nothing(repo: Repository, kind: str) -> None:
     assert messages(repo) == ["ours, later", "meanwhile", "an array"]
 
 
-def test_a_solver_decides_about_chunks_that_both_wrote(repo: Repository) -> None:
+def test_conflict_solver_decides_about_chunks_both_wrote(repo: Repository) -> None:
     _, array = begin_with(repo, "split")
-    meanwhile(repo, np.s_[:4, :], 7)
+    commit_elsewhere(repo, np.s_[:4, :], 7)
     theirs = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
     write_array(chunked(VALUES, (4, 5)), array, message="ours", rebase_with=theirs)
     expected = VALUES.copy()
@@ -633,7 +631,7 @@ def test_a_solver_decides_about_chunks_that_both_wrote(repo: Repository) -> None
 
 
 def dataset(days: int = 6, start: str = "2026-01-01") -> xarray.Dataset:
-    """One with what needs an encoding: packed numbers, times, missing values, text; some in memory, some of dask's."""
+    """Return a dataset with packed numbers, times, missing values and text, in memory and as dask arrays."""
     random = np.random.default_rng(days)
     times = np.datetime64(start, "ns") + np.arange(days) * np.timedelta64(1, "D")
     packed = np.round(random.uniform(250, 300, (days, 10)), 1)
@@ -656,7 +654,7 @@ ENCODING: dict[str, dict[str, Any]] = {
 
 
 def reference(*steps: Callable[[Any], Any]) -> Any:
-    """The group that xarray alone leaves in memory, which is this process's alone."""
+    """Return the memory store that xarray alone writes in these steps."""
     store = zarr.storage.MemoryStore()
     with dask.config.set(scheduler="synchronous"):
         for step in steps:
@@ -665,7 +663,7 @@ def reference(*steps: Callable[[Any], Any]) -> Any:
 
 
 def assert_same(repo: Repository, expected: Any, group: str | None = None) -> None:
-    """What was committed is what xarray alone writes: decoded, and as it is stored."""
+    """Assert that the commit equals what xarray alone writes, both decoded and as stored."""
     store = ps.PartsStore.from_session(repo.readonly_session("main"))
     for options in ({}, {"decode_cf": False}):
         arguments: dict[str, Any] = {"group": group, "consolidated": False, "chunks": None, **options}
@@ -676,7 +674,7 @@ def assert_same(repo: Repository, expected: Any, group: str | None = None) -> No
 
 
 @pytest.mark.parametrize(("kind", "group"), [("no parts", None), ("whole", "some/where"), ("split", None)])
-def test_a_dataset_is_what_xarray_writes(repo: Repository, kind: str, group: str | None) -> None:
+def test_write_dataset_equals_to_zarr(repo: Repository, kind: str, group: str | None) -> None:
     parts, split = (None, False) if kind == "no parts" else ((ps.Part("", size=4), ps.Part(".tail")), kind == "split")
     session, store = begin(repo)
     if parts is not None:
@@ -694,7 +692,7 @@ def test_a_dataset_is_what_xarray_writes(repo: Repository, kind: str, group: str
     assert not session.has_uncommitted_changes
 
 
-def test_a_dataset_is_appended_to(repo: Repository) -> None:
+def test_write_dataset_appends_along_a_dimension(repo: Repository) -> None:
     first, second = dataset(), dataset(5, "2026-01-07").drop_vars(["flag", "total", "place"])
     _, store = begin(repo)
     write_dataset(first, store, message="first", encoding=ENCODING)
@@ -709,7 +707,7 @@ def test_a_dataset_is_appended_to(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("region", [{"time": slice(3, 6)}, "auto", {"time": "auto", "x": slice(0, 10)}])
-def test_a_region_of_a_dataset_is_written(repo: Repository, region: Any) -> None:
+def test_write_dataset_writes_a_region(repo: Repository, region: Any) -> None:
     first = dataset()
     second = (first.isel(time=slice(3, 6))[["packed"]] + 1).drop_vars("place")
     if region != "auto":
@@ -728,7 +726,7 @@ def test_a_region_of_a_dataset_is_written(repo: Repository, region: Any) -> None
 
 
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_a_dataset_is_written_over_another(repo: Repository, mode: Any) -> None:
+def test_write_dataset_replaces_a_dataset(repo: Repository, mode: Any) -> None:
     first, second = dataset(), dataset()
     second["packed"] = second["packed"] + 2
     if mode != "r+":
@@ -749,7 +747,7 @@ def test_a_dataset_is_written_over_another(repo: Repository, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "given", "x"])
-def test_an_array_of_xarray_is_the_same_again(repo: Repository, name: str | None) -> None:
+def test_write_dataset_of_a_data_array(repo: Repository, name: str | None) -> None:
     array = xarray.DataArray(VALUES, dims=("y", "x"), coords={"x": np.arange(10)}, name=name, attrs={"units": "m"})
     _, store = begin(repo)
     write_dataset(array.chunk(y=4), store, message="written")
@@ -766,7 +764,7 @@ def test_names_that_xarray_refuses_are_refused(repo: Repository) -> None:
     assert not session.has_uncommitted_changes
 
 
-def test_a_dataset_of_misaligned_chunks_is_refused_or_aligned(repo: Repository) -> None:
+def test_misaligned_dataset_is_refused_or_aligned(repo: Repository) -> None:
     data = dataset().chunk(time=2)
     session, store = begin(repo)
     with pytest.raises(StoreConfigError, match="align_chunks"):
@@ -778,7 +776,7 @@ def test_a_dataset_of_misaligned_chunks_is_refused_or_aligned(repo: Repository) 
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_a_dataset_that_failed_leaves_the_session_as_it_was(repo: Repository, *, split: bool) -> None:
+def test_failed_dataset_leaves_the_session_unchanged(repo: Repository, *, split: bool) -> None:
     first = dataset()
     parts = (ps.Part("", size=4), ps.Part(".tail"))
     session, store = begin(repo)
@@ -792,7 +790,7 @@ def test_a_dataset_that_failed_leaves_the_session_as_it_was(repo: Repository, *,
     assert [region for region, _ in caught.value.failed] == failed
     assert not session.has_uncommitted_changes
     assert messages(repo) == ["first"]
-    # The store shows again what it showed, and can be written to.
+    # The store shows the committed state again, and can be written to.
     with xarray.open_zarr(store, consolidated=False, chunks=None) as opened:
         assert (opened["packed"].shape, store.parts_of("packed")) == ((6, 10), ps.ConcatParts(parts))
     write_dataset(first, store, message="second", mode="w", encoding=ENCODING)
@@ -800,7 +798,7 @@ def test_a_dataset_that_failed_leaves_the_session_as_it_was(repo: Repository, *,
     assert messages(repo) == ["second", "first"]
 
 
-def test_a_dataset_that_failed_keeps_what_was_changed_before(repo: Repository) -> None:
+def test_failed_dataset_keeps_earlier_changes(repo: Repository) -> None:
     _, store = begin(repo)
     create(store)[...] = VALUES
     broken = dataset()
@@ -815,10 +813,10 @@ def test_a_dataset_that_failed_keeps_what_was_changed_before(repo: Repository) -
     assert_same(repo, reference(lambda each: dataset().to_zarr(each, **plain)), "data")
 
 
-def test_a_dataset_in_conflict_loses_nothing(repo: Repository) -> None:
+def test_dataset_conflict_keeps_the_uncommitted_changes(repo: Repository) -> None:
     begin_with(repo)
     session, store = begin(repo)
-    meanwhile(repo, np.s_[...], 7)
+    commit_elsewhere(repo, np.s_[...], 7)
     with pytest.raises(ConflictError):
         write_dataset(dataset(), store, message="ours", group="data", encoding=ENCODING)
     assert session.has_uncommitted_changes
