@@ -44,10 +44,12 @@ def write_array(
     target
         An array in a `PartsStore` on a writable session, with parts or without. Functions that are bound to its codecs
         are sent to the workers.
-    message, metadata, rebase_with
-        Arguments of `icechunk.Session.commit`.
+    message
+        The message of the commit.
     region
         The region of the target to write: one slice without a step for each axis. None for the whole target.
+    metadata, rebase_with
+        Arguments of `icechunk.Session.commit`.
     align_chunks
         Whether to rechunk a source whose chunks do not cover whole chunks of the target. Otherwise that is an error,
         because two tasks would write the same chunk.
@@ -120,9 +122,11 @@ def write_dataset(
         The `xarray.Dataset` or `xarray.DataArray`. Variables in memory are written by this process.
     store
         A store on a writable session. Its `parts` say which arrays get which parts.
+    message
+        The message of the commit.
     group, mode, encoding, append_dim, region
         Arguments of `xarray.Dataset.to_zarr`.
-    message, metadata, rebase_with, align_chunks, retries, client, progress
+    metadata, rebase_with, align_chunks, retries, client, progress
         Arguments of `write_array`.
 
     Returns
