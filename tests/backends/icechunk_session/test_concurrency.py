@@ -1,0 +1,320 @@
+"""Reads and writes of one session at the same time, and what a read costs."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.sync import sync
+
+import parts_store as ps
+from parts_store.backends.icechunk_session import SessionBackend
+from parts_store.engine.executor import run_sync
+from parts_store.engine.stats import Stats
+from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, SessionError
+from parts_store.transactions import session as session_protocol
+from tests.backends.icechunk_session.stores import (
+    KINDS,
+    LAYOUTS,
+    PROTOTYPE,
+    SHARDED,
+    buffer,
+    in_threads,
+    make_bytes,
+    make_sharded,
+    value_of,
+)
+from tests.conftest import PIPELINES
+
+
+def test_a_random_read_of_a_whole_shard_is_one_request_for_the_index_and_one_for_data(
+    repository: icechunk.Repository, session: icechunk.Session, pipeline: str
+) -> None:
+    make_sharded(ps.PartsStore.from_session(session), split=False)
+    session.commit("an array")
+    store = ps.PartsStore.from_session(repository.readonly_session("main"))
+    array = zarr.open_array(store, path="a")
+    for expected, saved in ((2, 0), (1, 1), (1, 1)):
+        planned = store.explain("a", np.s_[5])
+        store.stats.reset()
+        assert array[5] == 6
+        assert {kind: count for kind, count in store.stats.calls.items() if count} == {"get": expected}
+        assert store.stats.saved_by_index_cache == saved
+        assert [request.kind for request in planned] == ["get"] * expected
+        assert {request.key for request in planned} == {"a/c/0"}
+    data = planned[-1]
+    assert (data.start, data.stop) == (4, 6)
+
+
+def test_a_random_read_of_a_split_shard_asks_for_the_index_in_its_own_node(
+    repository: icechunk.Repository, session: icechunk.Session, pipeline: str
+) -> None:
+    make_sharded(ps.PartsStore.from_session(session), split=True)
+    session.commit("an array")
+    store = ps.PartsStore.from_session(repository.readonly_session("main"))
+    array = zarr.open_array(store, path="a")
+    planned = store.explain("a", np.s_[5])
+    assert [request.key for request in planned if request.kind == "get"] == ["a/__parts__/.index/c/0", "a/c/0"]
+    store.stats.reset()
+    assert array[5] == 6
+    assert store.stats.get == 2
+    assert len(planned) == sum(store.stats.calls.values())
+    store.stats.reset()
+    assert array[6] == 7
+    assert {kind: count for kind, count in store.stats.calls.items() if count} == {"get": 1}
+
+
+@KINDS
+def test_no_index_is_kept_while_a_session_has_changes(repository: icechunk.Repository, *, split: bool) -> None:
+    session = repository.writable_session("main")
+    make_sharded(ps.PartsStore.from_session(session), split=split)
+    session.commit("an array")
+    session = repository.writable_session("main")
+    store = ps.PartsStore.from_session(session)
+    array: Any = zarr.open_array(store, path="a")
+    assert array[5] == 6
+    fork = session.fork()
+    # Other inner chunks are there, and so the same ones are elsewhere.
+    changed = ps.PartsStore.from_session(fork)
+    zarr.open_array(changed, path="a")[:8] = [0, 0, 0, 0, 55, 66, 77, 88]
+    session.merge(fork)
+    np.testing.assert_array_equal(array[:8], [0, 0, 0, 0, 55, 66, 77, 88])
+    assert array[5] == 66
+    array[0:2] = 11
+    np.testing.assert_array_equal(array[:8], [11, 11, 0, 0, 55, 66, 77, 88])
+    again = session.fork()
+    zarr.open_array(ps.PartsStore.from_session(again), path="a")[2:8] = [3, 3, 4, 4, 5, 5]
+    assert array[7] == 88
+    session.merge(again)
+    np.testing.assert_array_equal(array[:8], [11, 11, 3, 3, 4, 4, 5, 5])
+    session.commit("changed")
+    for _ in range(2):
+        assert [int(array[at]) for at in range(8)] == [11, 11, 3, 3, 4, 4, 5, 5]
+
+
+@KINDS
+def test_discarded_changes_are_not_read_any_more(repository: icechunk.Repository, *, split: bool) -> None:
+    session = repository.writable_session("main")
+    make_sharded(ps.PartsStore.from_session(session), split=split)
+    session.commit("an array")
+    session = repository.writable_session("main")
+    store = ps.PartsStore.from_session(session)
+    array = zarr.open_array(store, path="a")
+    array[:4] = 0
+    assert array[5] == 6
+    session.discard_changes()
+    np.testing.assert_array_equal([array[at] for at in range(16)], np.arange(1, 17))
+    np.testing.assert_array_equal(array[:], np.arange(1, 17))
+    array[:2] = 9
+    np.testing.assert_array_equal(array[:], [9, 9, *range(3, 17)])
+    assert store.verify().is_tidy
+
+
+def read_again(array: Any, selection: Any) -> Any:
+    """What is read there, once nobody changes it meanwhile."""
+    for _ in range(1000):
+        try:
+            return array[selection]
+        except ConcurrentWriteError:
+            continue
+    pytest.fail("never came to rest")
+
+
+# zarr's batched pipeline reads a plain chunk where nobody can know for which write it does.
+@KINDS
+@pytest.mark.parametrize(("chosen", "sharded"), [("batched", True), ("fused", True), ("fused", False)])
+def test_threads_that_change_one_chunk_lose_no_update(
+    store: ps.PartsStore, chosen: str, *, sharded: bool, split: bool
+) -> None:
+    chunks: dict[str, Any] = {"chunks": (2,), "shards": (8,)} if sharded else {"chunks": (8,), "shards": None}
+    parts: Any = SHARDED if sharded else ["", ps.Part(".t", size=2)]
+    options: dict[str, Any] = {"shape": (8,), "dtype": "uint8", "compressors": None, **chunks}
+    ps.create_array(store, "a", parts=parts, split=split, **options)[:] = 1
+
+    def writer(at: int) -> Callable[[], None]:
+        def write() -> None:
+            array = zarr.open_array(store, path="a")
+            for value in range(2, 12):
+                for _ in range(1000):
+                    try:
+                        array[at : at + 2] = value
+                    except ConcurrentWriteError:
+                        continue
+                    break
+                # Nobody else writes here: what was written stays.
+                np.testing.assert_array_equal(read_again(array, np.s_[at : at + 2]), [value] * 2)
+
+        return write
+
+    with zarr.config.set({"codec_pipeline.path": PIPELINES[chosen]}):
+        in_threads(*(writer(at) for at in (0, 2, 4, 6)))
+    np.testing.assert_array_equal(zarr.open_array(store, path="a")[:], [11] * 8)
+    assert store.verify().is_tidy
+
+
+@KINDS
+def test_a_whole_write_waits_for_who_changes_the_chunk(store: ps.PartsStore, *, split: bool) -> None:
+    make_bytes(store, LAYOUTS["both"], split=split)
+    store.set_sync("a/c/0", buffer(b"12345"))
+    backend, rules = store._backend, store._operations.rules
+    assert isinstance(backend, SessionBackend)
+    record = store.catalog.arrays()["a"]
+    chunk = record.chunk("a", "c/0")
+    parts = [b"x", b"changed", b"yz"] if split else [b"xchangedyz"]
+    seen = run_sync(seen_of(chunk, store), backend, Stats())
+    steps = session_protocol.write(chunk, [memoryview(part) for part in parts], rules, seen)
+    lock = next(steps)
+    taken = backend.lock(lock[0])  # type: ignore[arg-type]  # the first step
+    assert taken is not None
+    done = threading.Event()
+
+    def overwrite() -> None:
+        store.set_sync("a/c/0", buffer(b"overwritten"))
+        done.set()
+
+    thread = threading.Thread(target=overwrite)
+    thread.start()
+    assert not done.wait(0.1)
+    steps.close()
+    taken()
+    thread.join(30)
+    assert done.is_set()
+    assert value_of(store, "a/c/0") == b"overwritten"
+
+
+def seen_of(chunk: Any, store: ps.PartsStore) -> Any:
+    from parts_store.transactions import reading
+
+    read = yield from reading.read(chunk, [None], settings=store._operations.settings(), with_anchor=True)
+    assert read is not None
+    return read.version
+
+
+@KINDS
+def test_a_range_read_beside_writers_is_of_one_write(store: ps.PartsStore, *, split: bool) -> None:
+    make_bytes(store, LAYOUTS["both"], split=split)
+    # Each value has its own size, and says at its end and everywhere else which one it is.
+    values = [bytes([number]) * (4 + 7 * number % 40) for number in range(1, 200)]
+    store.set_sync("a/c/0", buffer(values[0]))
+
+    async def both() -> int:
+        is_over = False
+        reads = 0
+
+        async def read(wanted: ByteRequest | None) -> None:
+            nonlocal reads
+            while not is_over:
+                # Also where nothing has to be waited for, others get their turn.
+                await asyncio.sleep(0)
+                try:
+                    found = await store.get("a/c/0", PROTOTYPE, wanted)
+                except ConcurrentWriteError:
+                    continue
+                assert found is not None
+                data = found.to_bytes()
+                assert len(set(data)) == 1
+                assert len(data) == len(cut_of(values[data[0] - 1], wanted))
+                reads += 1
+
+        wanted: list[ByteRequest | None] = [None, SuffixByteRequest(3), RangeByteRequest(1, 9), OffsetByteRequest(2)]
+        readers = [asyncio.ensure_future(read(each)) for each in wanted]
+        for value in values[1:]:
+            await store.set("a/c/0", buffer(value))
+        is_over = True
+        await asyncio.gather(*readers)
+        return reads
+
+    assert sync(both()) > 0
+    assert value_of(store, "a/c/0") == values[-1]
+
+
+def cut_of(value: bytes, wanted: ByteRequest | None) -> bytes:
+    match wanted:
+        case RangeByteRequest(start=start, end=end):
+            return value[start:end]
+        case OffsetByteRequest(offset=offset):
+            return value[offset:]
+        case SuffixByteRequest(suffix=suffix):
+            return value[-suffix:]
+        case None:
+            return value
+
+
+@KINDS
+def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
+    store: ps.PartsStore, pipeline: str, *, split: bool
+) -> None:
+    # Compressed, so that every inner chunk is elsewhere in every write.
+    array = make_sharded(store, split=split, compressors=[zarr.codecs.GzipCodec(level=1)])
+    array[:8] = 1
+    is_over = threading.Event()
+
+    def write() -> None:
+        writing = zarr.open_array(store, path="a")
+        try:
+            for number in range(2, 40):
+                # All of one write are alike modulo 50, and differ in how many bytes they take.
+                writing[:8] = [number, number, number + 50, number, number, number + 50, number, number][:8]
+        finally:
+            is_over.set()
+
+    reads = []
+
+    def read(selection: Any) -> Callable[[], None]:
+        def target() -> None:
+            reading = zarr.open_array(store, path="a")
+            while not is_over.is_set():
+                try:
+                    found = reading[selection]
+                except ConcurrentWriteError:
+                    continue
+                assert len(set((np.asarray(found) % 50).tolist())) == 1, found
+                reads.append(1)
+
+        return target
+
+    in_threads(write, read(np.s_[0:8]), read(np.s_[1:7:5]), read(np.s_[3:6]))
+    assert reads
+
+
+@KINDS
+def test_a_write_that_is_cut_off_leaves_the_old_chunk_the_new_one_or_an_error(
+    store: ps.PartsStore, monkeypatch: pytest.MonkeyPatch, *, split: bool
+) -> None:
+    make_bytes(store, LAYOUTS["both"], split=split)
+    old, new = b"12345", b"abcdefg"
+    for calls in range(8):
+        store.set_sync("a/c/0", buffer(old))
+        left = iter(range(calls))
+
+        def limited(name: str, left: Iterator[int]) -> Any:
+            real = getattr(icechunk.IcechunkStore, name)
+
+            async def call(self: Any, *arguments: Any) -> Any:
+                if next(left, None) is None:
+                    raise icechunk.StorageError("cut off")
+                return await real(self, *arguments)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("set", "delete"):
+                patch.setattr(icechunk.IcechunkStore, name, limited(name, left))
+            try:
+                store.set_sync("a/c/0", buffer(new))
+                is_written = True
+            except SessionError:
+                is_written = False
+        try:
+            found = value_of(store, "a/c/0")
+        except IncompleteChunkError:
+            assert not is_written
+            assert store.verify().is_damaged
+            continue
+        assert found == new if is_written else found == old
+    assert is_written
