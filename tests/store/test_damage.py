@@ -1,0 +1,117 @@
+"""A missing, damaged or foreign part is an error, never fill values and never a mixture."""
+
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+from obstore.store import LocalStore, MemoryStore
+from zarr.core.sync import sync
+
+import parts_store as ps
+from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
+from tests.store.arrays import SELECTIONS, VALUES, collect, content, create, create_sharded, get
+
+
+def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, pipeline: str) -> None:
+    store = ps.PartsStore(objects)
+    array = create_sharded(store)
+    assert get(store, "a/c/0/0") is None
+    assert not sync(store.exists("a/c/0/0"))
+    assert (np.asarray(array[...]) == 0).all()
+    assert array[3, 3] == 0
+    with pytest.raises(FileNotFoundError):
+        sync(store.getsize("a/c/0/0"))
+
+
+def test_without_its_anchor_a_chunk_does_not_exist_whatever_orphans_lie_about(objects: Any, pipeline: str) -> None:
+    store = ps.PartsStore(objects)
+    array = create_sharded(store)
+    array[...] = VALUES
+    obstore.delete(objects, "a/c/0/0")
+    assert get(store, "a/c/0/0") is None
+    assert not sync(store.exists("a/c/0/0"))
+    assert "a/c/0/0" not in sync(collect(store.list()))
+    np.testing.assert_array_equal(array[:32, :32], 0)
+    assert array[3, 3] == 0
+    np.testing.assert_array_equal(array[32:], VALUES[32:])
+    array[:32, :32] = VALUES[:32, :32]
+    np.testing.assert_array_equal(array[...], VALUES)
+
+
+@pytest.mark.parametrize("suffix", [".header", ".index"])
+def test_a_missing_part_is_an_error_and_never_fill_values(objects: Any, suffix: str, pipeline: str) -> None:
+    store = ps.PartsStore(objects)
+    array = create_sharded(store)
+    array[...] = VALUES
+    obstore.delete(objects, f"a/c/0/0{suffix}")
+    for selection in SELECTIONS:
+        # The header holds the first inner chunk's first bytes: only reads of those miss it.
+        touches = suffix == ".index" or selection != np.s_[0:9, 30:40]
+        if touches:
+            with pytest.raises(IncompleteChunkError, match=rf"no object at 'a/c/0/0{suffix}'"):
+                array[selection]
+    np.testing.assert_array_equal(array[32:], VALUES[32:])
+
+
+@pytest.mark.parametrize("suffix", ["", ".header", ".index"])
+def test_a_part_of_another_write_is_an_error_and_never_a_mixture(suffix: str, pipeline: str) -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = create_sharded(store)
+    array[...] = VALUES
+    old = obstore.get(objects, f"a/c/0/0{suffix}")
+    data, attributes = bytes(old.bytes()), old.attributes
+    array[:32, :32] = VALUES[:32, :32] + 7
+    obstore.put(objects, f"a/c/0/0{suffix}", data, attributes=attributes)
+    with pytest.raises(IncompleteChunkError, match="another write's object at"):
+        array[:32, :32]
+    with pytest.raises((IncompleteChunkError, ConcurrentWriteError)):
+        array[0:9, 0:9]
+    # A write of the whole chunk mends it.
+    array[:32, :32] = VALUES[:32, :32]
+    np.testing.assert_array_equal(array[...], VALUES)
+
+
+def test_a_tagged_and_an_untagged_part_are_of_different_writes() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = create(store, ["", ps.Part(".tail", size=4)])
+    array[...] = VALUES
+    obstore.put(objects, "a/c/0/0.tail", content(objects, "a/c/0/0.tail"))
+    with pytest.raises(IncompleteChunkError, match=r"another write's object at 'a/c/0/0.tail'"):
+        array[:32, :32]
+    obstore.put(objects, "a/c/0/0", content(objects, "a/c/0/0"))
+    # All untagged: another program wrote them.
+    np.testing.assert_array_equal(array[...], VALUES)
+
+
+@pytest.mark.parametrize("change", [-1, 1, -64, 100])
+@pytest.mark.parametrize(("suffix", "size"), [(".header", 64), (".index", 260)])
+def test_a_part_of_another_size_is_an_error_that_names_key_expected_and_found(
+    objects: Any, suffix: str, size: int, change: int, pipeline: str
+) -> None:
+    store = ps.PartsStore(objects)
+    array = create_sharded(store)
+    array[...] = VALUES
+    found = obstore.get(objects, f"a/c/0/0{suffix}")
+    data = bytes(found.bytes())
+    damaged = data[:change] if change < 0 else data + bytes(change)
+    options: Any = {} if isinstance(objects, LocalStore) else {"attributes": found.attributes}
+    obstore.put(objects, f"a/c/0/0{suffix}", damaged, **options)
+    message = rf"part 'a/c/0/0{suffix}': expected {size} bytes, found {len(damaged)}"
+    with pytest.raises(PartSizeError, match=message):
+        array[:32, :32]
+    with pytest.raises(PartSizeError, match=message):
+        array[0, 0]
+
+
+def test_a_main_part_of_another_size_than_its_write_says_is_an_error() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = create(store, ["", ps.Part(".tail", size=4)])
+    array[...] = VALUES
+    found = obstore.get(objects, "a/c/0/0")
+    obstore.put(objects, "a/c/0/0", bytes(found.bytes())[:-2], attributes=found.attributes)
+    with pytest.raises(PartSizeError, match="part 'a/c/0/0': expected 2044 bytes, found 2042"):
+        array[:32, :32]

@@ -1,0 +1,219 @@
+"""Metadata documents of arrays in parts: what is stored, what zarr sees, what is refused."""
+
+import json
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import obstore
+import pytest
+import zarr
+from obstore.store import LocalStore
+
+import parts_store as ps
+from parts_store.errors import IncompleteChunkError, PartsConfigError, UnknownTransformerError
+from tests.store.arrays import HEADER_DATA_INDEX, VALUES, content, create, create_sharded, get, keys_of
+
+
+def test_attributes_resize_and_append_keep_the_transformer(objects: Any) -> None:
+    array = create_sharded(ps.PartsStore(objects))
+    before = json.loads(content(objects, "a/zarr.json"))["storage_transformers"]
+    array[...] = VALUES
+    array.attrs["title"] = "picture"
+    array.resize((96, 64))
+    array.append(VALUES[:32])
+    stored = json.loads(content(objects, "a/zarr.json"))
+    assert stored["storage_transformers"] == before
+    assert stored["attributes"] == {"title": "picture"}
+    assert stored["shape"] == [128, 64]
+    fresh = zarr.open_array(ps.PartsStore(objects), path="a")
+    np.testing.assert_array_equal(fresh[:64], VALUES)
+    np.testing.assert_array_equal(fresh[96:], VALUES[:32])
+
+
+def test_consolidated_metadata_keeps_the_transformer_and_is_served_without(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    zarr.create_group(store)
+    create_sharded(store, name="g/a")[...] = VALUES
+    with pytest.warns(match="onsolidated metadata"):
+        zarr.consolidate_metadata(store)
+    stored = json.loads(content(objects, "zarr.json"))["consolidated_metadata"]["metadata"]
+    assert stored["g/a"]["storage_transformers"][0]["name"] == "concat-parts"
+    fresh = ps.PartsStore(objects)
+    group = zarr.open_consolidated(fresh)
+    fresh.stats.reset()
+    np.testing.assert_array_equal(group["g/a"][...], VALUES)  # type: ignore[index]
+    # The tags of the chunks confirm what it says, so that the document of the array itself is not needed. A disk has no
+    # tags: there it is read before the first chunk, and a journal is looked for before and after each.
+    if isinstance(objects, LocalStore):
+        assert 4 * 5 < fresh.stats.get <= 4 * 6
+    else:
+        assert fresh.stats.get == 4 * 3
+
+
+def test_an_array_made_anew_does_not_inherit_the_parts_of_the_old_one(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create_sharded(store)[...] = VALUES
+    plain = zarr.create_array(store, name="a", shape=(4,), chunks=(4,), dtype="uint8", compressors=None, overwrite=True)
+    plain[...] = 3
+    assert store.parts_of("a") is None
+    assert keys_of(objects) - {"zarr.json"} == {"a/zarr.json", "a/c/0"}
+    create(store, ["", ps.Part(".t", size=1)], shape=(4,), chunks=(4,), dtype="uint8", overwrite=True)[...] = 5
+    assert keys_of(objects) - {"zarr.json"} == {"a/zarr.json", "a/c/0", "a/c/0.t"}
+
+
+def test_arrays_that_zarr_creates_get_the_parts_of_the_first_pattern_that_matches(objects: Any) -> None:
+    patterns: Any = {"images/*": HEADER_DATA_INDEX, "*": ["", ps.Part(".tail", size=4)]}
+    store = ps.PartsStore(objects, parts=patterns)
+    arguments: dict[str, Any] = {"shape": (64, 64), "chunks": (8, 8), "dtype": "uint16", "compressors": None}
+    zarr.create_array(store, name="images/a", shards=(32, 32), **arguments)[...] = VALUES
+    zarr.create_array(store, name="other", **arguments)[...] = VALUES
+    assert [part.key_suffix for part in getattr(store.parts_of("images/a"), "parts", ())] == [".header", "", ".index"]
+    assert [part.key_suffix for part in getattr(store.parts_of("other"), "parts", ())] == ["", ".tail"]
+    plain = ps.PartsStore(objects)
+    np.testing.assert_array_equal(zarr.open_array(plain, path="images/a")[...], VALUES)
+    np.testing.assert_array_equal(zarr.open_array(plain, path="other")[...], VALUES)
+    with pytest.raises(PartsConfigError, match=r"array 'images/b', concat-parts, 'size'.*SHARD_INDEX"):
+        zarr.create_array(store, name="images/b", **arguments)
+    assert not any(key.startswith("images/b") for key in keys_of(objects))
+
+
+# The documents of the specification of concat-parts, as they stand there.
+CHECKSUM_APART: dict[str, Any] = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [1000, 1000],
+    "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [500, 500]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "codecs": [{"name": "zstd"}, {"name": "crc32c"}],
+    "storage_transformers": [
+        {
+            "name": "concat-parts",
+            "configuration": {"parts": [{"key_suffix": ""}, {"key_suffix": ".crc32c", "size": 4}]},
+        }
+    ],
+}
+HEADER_AND_INDEX_APART: dict[str, Any] = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [10000, 10000],
+    "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [5000, 5000]}},
+    "chunk_key_encoding": {"name": "default"},
+    "storage_transformers": [
+        {
+            "name": "concat-parts",
+            "configuration": {
+                "parts": [
+                    {"key_suffix": ".header", "size": 64},
+                    {"key_suffix": ""},
+                    {"key_suffix": ".index", "size": 1604},
+                ]
+            },
+        }
+    ],
+    "codecs": [
+        {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": [500, 500],
+                "index_location": "end",
+                "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+                "codecs": [{"name": "packbits"}],
+            },
+        }
+    ],
+}
+
+
+def test_the_specifications_first_document_keeps_the_checksum_in_an_object_of_its_own(
+    objects: Any, pipeline: str
+) -> None:
+    obstore.put(objects, "a/zarr.json", json.dumps(CHECKSUM_APART).encode())
+    store = ps.PartsStore(objects)
+    values = np.random.default_rng(0).integers(0, 9, (1000, 1000)).astype("uint8")
+    array: Any = zarr.open(store, path="a")
+    array[...] = values
+    for key in ("a/c/0/0", "a/c/1/1"):
+        compressed = content(objects, key)
+        assert int.from_bytes(content(objects, f"{key}.crc32c"), "little") == google_crc32c.value(compressed)
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], values)
+    array.attrs["title"] = "changed"
+    assert json.loads(content(objects, "a/zarr.json")) == {**CHECKSUM_APART, "attributes": {"title": "changed"}}
+    # A checksum that does not fit is found.
+    obstore.put(objects, "a/c/0/0.crc32c", b"\0\0\0\0")
+    with pytest.raises((ValueError, IncompleteChunkError)):
+        array[0, 0]
+
+
+def test_the_specifications_second_document_keeps_header_and_index_in_objects_of_their_own(
+    objects: Any, pipeline: str
+) -> None:
+    obstore.put(objects, "a/zarr.json", json.dumps(HEADER_AND_INDEX_APART).encode())
+    store = ps.PartsStore(objects)
+    values = np.random.default_rng(0).integers(1, 9, (1000, 1000)).astype("uint8")
+    array: Any = zarr.open(store, path="a")
+    array[4500:5500, 4500:5500] = values
+    assert len(content(objects, "a/c/0/0.header")) == 64
+    assert len(content(objects, "a/c/0/0")) == 250_000 - 64
+    index = np.frombuffer(content(objects, "a/c/0/0.index")[:-4], "<u8").reshape(10, 10, 2)
+    # Offsets count from the beginning of the assembled shard, the header included.
+    assert index[9, 9].tolist() == [0, 250_000]
+    assert (index[:9] == 2**64 - 1).all()
+    fresh = zarr.open_array(ps.PartsStore(objects), path="a")
+    np.testing.assert_array_equal(fresh[4500:5500, 4500:5500], values)
+    assert not np.asarray(fresh[4000:4500, 4000:4500]).any()
+    assert json.loads(content(objects, "a/zarr.json")) == HEADER_AND_INDEX_APART
+
+
+@pytest.mark.parametrize(
+    ("transformers", "error"),
+    [
+        ([{"name": "other"}], UnknownTransformerError),
+        ([{"name": "concat-parts"}, {"name": "other"}], UnknownTransformerError),
+        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": ""}]}}] * 2, UnknownTransformerError),
+        ("concat-parts", UnknownTransformerError),
+        ({"name": "concat-parts"}, UnknownTransformerError),
+        ([{"name": "concat-parts"}], PartsConfigError),
+        ([{"name": "concat-parts", "configuration": {"parts": []}}], PartsConfigError),
+        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "/../b"}]}}], PartsConfigError),
+        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "1"}]}}], PartsConfigError),
+        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "", "size": -1}]}}], PartsConfigError),
+    ],
+)
+def test_a_transformer_that_we_do_not_understand_is_refused_by_name(
+    objects: Any, transformers: Any, error: Any
+) -> None:
+    store = ps.PartsStore(objects)
+    zarr.create_group(store)
+    create_sharded(store)
+    document = json.loads(content(objects, "a/zarr.json")) | {"storage_transformers": transformers}
+    obstore.put(objects, "a/zarr.json", json.dumps(document).encode())
+    fresh = ps.PartsStore(objects)
+    for open_it in (
+        lambda: zarr.open(fresh, path="a"),
+        lambda: zarr.open_array(fresh, path="a"),
+        lambda: zarr.open_group(fresh)["a"],
+        lambda: "a" in zarr.open_group(fresh),
+        lambda: fresh.get_sync("a/c/0/0"),
+    ):
+        with pytest.raises(error, match="array 'a'"):
+            open_it()
+
+
+@pytest.mark.parametrize("parts", [[], [""] * 2, ["/"], [ps.Part("")] * 65, "abc", {"a": 1}, 3, [{"size": 3}]])
+def test_wrong_parts_are_refused_at_creation_and_nothing_written(objects: Any, parts: Any) -> None:
+    store = ps.PartsStore(objects)
+    with pytest.raises(PartsConfigError):
+        create(store, parts)
+    assert keys_of(objects) == set()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a": ' * 2000])
+def test_a_document_that_is_no_document_is_passed_on_as_it_is(objects: Any, text: bytes) -> None:
+    obstore.put(objects, "a/zarr.json", text)
+    store = ps.PartsStore(objects)
+    assert get(store, "a/zarr.json") == text
+    with pytest.raises((ValueError, TypeError, RecursionError, AttributeError)):
+        zarr.open_array(store, path="a")

@@ -1,0 +1,125 @@
+"""Stores that are opened by URL, compared, printed and pickled."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.sync import sync
+
+import parts_store as ps
+from parts_store.errors import ConcurrentWriteError, StoreConfigError
+from tests.store.arrays import PROTOTYPE, SELECTIONS, VALUES, create_sharded
+
+
+def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
+    store = ps.PartsStore(LocalStore(tmp_path), parts={"*": ["", ps.Part(".t", size=1)]})
+    create_sharded(store)[...] = VALUES
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy == store
+    chosen: dict[str, Any] = {"concurrency": "full", "retries": 5, "coalesce_gap": 7, "index_cache_bytes": 9}
+    other = pickle.loads(pickle.dumps(ps.PartsStore(LocalStore(tmp_path), **chosen)))
+    assert other == ps.PartsStore(LocalStore(tmp_path), **chosen) != store
+    operations = other._operations
+    found = (operations.rules.level.value, operations.retries, operations.coalesce_gap, operations.indexes.max_nbytes)
+    assert found == tuple(chosen.values())
+    assert copy.parts_of("a") == store.parts_of("a")
+    assert copy.stats.get == 0
+    program = "import pickle, sys; array = pickle.load(sys.stdin.buffer); print(int(array[40, 3]))"
+    array = zarr.open_array(store, path="a")
+    ran = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(array), capture_output=True, check=True)
+    assert int(ran.stdout) == VALUES[40, 3]
+
+
+def test_stores_are_equal_by_what_they_hold_and_do(tmp_path: Path) -> None:
+    place = LocalStore(tmp_path)
+    assert ps.PartsStore(place) == ps.PartsStore(LocalStore(tmp_path))
+    assert ps.PartsStore(place) != ps.PartsStore(place, read_only=True)
+    assert ps.PartsStore(place) != ps.PartsStore(place, parts={"*": [""]})
+    assert ps.PartsStore(place) != ps.PartsStore(place, concurrency="full")
+    assert ps.PartsStore(place) != ps.PartsStore(MemoryStore())
+    assert ps.PartsStore(place) != place
+
+
+def test_from_url_opens_paths_and_urls(tmp_path: Path) -> None:
+    for url in (tmp_path / "p", str(tmp_path / "p"), f"file://{tmp_path}/p", "memory://", "memory:///"):
+        store = ps.PartsStore.from_url(url)
+        create_sharded(store, name="x")[...] = VALUES
+        sync(store.clear())
+    assert "bucket" in repr(ps.PartsStore.from_url("s3://bucket/data", region="us-east-1", read_only=True))
+    assert "read_only=True" in repr(ps.PartsStore.from_url("s3://bucket/data", region="us-east-1", read_only=True))
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("ftp://host/x", {}),
+        ("foo://user:hunter2@host/x", {}),
+        ("s3://bucket", {"nonsense": "hunter2"}),
+        ("s3://bucket", {"secret_access_key": "hunter2", "nonsense": 1}),
+        ("memory://", {"secret_access_key": "hunter2"}),
+        ("/tmp", {"secret_access_key": "hunter2"}),
+    ],
+)
+def test_an_unknown_scheme_or_option_is_refused_without_telling_secrets(url: str, options: Any) -> None:
+    with pytest.raises(StoreConfigError) as caught:
+        ps.PartsStore.from_url(url, **options)
+    told = str(caught.value) + repr(caught.value) + str(caught.value.__cause__)
+    assert "hunter2" not in told
+
+
+def test_secrets_are_in_no_representation() -> None:
+    options: Any = {"access_key_id": "key", "secret_access_key": "hunter2", "session_token": "hunter2"}
+    store = ps.PartsStore.from_url("s3://bucket/data", region="us-east-1", **options)
+    web = ps.PartsStore.from_url("https://user:hunter2@host/path")
+    for each in (store, web):
+        assert "hunter2" not in repr(each) + str(each) + each._repr_html_() + repr(vars(each).values())
+
+
+def test_something_that_is_no_obstore_store_is_refused() -> None:
+    with pytest.raises(StoreConfigError, match="expected a store of obstore"):
+        ps.PartsStore({})
+
+
+def test_stats_count_and_reset_and_explain_tells_the_requests_before_they_are_made(pipeline: str) -> None:
+    store = ps.PartsStore(MemoryStore())
+    array = create_sharded(store)
+    store.stats.reset()
+    array[...] = VALUES
+    assert (store.stats.put, store.stats.get, store.stats.head) == (12, 0, 0)
+    for selection in SELECTIONS:
+        store.stats.reset()
+        told = store.explain("a", selection)
+        assert store.stats.calls == dict.fromkeys(store.stats.calls, 0)
+        np.testing.assert_array_equal(array[selection], VALUES[selection])
+        assert store.stats.get == len(told)
+        assert all(each.kind == "get" and each.key.startswith("a/c/") for each in told)
+    # One inner chunk of a dense shard: the index, and one range.
+    (index, data) = store.explain("a", np.s_[40, 40])
+    assert (index.key, index.start, index.stop) == ("a/c/1/1.index", 0, 260)
+    assert (data.key, data.stop and data.start is not None and data.stop - data.start) == ("a/c/1/1", 128)
+    assert "get=" in repr(store.stats)
+    with pytest.raises(AttributeError):
+        store.stats.nonsense  # noqa: B018 - that it raises is the point
+
+
+def test_a_context_never_carries_an_index_into_another_read(pipeline: str) -> None:
+    store = ps.PartsStore(MemoryStore())
+    array = create_sharded(store)
+    array[...] = VALUES
+    index = SuffixByteRequest(260)
+    assert store.get_sync("a/c/0/0", byte_range=index) is not None
+    other = ps.PartsStore(store.store)
+    zarr.open_array(other, path="a")[:32, :32] = VALUES[:32, :32] + 1
+    # The data is of another write than the index that this context has seen.
+    with pytest.raises(ConcurrentWriteError, match="its data is not of the write that its index is of"):
+        store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)
+    # And once it was told, it is forgotten.
+    assert store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)
+    np.testing.assert_array_equal(array[:9, :9], VALUES[:9, :9] + 1)
