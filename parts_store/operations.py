@@ -14,9 +14,8 @@ from zarr.abc.store import RangeByteRequest
 
 from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
 from parts_store.engine.backend import Means
-from parts_store.engine.reasons import DATA
 from parts_store.engine.stats import Stats
-from parts_store.engine.steps import Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
+from parts_store.engine.steps import DATA, Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     LayoutChangedError,
@@ -27,9 +26,10 @@ from parts_store.errors import (
 )
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
 from parts_store.format.layout import require_fit, require_no_empty
-from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Wanted, require_byte_request, resolve
+from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.index_cache import IndexCache
 from parts_store.transactions import part_nodes, reading, session, shards, tagged

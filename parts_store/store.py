@@ -28,9 +28,10 @@ from parts_store.engine.steps import Entry, Steps
 from parts_store.errors import ReservedKeyError, StoreConfigError, describe, without_secrets
 from parts_store.forks import require_own_process
 from parts_store.format.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
-from parts_store.format.metadata import ArrayRecord, shard_index_of
+from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.format.references import Reference
+from parts_store.format.shard_index import shard_index_of
 from parts_store.index_cache import IndexCache
 from parts_store.maintenance import runs
 from parts_store.maintenance.repair import RepairOptions

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from parts_store._compat.zarr import get_data_type_from_native_dtype
 from parts_store.adoption.report import Skipped
+from parts_store.format.shard_index import NO_CHUNK
 
-MISSING: Final = np.iinfo(np.uint64).max
+MISSING: Final = NO_CHUNK
 """In place of an offset: there is no such chunk."""
 
 type Json = dict[str, Any]

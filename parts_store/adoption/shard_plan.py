@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import google_crc32c
 import numpy as np
 
 from parts_store.adoption.description import MISSING, Chunked, Contiguous, Json
+from parts_store.format.shard_index import encode_table
 
 INDEX_CODECS: list[Json] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 # Of the bytes of an array in one piece, so many make a chunk.
@@ -62,8 +62,7 @@ def shards_of(array: Chunked, counts: tuple[int, ...], *, start: int | None = No
         inner = table[tuple(slice(0, size) for size in offsets.shape)]
         inner[..., 0] = np.where(is_there, offsets - np.uint64(first), np.uint64(MISSING))
         inner[..., 1] = np.where(is_there, lengths, np.uint64(MISSING))
-        data = table.tobytes()
-        index = data + google_crc32c.value(data).to_bytes(4, "little")
+        index = encode_table(table, has_checksum=True)
         yield Shard(place, first, stop, int(lengths[is_there].sum()), index)
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.engine.backend import Backend, BackendRequest, Capabilities
-from parts_store.engine.reasons import DATA, INDEX
 from parts_store.engine.stats import Request
-from parts_store.engine.steps import Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put, Refer
-from parts_store.format.metadata import ShardIndex
+from parts_store.engine.steps import DATA, INDEX, Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put, Refer
 from parts_store.format.ranges import Wanted
+from parts_store.format.shard_index import ShardIndex
 
 
 @dataclass(slots=True)

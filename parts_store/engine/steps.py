@@ -16,6 +16,10 @@ from parts_store.format.tags import Tag
 # How often a request is made again, that was refused for no reason or not answered, or lost a race.
 MAX_TRIES: Final = 6
 
+# Why a read makes a request, in the words of `explain`.
+DATA: Final = "data"
+INDEX: Final = "index of the shard"
+
 
 @dataclass(frozen=True, slots=True)
 class IfAbsent:

@@ -1,138 +1,59 @@
-"""`zarr.json`: the storage transformer lifted out for zarr, the document completed, and both put back on writing.
+"""Metadata documents (`zarr.json`): what they say about parts, and the form in which zarr reads and writes them.
 
-zarr refuses documents with a storage transformer, and some that the specification shows. So it is served the document
-without the transformer and with the members it asks for; what is stored stays as its writer wrote it, and where zarr
-changes a member, that member changes and no other.
+zarr refuses documents with a storage transformer, and some documents that the specification allows. So zarr gets the
+document without the transformer and with the members that it requires. The stored document stays as its writer wrote
+it. When zarr changes a member, only that member changes in the stored document.
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
-import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
-from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import default_buffer_prototype
-from zarr.codecs import ShardingCodec
-from zarr.dtype import UInt64
 from zarr.registry import get_codec_class
 
-from parts_store._compat.zarr import ArrayConfig, ArraySpec, ArrayV3Metadata, RegularChunkGridMetadata
+from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
 from parts_store.format.keys import Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
-from parts_store.format.ranges import Wanted
+from parts_store.format.shard_index import ShardIndex, shard_index_of
 
 type Document = dict[str, Any]
 
-# What zarr asks for where the specification's documents leave it out.
+# Members that zarr requires and the specification's examples leave out.
 _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "zstd": {"level": 0, "checksum": False},
     "gzip": {"level": 5},
 }
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
-_EMPTY = np.iinfo(np.uint64).max
-# The members of a document that decide how zarr decodes a chunk, and what it returns where there is none.
+# The members of a document that decide how zarr decodes a chunk, and what it returns for a chunk that does not exist.
 _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "fill_value")
-# A member of the stored document. With `must_understand: true` in it, software that does not know it refuses the array.
-# zarr checks storage transformers only where it opens an array by its own path, so without this member it reads an
-# array in parts as fill values, or as damaged chunks, when it opens the group above.
+# A member of the stored document. If it contains `must_understand: true`, software that does not know it refuses the
+# array. zarr checks storage transformers only when it opens an array by the array's own path. Without this member, zarr
+# would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
 
 
 @dataclass(frozen=True, slots=True)
-class ShardIndex:
-    """Where a shard's index is, and how it is encoded."""
-
-    nbytes: int
-    location: Literal["start", "end"]
-    slots: int
-    # The type of its numbers, None where other codecs than `bytes` and `crc32c` encode it.
-    dtype: str | None
-    has_checksum: bool
-
-    @property
-    def request(self) -> ByteRequest:
-        """The request by which zarr reads the index."""
-        return SuffixByteRequest(self.nbytes) if self.location == "end" else RangeByteRequest(0, self.nbytes)
-
-    @property
-    def is_understood(self) -> bool:
-        """Whether the index tells us what it tells zarr."""
-        return self.dtype is not None
-
-    def is_sound(self, index: bytes) -> bool:
-        """Whether the index fits its checksum."""
-        return self._table(index) is not None
-
-    def may_have_holes(self, index: bytes) -> bool:
-        """Whether the index says of some inner chunk, or might say, that there is none."""
-        table = self._table(index)
-        return table is None or bool(_is_hole(table).any())
-
-    def slots_of(self, index: bytes, wanted: Sequence[Wanted]) -> tuple[int, ...] | None:
-        """Which inner chunks these ranges are; None if the index does not tell, for it has holes or names one twice."""
-        table = self._table(index)
-        if table is None or _is_hole(table).any():
-            return None
-        slots = {(start, start + nbytes): slot for slot, (start, nbytes) in enumerate(table.tolist())}
-        if len(slots) < self.slots:
-            return None
-        found = [slots.get((each.start, each.end)) if isinstance(each, RangeByteRequest) else None for each in wanted]
-        return tuple(slot for slot in found if slot is not None) if None not in found else None
-
-    def ranges_of(self, index: bytes, slots: Sequence[int]) -> tuple[RangeByteRequest | None, ...] | None:
-        """Where these inner chunks are, None where there is none; None if the index does not tell."""
-        table = self._table(index)
-        if table is None:
-            return None
-        holes = _is_hole(table)
-        rows = table.tolist()
-        return tuple(None if holes[slot] else RangeByteRequest(rows[slot][0], sum(rows[slot])) for slot in slots)
-
-    def encode(self, places: Sequence[tuple[int, int] | None]) -> bytes:
-        """The index that says where every inner chunk begins and how many bytes it has, None where there is none."""
-        if self.dtype is None:
-            raise TypeError("an index that we do not understand")
-        table = np.array([(_EMPTY, _EMPTY) if place is None else place for place in places], self.dtype)
-        data = table.tobytes()
-        return data + (google_crc32c.value(data).to_bytes(4, "little") if self.has_checksum else b"")
-
-    def _table(self, index: bytes) -> NDArray[np.uint64] | None:
-        """The offset and size of every inner chunk, None if other codecs than we know encode them, or it is damaged."""
-        table, checksum = index[: self.slots * 16], index[self.slots * 16 :]
-        expected = google_crc32c.value(table).to_bytes(4, "little") if self.has_checksum else b""
-        if self.dtype is None or len(table) < self.slots * 16 or checksum != expected:
-            return None
-        return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
-
-
-def _is_hole(table: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    return np.all(table == _EMPTY, axis=1)
-
-
-@dataclass(frozen=True, slots=True)
 class ArrayRecord:
-    """What the store knows of an array with parts: its stored document, and what follows from it."""
+    """A description of an array with parts: its stored document, and what follows from the document."""
 
     stored: Document
     parts: ConcatParts
     encoding: ChunkKeyEncoding
     shard_index: ShardIndex | None
     placement: PartPlacement = PartPlacement.BESIDE
-    # The digest that the tags of its chunks carry.
+    # The digest of the layout, which is in the tags of its chunks.
     layout: str | None = None
-    # The digest of all that decides how a chunk is read: its parts, and how zarr decodes it.
+    # The digest of everything that decides how a chunk is read: its parts, and how zarr decodes it.
     digest: str = ""
 
     def chunk(self, path: str, relative: str) -> Chunk:
-        """A chunk of the array, which is at this path, as it is stored: if whole, as a single part."""
+        """Return a chunk of the array at `path`; a chunk that is stored whole has a single part."""
         key = join(path, relative)
         if self.placement is PartPlacement.WHOLE:
             return Chunk(key, _whole(self.parts), path)
@@ -140,12 +61,12 @@ class ArrayRecord:
 
     @property
     def is_safe_for_others(self) -> bool:
-        """Whether software without concat-parts reads the array right, or is told to refuse it."""
+        """Whether software without concat-parts reads the array correctly or must refuse it."""
         return has_mark(self.stored) or not needs_mark(self.parts, self.placement)
 
     @property
     def ends_in_checksum(self) -> bool:
-        """Whether the last bytes of every chunk are a checksum of those before."""
+        """Whether the last bytes of every chunk are a checksum of the bytes before them."""
         codecs = self.stored.get("codecs")
         last = codecs[-1] if isinstance(codecs, list) and codecs else None
         return (last.get("name") if isinstance(last, dict) else last) == "crc32c"
@@ -153,13 +74,13 @@ class ArrayRecord:
 
 @lru_cache
 def _whole(parts: ConcatParts) -> ConcatParts:
-    """One part in place of these: of their size, if all of them have one."""
+    """Return a single part in place of all parts; it has a size if all of them have one."""
     sizes = [size for size in parts.sizes if size is not None]
     return ConcatParts([Part("", size=None if parts.unsized else sum(sizes))])
 
 
 def parse(data: bytes) -> Document | None:
-    """The document, or None if it is no JSON object: zarr then says what it thinks of it."""
+    """Return the document, None if `data` is not a JSON object; zarr reports that when it opens the node."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -168,22 +89,22 @@ def parse(data: bytes) -> Document | None:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """The document as zarr writes it."""
+    """Return the document as bytes, in the form that zarr writes."""
     return json.dumps(document, indent=2).encode()
 
 
 def is_array(document: Mapping[str, Any]) -> bool:
-    """Whether this is the document of an array of Zarr v3."""
+    """Return whether this is the document of a Zarr v3 array."""
     return document.get("zarr_format") == 3 and document.get("node_type") == "array"
 
 
 def is_group(document: Mapping[str, Any]) -> bool:
-    """Return whether this is the document of a group of Zarr v3."""
+    """Return whether this is the document of a Zarr v3 group."""
     return document.get("zarr_format") == 3 and document.get("node_type") == "group"
 
 
 def read_array(document: Document, path: str, *, in_session: bool = False) -> ArrayRecord | None:
-    """What the document says of the array's parts; None if it has none."""
+    """Return what the document says about the array's parts; None if the array has no parts."""
     transformers = document.get("storage_transformers")
     if transformers is None or transformers == []:
         return None
@@ -207,10 +128,10 @@ def read_array(document: Document, path: str, *, in_session: bool = False) -> Ar
 
 
 def layout_of(document: Document, parts: ConcatParts) -> str:
-    """Return the digest of the layout of an array's chunks, which the tags of their parts carry.
+    """Return the digest of the layout of an array's chunks, which is in the tags of their parts.
 
-    The layout is the parts in their order, the shape of a chunk where it is regular, and the data type where it is a
-    name. It contains neither the codecs, which every version of zarr writes in another way, nor the shape of the array.
+    The layout consists of the parts in their order, the chunk shape of a regular grid, and the name of the data type.
+    It contains neither the codecs, which each version of zarr writes differently, nor the shape of the array.
     """
     grid, data_type = document.get("chunk_grid"), document.get("data_type")
     configuration = grid.get("configuration") if isinstance(grid, dict) and grid.get("name") == "regular" else None
@@ -227,23 +148,23 @@ def _digest(value: object) -> str:
 
 
 def why_not_opened(served: Document) -> str | None:
-    """Return why zarr cannot open the array of a document that it is served, None if it can."""
+    """Return why zarr cannot open the array with this document, None if it can."""
     try:
         ArrayV3Metadata.from_dict(served)
-    # Whatever zarr says of a document that it cannot read.
+    # zarr raises many kinds of errors for a document that it cannot read.
     except Exception as error:
         return f"zarr cannot open it: {type(error).__name__}: {error}"
     return None
 
 
 def is_split(document: Document) -> bool:
-    """Whether the parts of the array's chunks are chunks of nodes of their own, in a session."""
+    """Return whether each part except the anchor is stored in a node of its own, in a session."""
     mark = document.get(_MARK)
     return isinstance(mark, dict) and mark.get("placing") == PartPlacement.SPLIT.value
 
 
 def _require_known_mark(document: Document, path: str) -> None:
-    """Raise if our member says that it must be understood, and something in it is not."""
+    """Raise if the member of this package must be understood and has content that this version does not know."""
     mark = document.get(_MARK, {})
     if isinstance(mark, dict) and mark.get("must_understand", True) is False:
         return
@@ -256,19 +177,19 @@ def _require_known_mark(document: Document, path: str) -> None:
 def has_mark(document: Document) -> bool:
     """Return whether software that does not know this package's member has to refuse the array."""
     mark = document.get(_MARK)
-    # A member that does not say so has to be understood.
+    # The specification: a member without `must_understand` has to be understood.
     return isinstance(mark, dict) and mark.get("must_understand", True) is not False
 
 
 def needs_mark(parts: ConcatParts, placement: PartPlacement) -> bool:
-    """Return whether the object at a chunk's key is not the whole chunk, so that a plain reader would misread it."""
+    """Return whether software without concat-parts would misread the array: an object is not a whole chunk."""
     if placement is PartPlacement.WHOLE:
         return False
     return any(part.key_suffix != "" and part.size != 0 for part in parts.parts)
 
 
 def with_mark(document: Document, parts: ConcatParts, placement: PartPlacement, *, must_understand: bool) -> Document:
-    """Return the document with the member that an array with these parts, placed so, gets."""
+    """Return the document with the member of this package that an array with these parts and this placement needs."""
     mark: Document = {}
     if must_understand and needs_mark(parts, placement):
         mark["must_understand"] = True
@@ -284,14 +205,14 @@ def without_mark(document: Document) -> Document:
 
 
 def arriving(document: Document, *, in_session: bool, must_understand: bool) -> Document:
-    """Return the document of an array as it is stored when the array is copied into another store.
+    """Return the document that is stored when the array is copied into another store.
 
-    A session keeps each chunk of a copied array whole.
+    In a session, each chunk of a copied array is stored whole.
     """
     try:
         record = read_array(document, "", in_session=in_session)
     except PartsStoreError:
-        # The copy of an array that cannot be understood is refused elsewhere, by its path.
+        # The copy of such an array is refused elsewhere, with an error that names its path.
         return document
     if record is None:
         return document
@@ -306,14 +227,14 @@ def _ndim(shape: object) -> int:
 
 
 def complete(document: Document) -> Document:
-    """The document that zarr is served: without the transformer, and with what zarr asks for."""
+    """Return the document that zarr reads: without the transformer, and with the members that zarr requires."""
     if not document.get("storage_transformers"):
         return _completed(document)
     return _completed({key: value for key, value in without_mark(document).items() if key != "storage_transformers"})
 
 
 def _completed(document: Document) -> Document:
-    """Return the document with the members that zarr asks for and the specifications' documents leave out."""
+    """Return the document with the members that zarr requires and the specification's examples leave out."""
     served = dict(document)
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
     if isinstance(codecs := document.get("codecs"), list):
@@ -339,7 +260,7 @@ def _complete_codecs(codecs: list[Any]) -> list[Any]:
     kinds = [_codec_class(codec) for codec in completed]
     if any(kind is None or issubclass(kind, ArrayBytesCodec) for kind in kinds):
         return completed
-    # concat-parts' first example has compressors alone; bytes are what arrays of it are made of.
+    # The first example in the specification of concat-parts has compressors only.
     at = sum(1 for kind in kinds if kind is not None and issubclass(kind, ArrayArrayCodec))
     return [*completed[:at], _LITTLE_ENDIAN, *completed[at:]]
 
@@ -359,26 +280,27 @@ def _codec_class(codec: object) -> type | None:
         return None
     try:
         return get_codec_class(name)
-    # Unknown, or from a package that cannot be imported: zarr says so when it opens the array.
+    # The codec is unknown, or its package cannot be imported: zarr reports that when it opens the array.
     except Exception:
         return None
 
 
 def normalise(served: Document) -> Document | None:
-    """The document as zarr writes it after reading it; None if zarr cannot read it."""
+    """Return the document as zarr writes it after reading it; None if zarr cannot read it."""
     try:
         metadata = ArrayV3Metadata.from_dict(served)
         buffer = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
         return parse(buffer.to_bytes())
-    # Whatever is wrong with the document, it is zarr's to say when it is asked to open it.
+    # zarr reports what is wrong with the document when it opens the array.
     except Exception:
         return None
 
 
 def put_back(new: Document, stored: Document) -> Document:
-    """The document to store where zarr writes `new` for an array whose document is `stored`.
+    """Return the document to store when zarr writes `new` for an array whose document is `stored`.
 
-    A member that zarr did not change stays as it is stored, or absent; one that it changed, added or removed is so.
+    A member that zarr did not change stays as it is stored, or stays absent. A member that zarr changed, added or
+    removed is changed, added or removed.
     """
     served = complete(stored)
     before = normalise(served) or served
@@ -397,7 +319,7 @@ def put_back(new: Document, stored: Document) -> Document:
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two values are the same in JSON: true is not 1 there, nor 1 the same as 1.0."""
+    """Return whether two values are the same in JSON, where `true`, 1 and 1.0 differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -409,53 +331,13 @@ def with_parts(
     placement: PartPlacement = PartPlacement.BESIDE,
     must_understand: bool = True,
 ) -> Document:
-    """The document of a new array with these parts, `SHARD_INDEX` resolved."""
+    """Return the document of a new array with these parts, with numbers in place of `SHARD_INDEX`."""
     try:
         index = shard_index_of(document)
         resolved = parts.with_shard_index(None if index is None else index.nbytes)
     except PartsConfigError as error:
         raise error.of_array(path) from error
     if placement is PartPlacement.SPLIT and len(resolved.parts) > 1 and 0 in resolved.sizes:
-        raise PartsConfigError("size", "at least 1, for a session keeps no chunk without bytes", "0", path)
+        raise PartsConfigError("size", "at least 1, because a session stores no empty chunks", "0", path)
     stored = {**document, "storage_transformers": [resolved.to_json()]}
     return with_mark(stored, resolved, placement, must_understand=must_understand)
-
-
-def shard_index_of(served: Document) -> ShardIndex | None:
-    """The index of the array's shards, None if it has none that zarr reads by itself."""
-    try:
-        metadata = ArrayV3Metadata.from_dict(served)
-    # A document that zarr cannot read is refused when zarr opens it; until then it has no shards.
-    except Exception:
-        return None
-    codec = metadata.sharding_codec
-    if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
-        return None
-    # zarr refuses an index whose encoded size varies since 3.4.1; zarr 3.4.0 accepts it.
-    if not all(each.is_fixed_size for each in codec.index_codecs):
-        return None
-    slots = math.prod(
-        shard // chunk for shard, chunk in zip(metadata.chunk_grid.chunk_shape, codec.chunk_shape, strict=True)
-    )
-    nbytes = slots * 16
-    spec = ArraySpec(
-        shape=(slots, 2),
-        dtype=UInt64(endianness="little"),
-        fill_value=_EMPTY,
-        config=ArrayConfig.from_dict({}),
-        prototype=default_buffer_prototype(),
-    )
-    for each in codec.index_codecs:
-        nbytes = each.compute_encoded_size(nbytes, spec)
-    dtype, has_checksum = _index_encoding(codec)
-    return ShardIndex(nbytes, codec.index_location, slots, dtype, has_checksum)
-
-
-def _index_encoding(codec: ShardingCodec) -> tuple[str | None, bool]:
-    """The type of the index's numbers, None if its encoding is not one that we know; and if a checksum follows."""
-    first, *rest = (each.to_dict() for each in codec.index_codecs)
-    has_checksum = rest == [{"name": "crc32c"}]
-    for endian, dtype in (("little", "<u8"), ("big", ">u8")):
-        if first == {"name": "bytes", "configuration": {"endian": endian}} and (has_checksum or not rest):
-            return dtype, has_checksum
-    return None, False

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
-import google_crc32c
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine.backend import Means
@@ -25,7 +24,8 @@ from parts_store.format.keys import (
     join,
     parse_node_key,
 )
-from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.metadata import ArrayRecord
+from parts_store.format.shard_index import ShardIndex, has_valid_checksum
 from parts_store.transactions import journaled, reading, staging
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.read_attempt import ReadSettings
@@ -303,7 +303,7 @@ def _check_bytes(chunk: Chunk, settings: ReadSettings) -> Steps[Finding | None]:
     except PartsStoreError as error:
         return Finding(Problem.INCOMPLETE, chunk.chunk_key, chunk.part_keys, str(error))
     whole = b"".join(read.values[0] or ()) if read is not None else b""
-    if read is None or whole[-4:] == google_crc32c.value(whole[:-4]).to_bytes(4, "little"):
+    if read is None or has_valid_checksum(whole):
         return None
     return Finding(Problem.CHECKSUM, chunk.chunk_key, chunk.part_keys, "the bytes do not fit their checksum")
 

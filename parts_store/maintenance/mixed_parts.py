@@ -8,11 +8,10 @@ apart. What tells are checksums, and what of the chunk has any influence on its 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-import google_crc32c
-
 from parts_store.engine.steps import Found
-from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.metadata import ArrayRecord
 from parts_store.format.ranges import Span
+from parts_store.format.shard_index import ShardIndex, has_valid_checksum
 
 _NO_EVIDENCE = "nothing tells whether its parts belong together: it has no checksum"
 
@@ -27,8 +26,7 @@ def doubt(record: ArrayRecord, parts: Sequence[Found]) -> str | None:
     payload = Span(before, max(len(whole) - after, before))
     if codecs and _name(codecs[-1]) == "crc32c":
         body = whole[payload.start : payload.stop]
-        fits = body[-4:] == google_crc32c.value(body[:-4]).to_bytes(4, "little")
-        return None if fits else "its bytes do not fit their checksum"
+        return None if has_valid_checksum(body) else "its bytes do not fit their checksum"
     index = record.shard_index
     if index is not None and index.has_checksum:
         return _doubt_shard(index, whole, parts)

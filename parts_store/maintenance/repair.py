@@ -16,7 +16,8 @@ from parts_store.engine.steps import Done, Entry, Found, Get, Head, Put, Steps, 
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format import metadata as documents
 from parts_store.format.keys import DOCUMENT, Chunk, join
-from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.metadata import ArrayRecord
+from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.maintenance import mixed_parts
 from parts_store.maintenance.diagnosis import Finding, Listing, Problem, Survey, check, judge, look_again, survey

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from parts_store.engine.backend import Means
-from parts_store.engine.reasons import DATA
-from parts_store.engine.steps import Found, Head, Steps, Wait, get, head
+from parts_store.engine.steps import DATA, Found, Head, Steps, Wait, get, head
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted

@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine.backend import Means
-from parts_store.engine.reasons import INDEX
-from parts_store.engine.steps import Found, Steps, head
+from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.keys import Chunk
-from parts_store.format.metadata import ShardIndex
 from parts_store.format.ranges import Wanted
+from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions import reading
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read

@@ -13,8 +13,8 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.engine.backend import Means
 from parts_store.errors import PartsStoreError
 from parts_store.format.keys import Chunk
-from parts_store.format.metadata import ShardIndex
 from parts_store.format.parts import ConcatParts, Part
+from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions import shards
 from parts_store.transactions.read_attempt import ReadSettings
 from tests.transactions.objects import Objects

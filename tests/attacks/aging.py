@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from parts_store.engine.steps import List, Listed, Outcome, Request, Steps
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
-from parts_store.format.metadata import ArrayRecord, ShardIndex
+from parts_store.format.metadata import ArrayRecord
+from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.maintenance import runs
 from parts_store.maintenance.repair import Finding, RepairOptions, survey

@@ -17,8 +17,9 @@ from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
 from parts_store.catalog import Catalog, Creation
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError
-from parts_store.format.metadata import ShardIndex, complete, parse, put_back, read_array, shard_index_of, with_parts
+from parts_store.format.metadata import complete, parse, put_back, read_array, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
+from parts_store.format.shard_index import ShardIndex, shard_index_of
 from tests.transactions.objects import Objects
 
 type Document = dict[str, Any]

@@ -54,7 +54,7 @@ class Setting:
 
     @cached_property
     def index(self) -> Any:
-        return self.plan.metadata.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
+        return self.plan.shard_index.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
 
     @property
     def means(self) -> Any:

@@ -157,7 +157,7 @@ READERS = [
     ),
     mutant(
         "remap with holes",
-        "metadata",
+        "shard_index",
         "if table is None or _is_hole(table).any():",
         "if table is None:",
         [O(A)],

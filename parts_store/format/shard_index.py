@@ -1,0 +1,152 @@
+"""The index of a shard: where it is, how it is encoded, and which inner chunk each of its rows locates."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.buffer import default_buffer_prototype
+from zarr.codecs import ShardingCodec
+from zarr.dtype import UInt64
+
+from parts_store._compat.zarr import ArrayConfig, ArraySpec, ArrayV3Metadata, RegularChunkGridMetadata
+from parts_store.format.ranges import Wanted
+
+# The offset and the size of an inner chunk that does not exist.
+NO_CHUNK: Final = np.iinfo(np.uint64).max
+# An offset and a size, eight bytes each.
+_ROW_NBYTES: Final = 16
+
+
+def crc32c(data: bytes) -> bytes:
+    """Return the checksum of `data` as zarr's codec `crc32c` stores it."""
+    return int(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+def has_valid_checksum(data: bytes) -> bool:
+    """Return whether the last four bytes are the checksum of the bytes before them."""
+    return data[-4:] == crc32c(data[:-4])
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """The place and the encoding of the index in every shard of an array."""
+
+    nbytes: int
+    location: Literal["start", "end"]
+    slots: int
+    # The type of its numbers; None if codecs other than `bytes` and `crc32c` encode the index.
+    dtype: str | None
+    has_checksum: bool
+
+    @property
+    def request(self) -> ByteRequest:
+        """The request by which zarr reads the index."""
+        return SuffixByteRequest(self.nbytes) if self.location == "end" else RangeByteRequest(0, self.nbytes)
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether this module can decode the index."""
+        return self.dtype is not None
+
+    def is_sound(self, index: bytes) -> bool:
+        """Return whether the index can be decoded and fits its checksum."""
+        return self._decode(index) is not None
+
+    def may_have_holes(self, index: bytes) -> bool:
+        """Return whether an inner chunk is absent, or may be, because the index cannot be decoded."""
+        table = self._decode(index)
+        return table is None or bool(_is_hole(table).any())
+
+    def slots_of(self, index: bytes, wanted: Sequence[Wanted]) -> tuple[int, ...] | None:
+        """Return which inner chunks these ranges are.
+
+        None if the index does not determine it: some inner chunk is absent, or two inner chunks share a range.
+        """
+        table = self._decode(index)
+        if table is None or _is_hole(table).any():
+            return None
+        slots = {(start, start + nbytes): slot for slot, (start, nbytes) in enumerate(table.tolist())}
+        if len(slots) < self.slots:
+            return None
+        found = [slots.get((each.start, each.end)) if isinstance(each, RangeByteRequest) else None for each in wanted]
+        return tuple(slot for slot in found if slot is not None) if None not in found else None
+
+    def ranges_of(self, index: bytes, slots: Sequence[int]) -> tuple[RangeByteRequest | None, ...] | None:
+        """Return the range of each of these inner chunks, None for an absent one; None if the index is not readable."""
+        table = self._decode(index)
+        if table is None:
+            return None
+        holes = _is_hole(table)
+        rows = table.tolist()
+        return tuple(None if holes[slot] else RangeByteRequest(rows[slot][0], sum(rows[slot])) for slot in slots)
+
+    def encode(self, places: Sequence[tuple[int, int] | None]) -> bytes:
+        """Return the index for inner chunks with these offsets and sizes, None for an absent one."""
+        if self.dtype is None:
+            raise TypeError("an index with codecs other than `bytes` and `crc32c` cannot be encoded")
+        table = np.array([(NO_CHUNK, NO_CHUNK) if place is None else place for place in places], self.dtype)
+        return encode_table(table, has_checksum=self.has_checksum)
+
+    def _decode(self, index: bytes) -> NDArray[np.uint64] | None:
+        """Return the offset and the size of every inner chunk; None for unknown codecs and damaged indexes."""
+        table = index[: self.slots * _ROW_NBYTES]
+        if self.dtype is None or len(table) < self.slots * _ROW_NBYTES:
+            return None
+        if index[len(table) :] != (crc32c(table) if self.has_checksum else b""):
+            return None
+        return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
+
+
+def encode_table(table: NDArray[np.uint64], *, has_checksum: bool) -> bytes:
+    """Return the bytes of an index whose offsets and sizes are in `table`, in its own byte order."""
+    data = table.tobytes()
+    return data + crc32c(data) if has_checksum else data
+
+
+def _is_hole(table: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    return np.all(table == NO_CHUNK, axis=1)
+
+
+def shard_index_of(served: Mapping[str, Any]) -> ShardIndex | None:
+    """Return the index of the array's shards; None if the array has no shards that zarr reads in part."""
+    try:
+        metadata = ArrayV3Metadata.from_dict(dict(served))
+    # zarr reports what is wrong with the document when it opens the array.
+    except Exception:
+        return None
+    codec = metadata.sharding_codec
+    if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
+        return None
+    # zarr refuses an index whose encoded size varies since 3.4.1; zarr 3.4.0 accepts it.
+    if not all(each.is_fixed_size for each in codec.index_codecs):
+        return None
+    slots = math.prod(
+        shard // chunk for shard, chunk in zip(metadata.chunk_grid.chunk_shape, codec.chunk_shape, strict=True)
+    )
+    nbytes = slots * _ROW_NBYTES
+    spec = ArraySpec(
+        shape=(slots, 2),
+        dtype=UInt64(endianness="little"),
+        fill_value=NO_CHUNK,
+        config=ArrayConfig.from_dict({}),
+        prototype=default_buffer_prototype(),
+    )
+    for each in codec.index_codecs:
+        nbytes = each.compute_encoded_size(nbytes, spec)
+    dtype, has_checksum = _index_encoding(codec)
+    return ShardIndex(nbytes, codec.index_location, slots, dtype, has_checksum)
+
+
+def _index_encoding(codec: ShardingCodec) -> tuple[str | None, bool]:
+    """Return the type of the numbers in the index, None if it is unknown, and whether a checksum follows them."""
+    first, *rest = (each.to_dict() for each in codec.index_codecs)
+    has_checksum = rest == [{"name": "crc32c"}]
+    for endian, dtype in (("little", "<u8"), ("big", ">u8")):
+        if first == {"name": "bytes", "configuration": {"endian": endian}} and (has_checksum or not rest):
+            return dtype, has_checksum
+    return None, False
