@@ -6,9 +6,10 @@ from enum import Enum
 from zarr.core.buffer import cpu
 
 from parts_store import PartsStore
-from parts_store.catalog import Creation, OwnedChunk
+from parts_store.catalog import OwnedChunk
 from parts_store.engine.steps import Put, Request, Steps
 from parts_store.format.keys import Chunk, is_protocol_key
+from parts_store.options import StoreOptions
 
 
 class Death(Enum):
@@ -36,7 +37,7 @@ def disturb(store: PartsStore, key: str, value: bytes, *, before: Death, act: Ca
 
 def _write(store: PartsStore, key: str, value: bytes) -> Steps[None]:
     # By a string of its own: it has nothing to do with what was read before.
-    return store._operations.put(key[:1] + key[1:], memoryview(value), Creation())
+    return store._operations.put(key[:1] + key[1:], memoryview(value), StoreOptions())
 
 
 def chunk_of(store: PartsStore, key: str) -> Chunk:

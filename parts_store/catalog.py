@@ -22,11 +22,10 @@ that are absent under the old keys, chunks without tags, and writes that look at
 docs/transactions.md names them.
 """
 
-import fnmatch
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -48,7 +47,7 @@ from parts_store.format.keys import (
 )
 from parts_store.format.layout import plan_split, require_no_empty
 from parts_store.format.metadata import ArrayRecord, Document
-from parts_store.format.parts import ConcatParts
+from parts_store.options import StoreOptions
 
 
 class Plain(Enum):
@@ -70,24 +69,6 @@ class PlainArray:
 type Entry = ArrayRecord | PlainArray | Plain
 
 _OPEN_AGAIN = "open it again; if it was opened with consolidated metadata, that is out of date: consolidate again"
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """What arrays get that come into being: their parts, by patterns of their paths, and where these are."""
-
-    patterns: Mapping[str, ConcatParts] = field(default_factory=dict)
-    # In a session, whether each part is a chunk of its own.
-    is_split: bool = False
-    # Whether an array that plain readers would misread gets a member that they have to understand.
-    must_understand: bool = True
-
-    def parts_of(self, path: str) -> ConcatParts | None:
-        """The parts of a new array, by the first pattern that matches; None if it gets none."""
-        for pattern, parts in self.patterns.items():
-            if fnmatch.fnmatchcase(path, pattern):
-                return parts
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +439,7 @@ class Catalog:
             return record
         return Plain.ARRAY if stored is None else PlainArray(stored)
 
-    def accept(self, path: str, written: bytes, creation: Creation) -> Steps[bytes]:
+    def accept(self, path: str, written: bytes, options: StoreOptions) -> Steps[bytes]:
         """What is stored of a document that zarr writes: with the array's transformer, new or put back."""
         document = documents.parse(written)
         if document is None:
@@ -467,7 +448,7 @@ class Catalog:
         if documents.is_array(document):
             if self._in_session:
                 require_keepable(document, path)
-            return (yield from self._accept_array(path, written, document, creation))
+            return (yield from self._accept_array(path, written, document, options))
         changed = False
         for member_path, member, replace in _consolidated(path, document):
             if documents.is_array(member) and not member.get("storage_transformers"):
@@ -478,7 +459,7 @@ class Catalog:
         self._set(path, Plain.NO_ARRAY)
         return documents.dump(document) if changed else written
 
-    def _accept_array(self, path: str, written: bytes, document: Document, creation: Creation) -> Steps[bytes]:
+    def _accept_array(self, path: str, written: bytes, document: Document, options: StoreOptions) -> Steps[bytes]:
         if document.get("storage_transformers"):
             # Somebody writes the stored form himself.
             self._set(path, self._read_array(document, path, written))
@@ -492,11 +473,11 @@ class Catalog:
             raise _changed(path, entry)
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
-        elif entry is Plain.NO_ARRAY and served is None and (parts := creation.parts_of(path)) is not None:
+        elif entry is Plain.NO_ARRAY and served is None and (parts := options.parts_of(path)) is not None:
             placement = PartPlacement.BESIDE
             if self._in_session:
-                placement = PartPlacement.SPLIT if creation.is_split else PartPlacement.WHOLE
-            must_understand = creation.must_understand
+                placement = PartPlacement.SPLIT if options.split else PartPlacement.WHOLE
+            must_understand = options.must_understand
             stored = documents.with_parts(document, parts, path, placement=placement, must_understand=must_understand)
         elif isinstance(entry, PlainArray) and (before := documents.parse(entry.stored)) is not None:
             stored = documents.put_back(document, before)

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.catalog import Catalog, Creation, Hidden, Other, OwnedChunk
+from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
 from parts_store.engine.backend import Means
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import DATA, Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
@@ -32,6 +32,7 @@ from parts_store.format.ranges import Wanted, require_byte_request, resolve
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.index_cache import IndexCache
+from parts_store.options import StoreOptions
 from parts_store.transactions import part_nodes, reading, session, shards, tagged
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.reading import Outdated, Read
@@ -361,11 +362,11 @@ class Operations:
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
 
-    def put(self, key: str, value: memoryview, creation: Creation, *, only_if_absent: bool = False) -> Steps[None]:
-        """A value, written whole; `creation` says what an array gets that comes into being by it."""
+    def put(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool = False) -> Steps[None]:
+        """Write a value; `options` says which parts a new array gets."""
         path, name = split(key)
         if self._is_document(key):
-            yield from self._put_document(key, value, creation, only_if_absent=only_if_absent)
+            yield from self._put_document(key, value, options, only_if_absent=only_if_absent)
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
@@ -386,10 +387,10 @@ class Operations:
             case never:
                 assert_never(never)
 
-    def _put_document(self, key: str, value: memoryview, creation: Creation, *, only_if_absent: bool) -> Steps[None]:
+    def _put_document(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool) -> Steps[None]:
         path, _ = split(key)
         try:
-            stored = yield from self.catalog.accept(path, bytes(value), creation)
+            stored = yield from self.catalog.accept(path, bytes(value), options)
             # It is known now, unless it is a group or a document that nobody understands.
             if path in (arrays := self.catalog.arrays()):
                 yield from self.require_server(path, arrays[path].parts)

@@ -1,8 +1,10 @@
-"""The options of a store, checked: what it cannot give is refused by name when it is opened, not found out later."""
+"""StoreOptions: all options of a store in one value, validated when it is made."""
 
+import fnmatch
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from parts_store.engine.backend import Capabilities, Means
@@ -21,20 +23,55 @@ DEFAULT_MIN_AGE: Final = FORGOTTEN_AFTER
 type Concurrency = Literal["exclusive", "writers", "full"]
 """What the writers of a chunk promise."""
 
+type Patterns = tuple[tuple[str, ConcatParts], ...]
+"""The parts of new arrays, by patterns of their paths."""
 
-def rules_of(concurrency: Concurrency, capabilities: Capabilities, *, has_locks: bool, is_read_only: bool) -> Rules:
-    """The rules for writing at this level, if the backend can keep them."""
-    levels = [level.value for level in Level]
-    if concurrency not in levels:
-        raise StoreConfigError("concurrency", f"one of {', '.join(map(repr, levels))}", describe(concurrency))
-    level = Level(concurrency)
-    if not is_read_only and level is not Level.EXCLUSIVE:
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """All options of a `PartsStore`, whose documentation explains them.
+
+    Raises `StoreConfigError` for a value that is invalid by itself. `rules_of` checks what depends on the backend.
+    """
+
+    read_only: bool = False
+    parts: Patterns = ()
+    concurrency: Concurrency = "writers"
+    # Two stores that differ only in how they read are equal.
+    index_cache_bytes: int = field(default=DEFAULT_INDEX_CACHE, compare=False)
+    coalesce_gap: int | None = field(default=None, compare=False)
+    retries: int = field(default=DEFAULT_RETRIES, compare=False)
+    must_understand: bool = True
+    # In a session, whether each part of a new array is stored as a chunk of its own.
+    split: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `StoreConfigError` for the first option with an invalid value."""
+        if not isinstance(self.must_understand, bool):
+            raise StoreConfigError("must_understand", "True or False", describe(self.must_understand))
+        levels = [level.value for level in Level]
+        if self.concurrency not in levels:
+            raise StoreConfigError("concurrency", f"one of {', '.join(map(repr, levels))}", describe(self.concurrency))
+        require_count("retries", self.retries)
+        require_count("index_cache_bytes", self.index_cache_bytes)
+        if self.coalesce_gap is not None:
+            require_count("coalesce_gap", self.coalesce_gap)
+
+    def parts_of(self, path: str) -> ConcatParts | None:
+        """Return the parts of a new array at a path, by the first pattern that matches; None if none does."""
+        return next((parts for pattern, parts in self.parts if fnmatch.fnmatchcase(path, pattern)), None)
+
+
+def rules_of(options: StoreOptions, capabilities: Capabilities, *, has_locks: bool) -> Rules:
+    """Return the rules for writing with these options; raise `StoreConfigError` if the backend cannot keep them."""
+    level = Level(options.concurrency)
+    if not options.read_only and level is not Level.EXCLUSIVE:
         if capabilities.means is Means.TAGS and not capabilities.has_conditions:
             expected = "'exclusive', since this store has conditional PUTs disabled"
-            raise StoreConfigError("concurrency", expected, describe(concurrency))
+            raise StoreConfigError("concurrency", expected, describe(options.concurrency))
         if capabilities.means is Means.LOCKS and not has_locks:
             expected = "'exclusive', since this system has no locks that end with their process"
-            raise StoreConfigError("concurrency", expected, describe(concurrency))
+            raise StoreConfigError("concurrency", expected, describe(options.concurrency))
     has_unique_etags, has_conditions = capabilities.has_unique_etags, capabilities.has_conditions
     return Rules(level, capabilities.means, has_conditions, has_unique_etags, _new_generation, _start_watch)
 
@@ -44,31 +81,29 @@ def _new_generation() -> str:
 
 
 def _since_boot() -> float:
-    """The seconds since the machine was started, with those in which it was suspended where the system counts them."""
-    # On Linux, the monotonic clock stands still meanwhile.
+    """Return the seconds since the machine started, including time suspended where the system counts it."""
+    # On Linux, the monotonic clock stands still while the machine is suspended.
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _start_watch() -> Callable[[], float]:
-    """Start a watch, which tells how many seconds have passed since; too many rather than too few.
-
-    No other clock than the wall's goes on while a virtual machine is paused.
-    """
+    """Return a function that tells how many seconds have passed since this call: too many rather than too few."""
+    # While a virtual machine is paused, only the wall clock goes on.
     booted, wall = _since_boot(), time.time()
     return lambda: max(_since_boot() - booted, time.time() - wall)
 
 
 def require_count(option: str, found: object, *, least: int = 0) -> None:
-    """Raise unless this is a whole number, and not less than the least."""
+    """Raise `StoreConfigError` unless this is an integer that is not less than the least."""
     if isinstance(found, bool) or not isinstance(found, int) or found < least:
         raise StoreConfigError(option, f"an integer from {least}", describe(found))
 
 
-def parse_patterns(parts: Mapping[str, PartsLike] | None) -> dict[str, ConcatParts]:
-    """The parts of arrays by patterns of their paths."""
+def parse_patterns(parts: Mapping[str, PartsLike] | None) -> Patterns:
+    """Return the parts of new arrays by patterns of their paths, in the order in which they are tried."""
     if parts is None:
-        return {}
+        return ()
     if not isinstance(parts, Mapping):
         raise PartsConfigError("parts", "patterns of paths, each with its parts", describe(parts))
-    return {pattern: ConcatParts.parse(each) for pattern, each in parts.items()}
+    return tuple((pattern, ConcatParts.parse(each)) for pattern, each in parts.items())

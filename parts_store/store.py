@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, override
+from typing import TYPE_CHECKING, Any, Self, cast, override
 
 import numpy as np
 import zarr
@@ -18,14 +18,14 @@ from zarr.buffer import default_buffer_prototype
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import HAS_LOCKS, LocalBackend
 from parts_store.backends.object_store import ObjectBackend, address_of, is_local, open_url, shown_address
-from parts_store.catalog import Catalog, Creation
+from parts_store.catalog import Catalog
 from parts_store.catalog import Entry as Known
 from parts_store.engine.backend import Means, Place
 from parts_store.engine.executor import run, run_sync
 from parts_store.engine.explain import DryBackend
 from parts_store.engine.stats import Progress, Request, Stats
 from parts_store.engine.steps import Entry, Steps
-from parts_store.errors import ReservedKeyError, StoreConfigError, describe, without_secrets
+from parts_store.errors import ReservedKeyError, StoreConfigError, without_secrets
 from parts_store.forks import require_own_process
 from parts_store.format.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
 from parts_store.format.metadata import ArrayRecord
@@ -44,8 +44,8 @@ from parts_store.options import (
     DEFAULT_MIN_AGE,
     DEFAULT_RETRIES,
     Concurrency,
+    StoreOptions,
     parse_patterns,
-    require_count,
     rules_of,
 )
 from parts_store.transactions import folder_deletion
@@ -102,50 +102,37 @@ class PartsStore(Store):
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
     ) -> None:
-        self._set_up(
-            LocalBackend(store) if is_local(store) else ObjectBackend(store),
-            read_only=read_only,
-            parts=parts,
-            concurrency=concurrency,
-            index_cache_bytes=index_cache_bytes,
-            coalesce_gap=coalesce_gap,
-            retries=retries,
-            must_understand=must_understand,
+        parsed = parse_patterns(parts)
+        options = StoreOptions(
+            read_only, parsed, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand
         )
+        self._open_backend(_backend_of(store), options)
 
-    def _set_up(
-        self,
-        backend: Place,
-        *,
-        read_only: bool,
-        parts: Mapping[str, PartsLike] | None,
-        concurrency: Concurrency,
-        index_cache_bytes: int,
-        coalesce_gap: int | None,
-        retries: int,
-        must_understand: bool,
-    ) -> None:
+    def _open_backend(self, backend: Place, options: StoreOptions) -> None:
+        """Set up a store that knows nothing yet of what the backend holds."""
+        if not backend.capabilities.is_writable:
+            options = replace(options, read_only=True)
+        rules = rules_of(options, backend.capabilities, has_locks=HAS_LOCKS)
+        indexes = IndexCache(options.index_cache_bytes, lambda: backend.is_settled)
+        operations = Operations(
+            *(_new_catalog(backend), Stats(), rules, indexes, options.coalesce_gap, options.retries),
+            _server_of(backend),
+        )
+        self._set_up(backend, options, operations)
+
+    def _set_up(self, backend: Place, options: StoreOptions, operations: Operations) -> None:
+        super().__init__(read_only=options.read_only)
         self._backend = backend
-        # What can only be read is read only, whatever is asked for.
-        super().__init__(read_only=read_only or not backend.capabilities.is_writable)
-        if not isinstance(must_understand, bool):
-            raise StoreConfigError("must_understand", "True or False", describe(must_understand))
-        self._creation = Creation(parse_patterns(parts), must_understand=must_understand)
-        rules = rules_of(concurrency, backend.capabilities, has_locks=HAS_LOCKS, is_read_only=self.read_only)
-        require_count("retries", retries)
-        require_count("index_cache_bytes", index_cache_bytes)
-        if coalesce_gap is not None:
-            require_count("coalesce_gap", coalesce_gap)
-        self.stats = Stats()
-        indexes = IndexCache(index_cache_bytes, lambda: backend.is_settled)
-        server = _server_of(backend)
-        self._operations = Operations(self._new_catalog(), self.stats, rules, indexes, coalesce_gap, retries, server)
+        self._options = options
+        self._operations = operations
 
-    def _new_catalog(self) -> Catalog:
-        backend = self._backend
-        if isinstance(backend, LocalBackend):
-            return Catalog(stamp=backend.stamp)
-        return Catalog(in_session=self._is_in_session, snapshot=lambda: backend.snapshot)
+    def _clone(
+        self, *, backend: Place | None = None, options: StoreOptions | None = None, operations: Operations | None = None
+    ) -> Self:
+        """Return a store that differs from this one in what is given, and shares the rest."""
+        clone = type(self).__new__(type(self))
+        clone._set_up(backend or self._backend, options or self._options, operations or self._operations)  # noqa: SLF001
+        return clone
 
     @classmethod
     def from_url(
@@ -195,17 +182,11 @@ class PartsStore(Store):
         """
         store = cls.__new__(cls)
         backend = SessionBackend(session)
+        read_only = read_only or not backend.may_write
+        parsed = parse_patterns(parts)
+        options = StoreOptions(read_only, parsed, "writers", index_cache_bytes, coalesce_gap, retries, must_understand)
         # Not by `__init__`, which is for stores of obstore.
-        store._set_up(  # noqa: SLF001
-            backend,
-            read_only=read_only or not backend.may_write,
-            parts=parts,
-            concurrency="writers",
-            index_cache_bytes=index_cache_bytes,
-            coalesce_gap=coalesce_gap,
-            retries=retries,
-            must_understand=must_understand,
-        )
+        store._open_backend(backend, options)  # noqa: SLF001
         return store
 
     @property
@@ -225,7 +206,7 @@ class PartsStore(Store):
     @property
     def must_understand(self) -> bool:
         """Whether arrays created through this store tell software without concat-parts to refuse them."""
-        return self._creation.must_understand
+        return self._options.must_understand
 
     def with_parts(
         self, parts: Mapping[str, PartsLike], *, split: bool = False, must_understand: bool | None = None
@@ -237,12 +218,10 @@ class PartsStore(Store):
         """
         if split and not self._is_in_session:
             raise StoreConfigError("split", "a store on an Icechunk session", str(self))
-        if must_understand is None:
-            must_understand = self.must_understand
-        elif not isinstance(must_understand, bool):
-            raise StoreConfigError("must_understand", "True, False or None", describe(must_understand))
-        creation = Creation(parse_patterns(parts), split, must_understand)
-        return self._twin(read_only=self.read_only, creation=creation)
+        options = replace(self._options, parts=parse_patterns(parts), split=split)
+        if must_understand is not None:
+            options = replace(options, must_understand=must_understand)
+        return self._clone(options=options)
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
@@ -250,23 +229,15 @@ class PartsStore(Store):
             raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
         if not read_only and isinstance(self._backend, SessionBackend):
             self._backend.require_writable()
-        return self._twin(read_only=read_only, creation=self._creation)
+        return self._clone(options=replace(self._options, read_only=read_only))
 
     def with_own_catalog(self) -> Self:
         """A store over the same objects that learns of its arrays by itself, and gives no parts to new ones."""
-        creation = Creation(must_understand=self.must_understand)
-        twin = self._twin(read_only=self.read_only, creation=creation)
-        twin.__dict__["_operations"] = replace(self._operations, catalog=self._new_catalog())
-        return twin
-
-    def _twin(self, *, read_only: bool, creation: Creation) -> Self:
-        twin = object.__new__(type(self))
-        state = {"_read_only": read_only, "_creation": creation, "_is_open": False}
-        twin.__dict__.update(self.__dict__ | state)
-        return twin
+        operations = replace(self._operations, catalog=_new_catalog(self._backend))
+        return self._clone(options=replace(self._options, parts=(), split=False), operations=operations)
 
     def __copy__(self) -> Self:
-        return self._twin(read_only=self.read_only, creation=self._creation)
+        return self._clone()
 
     def parts_of(self, path: str) -> ConcatParts | None:
         """The parts of the array at a path; None if it has none, or there is none."""
@@ -280,10 +251,9 @@ class PartsStore(Store):
         Documents and the indexes of shards are read, for what follows depends on them.
         """
         dry = DryBackend(self._backend)
-        twin = self._twin(read_only=True, creation=Creation())
-        operations = self._operations.rehearsal()
-        twin.__dict__.update({"_backend": dry, "stats": operations.stats, "_operations": operations})
-        array = zarr.open_array(twin, path=path.strip("/"), mode="r")
+        options = replace(self._options, read_only=True, parts=(), split=False)
+        clone = self._clone(backend=cast("Place", dry), options=options, operations=self._operations.rehearsal())
+        array = zarr.open_array(clone, path=path.strip("/"), mode="r")
         dry.expect_index(shard_index_of(array.metadata.to_dict()))
         array[selection]
         return dry.requests
@@ -401,13 +371,7 @@ class PartsStore(Store):
         return run_sync(steps, self._backend, self.stats)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, PartsStore)
-            and bool(self.store == other.store)
-            and self.read_only == other.read_only
-            and self._creation == other._creation
-            and self._operations.rules.level == other._operations.rules.level
-        )
+        return isinstance(other, PartsStore) and bool(self.store == other.store) and self._options == other._options
 
     # Like zarr's own: two that are equal may hold different things tomorrow.
     __hash__ = None  # type: ignore[assignment]
@@ -434,32 +398,29 @@ class PartsStore(Store):
             problem = f"a PartsStore on {self._backend} cannot be pickled: {why}"
             raise pickle.PicklingError(problem) from without_secrets(error)
         operations = self._operations
-        arguments = {
-            "read_only": self.read_only,
-            "parts": self._creation.patterns,
-            "concurrency": operations.rules.level.value,
-            "index_cache_bytes": operations.indexes.max_nbytes,
-            "coalesce_gap": operations.coalesce_gap,
-            "retries": operations.retries,
-            "must_understand": self.must_understand,
-        }
-        made_from = {"store": store, "in_session": self._is_in_session, "is_split": self._creation.is_split}
         server = None if operations.server is None else operations.server.known
-        known = {"arrays": self.catalog.lasting(), "is_open": self._is_open, "server": server}
-        return {**made_from, "arguments": arguments, **known}
+        return {
+            "store": store,
+            "in_session": self._is_in_session,
+            "options": self._options,
+            "is_open": self._is_open,
+            "arrays": self.catalog.lasting(),
+            "server": server,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
         store = pickle.loads(state["store"])  # noqa: S301
-        if state["in_session"]:
-            self._set_up(SessionBackend(store), **state["arguments"])
-        else:
-            PartsStore.__init__(self, store, **state["arguments"])
-        self._creation = replace(self._creation, is_split=state["is_split"])
-        self._operations.catalog.take_over(state["arrays"])
+        self._open_backend(SessionBackend(store) if state["in_session"] else _backend_of(store), state["options"])
         self._is_open = state["is_open"]
+        self.catalog.take_over(state["arrays"])
         if self._operations.server is not None and state["server"] is not None:
             self._operations.server.learn(state["server"])
+
+    @property
+    def stats(self) -> Stats:
+        """The requests that the store has made; stores made from it by `with_parts` and the like are included."""
+        return self._operations.stats
 
     # --- carrying out ---------------------------------------------------------------------------------------------
 
@@ -591,17 +552,17 @@ class PartsStore(Store):
     @override
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._creation))
+        await self._run(self._operations.put(key, _view(value), self._options))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """The same as `set`, without an event loop."""
         self._check_writable()
-        self.carry_out(self._operations.put(key, _view(value), self._creation))
+        self.carry_out(self._operations.put(key, _view(value), self._options))
 
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._creation, only_if_absent=True))
+        await self._run(self._operations.put(key, _view(value), self._options, only_if_absent=True))
 
     async def set_parts_async(self, key: str, values: Sequence[Reference | bytes]) -> None:
         """The same as `set_parts`, in an event loop."""
@@ -729,6 +690,17 @@ class PartsStore(Store):
             shown = await self._run(self.catalog.shown(key, asked)) if key != folder else None
             if shown is not None:
                 yield shown[start:]
+
+
+def _backend_of(store: Any) -> Place:
+    """Return the backend for a store of obstore."""
+    return LocalBackend(store) if is_local(store) else ObjectBackend(store)
+
+
+def _new_catalog(backend: Place) -> Catalog:
+    if isinstance(backend, LocalBackend):
+        return Catalog(stamp=backend.stamp)
+    return Catalog(in_session=backend.capabilities.means is Means.SESSION, snapshot=lambda: backend.snapshot)
 
 
 def _server_of(backend: Place) -> Server | None:

@@ -86,7 +86,7 @@ class Client:
 
 
 def putting(value: bytes) -> Callable[[ps.PartsStore], Any]:
-    return lambda store: store._operations.put(KEY, memoryview(value), store._creation)
+    return lambda store: store._operations.put(KEY, memoryview(value), store._options)
 
 
 def deleting(store: ps.PartsStore) -> Any:

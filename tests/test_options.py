@@ -1,6 +1,9 @@
 """The options of a store: what it cannot give is refused by name when it is opened, and never found out later."""
 
+import copy
 import itertools
+import pickle
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,10 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 import parts_store as ps
 from parts_store.engine.backend import Capabilities, Means
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.options import parse_patterns, require_count, rules_of
+from parts_store.options import StoreOptions, parse_patterns, require_count, rules_of
 from parts_store.transactions.rules import Level
 
+NAMES = [field.name for field in fields(StoreOptions)]
 LEVELS: list[Any] = ["exclusive", "writers", "full"]
 
 
@@ -29,7 +33,7 @@ def capabilities(means: Means, *, has_conditions: bool = True, has_unique_etags:
 
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_a_level_is_what_it_is_called(concurrency: Any) -> None:
-    rules = rules_of(concurrency, capabilities(Means.TAGS), has_locks=True, is_read_only=False)
+    rules = rules_of(StoreOptions(concurrency=concurrency), capabilities(Means.TAGS), has_locks=True)
     assert rules.level is Level(concurrency)
     assert rules.level.value == concurrency
 
@@ -45,12 +49,12 @@ def test_a_level_that_a_store_cannot_keep_is_refused_and_the_one_that_it_can_is_
     without = capabilities(means, has_conditions=False)
     for concurrency in LEVELS:
         if concurrency == "exclusive":
-            assert rules_of(concurrency, without, has_locks=False, is_read_only=False).level is Level.EXCLUSIVE
+            assert rules_of(StoreOptions(concurrency=concurrency), without, has_locks=False).level is Level.EXCLUSIVE
             continue
         with pytest.raises(StoreConfigError, match=f"expected 'exclusive', since this .* {lacks}"):
-            rules_of(concurrency, without, has_locks=False, is_read_only=False)
-        # Who only reads needs neither.
-        rules_of(concurrency, without, has_locks=False, is_read_only=True)
+            rules_of(StoreOptions(concurrency=concurrency), without, has_locks=False)
+        # A store that only reads needs neither.
+        rules_of(StoreOptions(read_only=True, concurrency=concurrency), without, has_locks=False)
 
 
 def s3(**options: Any) -> S3Store:
@@ -88,14 +92,13 @@ def test_what_each_store_can_do_is_known_by_its_kind(tmp_path: Any) -> None:
 
 def test_writers_look_for_each_other_only_where_etags_come_back_and_there_may_be_others() -> None:
     for concurrency, unique in itertools.product(LEVELS, (True, False)):
-        rules = rules_of(
-            concurrency, capabilities(Means.TAGS, has_unique_etags=unique), has_locks=True, is_read_only=False
-        )
+        found = capabilities(Means.TAGS, has_unique_etags=unique)
+        rules = rules_of(StoreOptions(concurrency=concurrency), found, has_locks=True)
         assert rules.is_registered is (not unique and concurrency != "exclusive")
 
 
 def test_every_generation_is_new_and_of_32_hexadecimal_digits() -> None:
-    rules = rules_of("writers", capabilities(Means.TAGS), has_locks=True, is_read_only=False)
+    rules = rules_of(StoreOptions(), capabilities(Means.TAGS), has_locks=True)
     generations = [rules.new_generation() for _ in range(1000)]
     assert len(set(generations)) == 1000
     assert all(len(each) == 32 and int(each, 16) >= 0 and each == each.lower() for each in generations)
@@ -115,13 +118,63 @@ def test_whole_numbers_from_zero_are_taken(right: int) -> None:
 
 
 def test_patterns_are_parsed_in_their_order_and_nothing_else_is_a_pattern() -> None:
-    assert parse_patterns(None) == {}
-    parsed = parse_patterns({"b/*": ["", ps.Part(".t", size=1)], "a": [""]})
-    assert list(parsed.items()) == [
+    assert parse_patterns(None) == ()
+    assert parse_patterns({"b/*": ["", ps.Part(".t", size=1)], "a": [""]}) == (
         ("b/*", ps.ConcatParts(["", ps.Part(".t", size=1)])),
         ("a", ps.ConcatParts([""])),
-    ]
+    )
     wrong: Any
     for wrong in (["a"], "a", 3, [("a", [""])]):
         with pytest.raises(PartsConfigError, match="expected patterns of paths, each with its parts"):
             parse_patterns(wrong)
+
+
+def test_options_survive_pickling_and_every_way_to_copy_a_store() -> None:
+    store = ps.PartsStore.from_url(
+        "s3://bucket",
+        parts={"a*": ["", ".t"]},
+        concurrency="exclusive",
+        index_cache_bytes=1,
+        coalesce_gap=2,
+        retries=4,
+        must_understand=False,
+        region="us-east-1",
+        access_key_id="x",
+        secret_access_key="x",
+    )
+    expected = StoreOptions(False, parse_patterns({"a*": ["", ".t"]}), "exclusive", 1, 2, 4, must_understand=False)
+    reading = replace(expected, read_only=True)
+    without_parts = replace(expected, parts=())
+    copies: list[tuple[ps.PartsStore, StoreOptions]] = [
+        (store, expected),
+        (pickle.loads(pickle.dumps(store)), expected),
+        (copy.copy(store), expected),
+        (store.with_read_only(read_only=True), reading),
+        (pickle.loads(pickle.dumps(store.with_read_only(read_only=True))), reading),
+        (store.with_own_catalog(), without_parts),
+        (store.with_parts({}, must_understand=True), replace(without_parts, must_understand=True)),
+    ]
+    for each, options in copies:
+        assert [getattr(each._options, name) for name in NAMES] == [getattr(options, name) for name in NAMES]
+        assert each.read_only is options.read_only
+
+
+def test_stores_that_differ_only_in_how_they_read_are_equal() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    assert store == ps.PartsStore(objects, index_cache_bytes=0, coalesce_gap=1, retries=9)
+    different: list[dict[str, Any]] = [
+        {"read_only": True},
+        {"parts": {"a": [""]}},
+        {"concurrency": "full"},
+        {"must_understand": False},
+    ]
+    for options in different:
+        assert store != ps.PartsStore(objects, **options)
+
+
+def test_the_first_pattern_that_matches_gives_an_array_its_parts() -> None:
+    options = StoreOptions(parts=parse_patterns({"a/b": ["", ".x"], "a/*": ["", ".y"]}))
+    assert options.parts_of("a/b") == ps.ConcatParts(["", ".x"])
+    assert options.parts_of("a/c") == ps.ConcatParts(["", ".y"])
+    assert options.parts_of("b") is None

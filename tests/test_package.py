@@ -74,7 +74,7 @@ OWN = {
     "maintenance": {"maintenance", "transactions", "engine", "format", "errors"},
     "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
     "index_cache": {"transactions"},
-    "catalog": {"engine", "format", "transactions", "errors"},
+    "catalog": {"engine", "errors", "format", "options"},
     "adoption": {
         *("adoption", "backends", "engine", "errors", "format", "maintenance", "options", "redaction", "store"),
         *("transactions",),
@@ -85,7 +85,7 @@ OWN = {
     },
     "cluster": {"cluster_tasks", "engine", "errors", "progress", "redaction", "store"},
     "cluster_tasks": {"errors"},
-    "operations": {"catalog", "engine", "errors", "format", "index_cache", "transactions"},
+    "operations": {"catalog", "engine", "errors", "format", "index_cache", "options", "transactions"},
     "options": {"engine", "errors", "format", "transactions"},
     "forks": {"errors"},
     "store": {

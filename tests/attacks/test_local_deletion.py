@@ -46,7 +46,7 @@ def backend_of(store: ps.PartsStore) -> LocalBackend:
 
 def writing(store: ps.PartsStore, value: bytes, key: str = KEY) -> Paused[None]:
     """A write that does nothing by itself."""
-    steps = store._operations.put(key, memoryview(value), store._creation)
+    steps = store._operations.put(key, memoryview(value), store._options)
     return Paused(steps, backend_of(store))
 
 

@@ -152,7 +152,7 @@ def test_set_sync_on_the_thread_of_an_event_loop_waits_briefly_for_others(
     backend = store._backend
     assert isinstance(backend, LocalBackend)
     value = new_value(random.Random(0))
-    holder = Paused(store._operations.put("a/c/0", memoryview(value), store._creation), backend)
+    holder = Paused(store._operations.put("a/c/0", memoryview(value), store._options), backend)
     holder.go_until(Move)
 
     async def blocked() -> None:

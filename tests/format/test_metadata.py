@@ -15,11 +15,12 @@ from zarr.codecs import ShardingCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
-from parts_store.catalog import Catalog, Creation
+from parts_store.catalog import Catalog
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError
 from parts_store.format.metadata import complete, parse, put_back, read_array, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, shard_index_of
+from parts_store.options import StoreOptions
 from tests.transactions.objects import Objects
 
 type Document = dict[str, Any]
@@ -407,7 +408,7 @@ def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:
 
 
 def accepted(catalog: Catalog, path: str, written: Document, bucket: Objects) -> Document:
-    document: Document = json.loads(bucket.run(catalog.accept(path, encode(written), Creation())))
+    document: Document = json.loads(bucket.run(catalog.accept(path, encode(written), StoreOptions())))
     return document
 
 

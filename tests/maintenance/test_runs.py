@@ -21,7 +21,6 @@ from obstore.store import HTTPStore, LocalStore, MemoryStore
 from zarr.codecs import Crc32cCodec
 
 import parts_store as ps
-from parts_store.catalog import Creation
 from parts_store.engine.steps import Done, Lock, Outcome, Steps, Trial, Wait
 from parts_store.errors import IncompleteChunkError, StoreConfigError
 from parts_store.format.keys import Chunk
@@ -29,6 +28,7 @@ from parts_store.format.parts import ConcatParts
 from parts_store.maintenance import runs
 from parts_store.maintenance.diagnosis import Finding, Problem
 from parts_store.maintenance.report import Report
+from parts_store.options import StoreOptions
 
 VALUES: NDArray[Any] = np.arange(1, 17, dtype="uint16")
 INDEXED = [ps.Part(".header", size=8), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
@@ -399,7 +399,7 @@ def test_stale_consolidated_metadata_is_not_believed() -> None:
 def steps_of(store: ps.PartsStore, key: str, value: bytes | None) -> Steps[None]:
     """The write of a chunk, or its deletion."""
     operations = store._operations
-    return operations.delete(key) if value is None else operations.put(key, memoryview(value), Creation())
+    return operations.delete(key) if value is None else operations.put(key, memoryview(value), StoreOptions())
 
 
 def stop_after(store: ps.PartsStore, steps: Steps[None], count: int) -> bool:

@@ -137,7 +137,7 @@ async def _cancelled_after(requests: int, store: ps.PartsStore, number: int) -> 
             return await backend.perform(request)
 
     value = cpu.Buffer.from_bytes(marked(1000).tobytes())
-    steps = store._operations.put(f"a/c/{number}", memoryview(value.to_bytes()), store._creation)
+    steps = store._operations.put(f"a/c/{number}", memoryview(value.to_bytes()), store._options)
     counting: Any = Counting()
     task = asyncio.ensure_future(run(steps, counting, store.stats))
     try:
