@@ -218,7 +218,7 @@ def remove_plainly(objects: Any, keys: Sequence[str]) -> None:
 def repair(store: PartsStore, prefix: str = "") -> Report:
     """A repair; once more if a request of it was not answered, as it says itself."""
     report = store.repair(prefix, min_age=0)
-    return report if report.is_tidy else store.repair(prefix, min_age=0)
+    return report if report.is_clean else store.repair(prefix, min_age=0)
 
 
 def keys_of(objects: Any, folder: str) -> set[str]:

@@ -492,7 +492,7 @@ def finish(session: Session) -> None:
     session.store = PartsStore(session.plan.objects(is_direct=True), concurrency=session.plan.level)
     anyone = Lane(0, "blind")
     report = repair(session.store)
-    if not report.is_tidy:
+    if not report.is_clean:
         session.report("untidy", anyone, str(report))
     findings = session.store.verify(checksums=True).findings
     if findings:

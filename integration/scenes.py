@@ -239,7 +239,7 @@ def read_every_way(scene: Scene) -> Value:
 def check_repair(scene: Scene, value: Value) -> None:
     """A repair leaves the chunk, and nothing beside it; and everybody reads it then."""
     report = repair(scene.fresh(), scene.array)
-    assert report.is_tidy, report
+    assert report.is_clean, report
     assert read_every_way(scene) == value
     left = keys_of(scene.objects, scene.array)
     assert left == scene.expected_keys(value), left

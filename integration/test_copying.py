@@ -84,7 +84,7 @@ def test_a_version_of_an_array_is_published_as_plain_parts(bucket: Bucket) -> No
     parts = {f"published/images/{name}/c/{row}/{column}{suffix}" for name, row, column, suffix in chunks}
     documents = {f"published/{path}zarr.json" for path in ("", "images/", "images/one/", "images/two/")}
     assert {key for key in bucket.list_keys() if not key.startswith("repository/")} == parts | documents
-    assert ps.PartsStore(published).verify().is_tidy
+    assert ps.PartsStore(published).verify().is_clean
     opened: Any = zarr.open_group(ps.PartsStore(published), mode="r")["images/two"]
     assert np.array_equal(opened[...], VALUES)
     assert dict(opened.attrs) == {"unit": "counts"}

@@ -166,7 +166,7 @@ def test_a_link_too_slow_for_the_time_out_says_so_and_leaves_nothing_half_writte
     assert "client_options={'timeout':" in "".join(traceback.format_exception(raised.value))
     # What was cut off in the middle is not there, and what is there is whole.
     assert read(direct) == old
-    assert repair(direct).is_tidy
+    assert repair(direct).is_clean
     assert read(direct) == old
     assert read_plainly(direct.store, large.KEY, [".head", "", ".tail"]) == old
     assert {key for key in bucket.list_keys() if ".parts-txn" in key} == set()

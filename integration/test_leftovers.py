@@ -41,7 +41,7 @@ def test_objects_beside_a_chunk_do_not_grow_after_a_writer_died(bucket: Bucket, 
             assert len(beside(bucket)) <= 4
     np.testing.assert_array_equal(zarr.open_array(PartsStore(bucket.store()), path="a")[...], 59 % 5 + 1)
     report = PartsStore(bucket.store()).repair(min_age=0)
-    assert report.is_tidy
+    assert report.is_clean
     assert beside(bucket) == set()
 
 
@@ -96,5 +96,5 @@ def test_a_mirror_that_skips_equal_bytes_is_refused_and_mended(bucket: Bucket) -
     with pytest.raises(IncompleteChunkError):
         zarr.open_array(store, path="a")[...]
     assert store.verify().is_damaged
-    assert store.repair(min_age=0, retag=True).is_tidy
+    assert store.repair(min_age=0, retag=True).is_clean
     np.testing.assert_array_equal(zarr.open_array(PartsStore(target), path="a")[...], 2)

@@ -142,7 +142,7 @@ def test_writers_that_commit_at_once_leave_every_chunk_whole(bucket: Bucket) -> 
     for number, parts in raw_chunks(session, KIND).items():
         whole = b"".join(part or b"" for part in parts)
         assert whole == found[number * CHUNK : (number + 1) * CHUNK].tobytes()
-    assert ps.PartsStore.from_session(session).verify().is_tidy
+    assert ps.PartsStore.from_session(session).verify().is_clean
 
 
 def write_in_fork(store: ps.PartsStore, number: int, mark: int) -> ForkSession:
@@ -164,7 +164,7 @@ def test_forks_in_other_processes_are_merged_chunk_by_chunk(bucket: Bucket) -> N
     commit(session)
     expected = [marked(3000), marked(1000), marked(2000), marked(3000)]
     assert np.array_equal(values(repo), np.concatenate(expected))
-    assert ps.PartsStore.from_session(repo.readonly_session("main")).verify().is_tidy
+    assert ps.PartsStore.from_session(repo.readonly_session("main")).verify().is_clean
 
 
 def test_garbage_collection_keeps_every_part_that_can_be_reached_and_no_other(bucket: Bucket) -> None:

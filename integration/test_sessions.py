@@ -17,7 +17,7 @@ import parts_store as ps
 from integration.conftest import Bucket
 from parts_store.errors import SessionError
 from parts_store.format.references import Reference
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from tests.conftest import PIPELINES
 from tests.sessions.machine import Arrays, require_tidy, run
 
@@ -187,7 +187,7 @@ def test_a_part_may_be_a_range_of_an_object_that_exists_already(bucket: Bucket, 
     session.commit("a reference")
     reader = ps.PartsStore.from_session(repository.readonly_session("main"))
     assert np.asarray(zarr.open_array(reader, path="a")[:]).tolist() == expected
-    assert reader.verify(checksums=True).is_tidy
+    assert reader.verify(checksums=True).is_clean
     bucket.client.remove_object(bucket.name, "files/file")
     with pytest.raises(SessionError):
         zarr.open_array(reader, path="a")[:]

@@ -21,7 +21,7 @@ from integration.proxy import CountingProxy, Seen
 from integration.server import Server
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import ConcurrentWriteError
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
 
 PIPELINES = {

@@ -29,8 +29,7 @@ from integration.server import Server
 from integration.writers import Death, abandon, buffer, chunk_of
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import IncompleteChunkError, PartSizeError, StorageError
-from parts_store.maintenance.diagnosis import Finding, Problem
-from parts_store.maintenance.report import Report
+from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.options import Concurrency
 
 PIPELINES = [
@@ -283,19 +282,19 @@ def test_a_problem_is_told_exactly_and_put_right_exactly(bucket: Bucket, name: s
     report = PartsStore(bucket.store(), read_only=True).verify()
     same(report, finding)
     assert report.is_damaged is (scene.before in (IncompleteChunkError, PartSizeError))
-    assert report.is_tidy is (scene.problem is Problem.UNTAGGED)
+    assert report.is_clean is (scene.problem is Problem.UNTAGGED)
 
     # Not told to, or too early, it is left alone.
     objects = bucket.list_keys()
     early = store.repair(min_age=timedelta(hours=1), drop_incomplete=True, retag=True)
-    same(early, replace(finding, detail=f"{finding.detail}; left alone: younger than min_age"))
+    same(early, replace(finding, detail=f"{finding.detail}; not repaired: younger than min_age"))
     if scene.order is not None:
         same(store.repair(min_age=0), finding)
     assert bucket.list_keys() == objects
 
     mended = store.repair(min_age=0, drop_incomplete=scene.order == "drop_incomplete", retag=scene.order == "retag")
-    same(mended, replace(finding, is_mended=True))
-    assert (mended.is_damaged, mended.is_tidy) == (False, True)
+    same(mended, replace(finding, is_repaired=True))
+    assert (mended.is_damaged, mended.is_clean) == (False, True)
     same(store.verify())
     assert_read(PartsStore(bucket.store()), key, scene.after)
     # As any other program reads it, and without anything beside it.
@@ -313,12 +312,12 @@ def test_an_index_that_is_damaged_is_found_without_reading_the_data(bucket: Buck
     index = bytearray(bucket.read(f"{SHARD}.index"))
     index[3] ^= 1
     retag(bucket, f"{SHARD}.index", bytes(index))
-    finding = Finding(Problem.CHECKSUM, SHARD, (f"{SHARD}.index",), "the index does not fit its checksum")
+    finding = Finding(Problem.CHECKSUM, SHARD, (f"{SHARD}.index",), "the index does not match its checksum")
     report = store.verify()
     same(report, finding)
     assert report.is_damaged
     same(store.repair(min_age=0, retag=True), finding)
-    same(store.repair(min_age=0, drop_incomplete=True), replace(finding, is_mended=True))
+    same(store.repair(min_age=0, drop_incomplete=True), replace(finding, is_repaired=True))
     expected = SHARD_VALUES.copy()
     expected[:16, :16] = 0
     np.testing.assert_array_equal(zarr.open_array(PartsStore(bucket.store()), path="shards")[...], expected)
@@ -332,7 +331,7 @@ def test_bytes_that_are_damaged_are_found_if_they_are_asked_for(bucket: Bucket) 
     retag(bucket, "sums/c/1", b"\x06" * NBYTES)
     same(store.verify())
     keys = ("sums/c/1", "sums/c/1.tail")
-    finding = Finding(Problem.CHECKSUM, "sums/c/1", keys, "the bytes do not fit their checksum")
+    finding = Finding(Problem.CHECKSUM, "sums/c/1", keys, "the bytes do not match their checksum")
     report = store.verify(checksums=True)
     same(report, finding)
     assert report.is_damaged
@@ -342,7 +341,7 @@ def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody waits for a quarter of an hour here.
-    monkeypatch.setattr("parts_store.maintenance.runs.LEAST_AGE", 0)
+    monkeypatch.setattr("parts_store.maintenance.execution.LEAST_AGE", 0)
     store = PartsStore(bucket.store())
     create_chunks(store)
     abandon(store, "chunks/c/1", NEW, Death.COPY)
@@ -355,10 +354,10 @@ def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the
     report = store.repair(min_age=1.0)
     same(
         report,
-        replace(old, is_mended=True),
-        replace(young, detail=f"{young.detail}; left alone: younger than min_age"),
+        replace(old, is_repaired=True),
+        replace(young, detail=f"{young.detail}; not repaired: younger than min_age"),
     )
-    assert (report.is_damaged, report.is_tidy) == (False, False)
+    assert (report.is_damaged, report.is_clean) == (False, False)
     same(store.verify(), young)
 
 
@@ -370,7 +369,7 @@ def test_documents_that_do_not_tell_others_to_refuse_the_array_are_marked_when_a
     same(store.verify(), finding)
     same(store.repair(), finding)
     before = json.loads(bucket.read("chunks/zarr.json"))
-    same(store.repair(must_understand=True), replace(finding, is_mended=True))
+    same(store.repair(must_understand=True), replace(finding, is_repaired=True))
     assert json.loads(bucket.read("chunks/zarr.json")) == before | {"parts_store": {"must_understand": True}}
     same(store.verify())
 
@@ -409,7 +408,7 @@ def damage_everything(bucket: Bucket) -> list[Finding]:
         SCENES[name].make(bucket, store, key)
         findings.append(finding_of(SCENES[name], bucket, store, key))
     retag(bucket, f"{SHARD}.index", bytes(len(bucket.read(f"{SHARD}.index"))))
-    detail = "the index does not fit its checksum"
+    detail = "the index does not match its checksum"
     return [*findings, Finding(Problem.CHECKSUM, SHARD, (f"{SHARD}.index",), detail)]
 
 
@@ -430,11 +429,11 @@ def test_the_report_tells_every_problem_and_a_repair_tells_what_it_did(bucket: B
     same(store.verify("sums"))
 
     mended = store.repair(min_age=0)
-    after = [replace(each, is_mended=each.problem in MENDED_WITHOUT_ORDERS) for each in findings]
+    after = [replace(each, is_repaired=each.problem in MENDED_WITHOUT_ORDERS) for each in findings]
     same(mended, *after)
     rest = [each for each in findings if each.problem not in MENDED_WITHOUT_ORDERS]
     same(store.verify(), *rest)
-    same(store.repair(min_age=0, retag=True, drop_incomplete=True), *[replace(each, is_mended=True) for each in rest])
+    same(store.repair(min_age=0, retag=True, drop_incomplete=True), *[replace(each, is_repaired=True) for each in rest])
     same(store.verify(checksums=True))
     expected = [value_of(number) for number in range(CHUNKS - 1)] + [bytes(NBYTES)]
     for number, name in ALL.items():
@@ -478,7 +477,7 @@ def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
                 "chunk_key": each.chunk_key,
                 "keys": sorted(each.keys),
                 "detail": each.detail,
-                "mended": each.is_mended,
+                "repaired": each.is_repaired,
             }
             for each in findings
         ),
@@ -499,7 +498,7 @@ def test_the_command_line_tells_the_same_and_ends_with_what_it_found(bucket: Buc
     assert (code, errors) == (1, "")
     report, found = parsed(out)
     assert found == as_json(findings)
-    assert (report["damaged"], report["tidy"], report["arrays"]) == (True, False, 3)
+    assert (report["damaged"], report["clean"], report["arrays"]) == (True, False, 3)
 
     # Who may only read cannot repair.
     code, out, errors = run("repair", bucket, "--min-age=0", user=reader)
@@ -510,7 +509,7 @@ def test_the_command_line_tells_the_same_and_ends_with_what_it_found(bucket: Buc
 
     code, out, errors = run("repair", bucket, "--min-age=0s", "--drop-incomplete", "--json", "--prefix=shards")
     assert (code, errors) == (0, "")
-    mended = [replace(each, is_mended=True) for each in findings if each.problem is Problem.CHECKSUM]
+    mended = [replace(each, is_repaired=True) for each in findings if each.problem is Problem.CHECKSUM]
     assert parsed(out)[1] == as_json(mended)
 
     code, out, errors = run("repair", bucket, "--drop-incomplete", "--retag", "--min-age=0")
@@ -524,7 +523,7 @@ def test_the_command_line_tells_the_same_and_ends_with_what_it_found(bucket: Buc
     code, out, errors = run("repair", bucket)
     assert (code, errors) == (3, "")
     assert "younger than min_age" in out
-    assert PartsStore(bucket.store()).repair(min_age=0).is_tidy
+    assert PartsStore(bucket.store()).repair(min_age=0).is_clean
     code, out, errors = run("verify", bucket, "--checksums", "--json")
     assert (code, errors) == (0, "")
     assert parsed(out)[1] == []
@@ -611,7 +610,7 @@ def test_worker_processes_find_the_same(bucket: Bucket, client: Any) -> None:
     told: list[tuple[int, int]] = []
     report = store.verify(client=client, checksums=True, progress=lambda done, total: told.append((done, total)))
     assert report == store.verify(checksums=True)
-    detail = "the bytes do not fit their checksum"
+    detail = "the bytes do not match their checksum"
     sums = Finding(Problem.CHECKSUM, "sums/c/1", ("sums/c/1", "sums/c/1.tail"), detail)
     same(report, *findings, sums)
     assert told[-1] == (report.chunks, report.chunks)

@@ -12,11 +12,10 @@ from zarr.errors import NodeNotFoundError
 
 from parts_store._compat.zarr import sync
 from parts_store.copy_plan import is_metadata
-from parts_store.engine.steps import Entry, List, Listed, Steps
 from parts_store.errors import PartsStoreError, SessionError, StorageError
 from parts_store.format.keys import DOCUMENT, is_protocol_key, join
 from parts_store.format.parts import ConcatParts
-from parts_store.maintenance.diagnosis import survey
+from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.store import PartsStore
 
 # The names of the documents of Zarr, which are not nodes.
@@ -162,8 +161,10 @@ def _problem(error: Exception) -> str:
 
 def _with_sizes(store: PartsStore, start: str, nodes: Sequence[Node]) -> Iterator[Node]:
     store.require_listable()
-    entries = store.carry_out(_list(start))
-    in_parts = Counter(listing.chunk.array for listing in survey(entries, store.catalog.arrays()).chunks.values())
+    entries = store.carry_out(list_entries(start))
+    in_parts = Counter(
+        listing.chunk.array for listing in group_by_chunk(entries, store.catalog.arrays()).chunks.values()
+    )
     arrays = {node.path for node in nodes if node.kind == "array"}
     objects: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
@@ -180,13 +181,6 @@ def _with_sizes(store: PartsStore, start: str, nodes: Sequence[Node]) -> Iterato
             continue
         chunks = objects[node.path] if node.parts is None else in_parts[node.path]
         yield replace(node, stored=Stored(chunks, objects[node.path], nbytes[node.path]))
-
-
-def _list(folder: str) -> Steps[tuple[Entry, ...]]:
-    (outcome,) = yield (List(folder, "what is stored"),)
-    if not isinstance(outcome, Listed):
-        raise TypeError(f"a listing was answered with {outcome}")
-    return outcome.entries
 
 
 def _owner(key: str, arrays: set[str]) -> str | None:

@@ -33,9 +33,10 @@ from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.format.references import Reference
 from parts_store.format.shard_index import shard_index_of
 from parts_store.index_cache import IndexCache
-from parts_store.maintenance import runs
+from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Report
+from parts_store.maintenance.survey import survey_prefix
 from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_COALESCED,
@@ -276,18 +277,18 @@ class PartsStore(Store):
             Called with how many chunks are done, and how many there are.
         """
         self.require_listable()
-        scope = runs.look(self, prefix, in_session=self._is_in_session)
+        survey = self.carry_out(survey_prefix(prefix, in_session=self._is_in_session))
         settings = self._operations.settings()
-        found = runs.verify(
+        found = execution.verify(
             self,
-            scope,
+            survey,
             settings,
             checksums=checksums,
             must_understand=self.must_understand,
             client=client,
             progress=progress,
         )
-        return scope.report(found)
+        return survey.report(found)
 
     def repair(
         self,
@@ -320,17 +321,17 @@ class PartsStore(Store):
             Called with how many findings are done, and how many there are.
         """
         self._check_writable()
-        scope = runs.look(self, prefix, in_session=self._is_in_session)
-        parts = [each.parts for each in scope.arrays.values()]
-        self.carry_out(self._operations.require_server(min(scope.arrays, default=""), *parts))
+        survey = self.carry_out(survey_prefix(prefix, in_session=self._is_in_session))
+        parts = [each.parts for each in survey.arrays.values()]
+        self.carry_out(self._operations.require_server(min(survey.arrays, default=""), *parts))
         rules, options = self._operations.rules, RepairOptions(drop_incomplete, retag, must_understand)
         reports_unmarked = must_understand or self.must_understand
-        found = runs.verify(self, scope, self._operations.settings(), must_understand=reports_unmarked)
-        mended = runs.repair(self, scope, found, rules, min_age=min_age, options=options, progress=progress)
-        for path in scope.unmarked if must_understand else ():
+        found = execution.verify(self, survey, self._operations.settings(), must_understand=reports_unmarked)
+        repaired = execution.repair(self, survey, found, rules, min_age=min_age, options=options, progress=progress)
+        for path in survey.unmarked if must_understand else ():
             # Its document may be another one now.
             self.catalog.forget(path)
-        return scope.report(mended)
+        return survey.report(repaired)
 
     def check(self) -> Features:
         """Find out what the server supports, with a small object below `.parts-txn/` that is removed again.

@@ -107,7 +107,7 @@ OWN = {
         *("backends", "engine", "errors", "format", "manifests", "options", "redaction", "store", "transactions"),
     },
     "errors": {"redaction"},
-    "inspection": {"copy_plan", "engine", "errors", "format", "maintenance", "store"},
+    "inspection": {"copy_plan", "errors", "format", "maintenance", "store"},
     "progress": {"engine"},
     "redaction": set(),
     "repositories": {"backends", "engine", "errors", "format", "options", "redaction", "store", "transactions"},

@@ -76,6 +76,6 @@ def repair(
             progress=progress,
         )
     require_something(report, url, prefix)
-    if store.session is not None and any(each.is_mended for each in report.findings):
+    if store.session is not None and any(each.is_repaired for each in report.findings):
         store.session.commit(message or "parts-store repair")
     return show_report(report, output)

@@ -29,7 +29,7 @@ def show_report(report: "Report", output: Output) -> int:
     output.show(report.to_json(), str(report).splitlines(), lambda: _tables(report))
     if report.is_damaged:
         return DAMAGED
-    return OK if report.is_tidy else LEFTOVERS
+    return OK if report.is_clean else LEFTOVERS
 
 
 def _tables(report: "Report") -> "list[RenderableType]":
@@ -44,13 +44,13 @@ def _tables(report: "Report") -> "list[RenderableType]":
     for path, problem in report.not_understood:
         table.add_row(Text("not understood", style="red"), Text(visible(path or "/")), Text(visible(problem)))
     for each in report.worst_first:
-        style = "green" if each.is_mended else "red" if each.problem.is_damage else "yellow"
-        problem = f"{each.problem.value}{', repaired' if each.is_mended else ''}"
+        style = "green" if each.is_repaired else "red" if each.problem.is_damage else "yellow"
+        problem = f"{each.problem.value}{', repaired' if each.is_repaired else ''}"
         found = f"{each.detail}: {', '.join(each.keys)}"
         table.add_row(Text(problem, style=style), Text(visible(each.chunk_key)), Text(visible(found)))
     if table.row_count:
         shown.append(table)
-    if report.left_out:
-        shown.append(Text(report.left_out))
-    style = "bold red" if report.is_damaged else "bold green" if report.is_tidy else "bold yellow"
+    if report.omitted:
+        shown.append(Text(report.omitted))
+    style = "bold red" if report.is_damaged else "bold green" if report.is_clean else "bold yellow"
     return [*shown, Text(last, style=style)]

@@ -1,8 +1,9 @@
-"""Whether parts that carry the tags of several writes are one value nevertheless.
+"""Decide whether parts with the tags of several writes are one value nevertheless.
 
-A mirror that skips objects whose bytes did not change keeps their old tags, so that the parts of a chunk carry several.
-So does one that was made while somebody wrote, and there the bytes are of several writes. Tags do not tell the two
-apart. What tells are checksums, and what of the chunk has any influence on its values.
+A mirror that skips objects whose bytes did not change keeps their old tags, so that the parts of a chunk have different
+tags and are one value. A mirror that was made during a write also has parts with different tags, and they are not one
+value. Tags cannot tell the two cases apart. Checksums can, and so can the fact that only parts of one write have bytes
+that influence the values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,50 +14,55 @@ from parts_store.format.metadata import ArrayRecord
 from parts_store.format.ranges import Span
 from parts_store.format.shard_index import ShardIndex, has_valid_checksum
 
-_NO_EVIDENCE = "nothing tells whether its parts belong together: it has no checksum"
 
+def find_inconsistency(record: ArrayRecord, parts: Sequence[Found]) -> str | None:
+    """Return why the parts of a chunk may not be one value; None if they are.
 
-def doubt(record: ArrayRecord, parts: Sequence[Found]) -> str | None:
-    """Why these parts, all of a chunk, whole and of the right sizes, may not belong together; None if they do."""
+    `parts` are all parts of the chunk with their bytes, in the right sizes.
+    """
     sizes = tuple(part.nbytes for part in parts)
     if not any(part.tag is not None and part.tag.sizes == sizes for part in parts):
         return "the sizes of its parts are not those of any of the writes"
-    whole = b"".join(bytes(memoryview(part.data)) for part in parts)
     before, after, codecs = _padding(record)
+    whole = b"".join(bytes(memoryview(part.data)) for part in parts)
     payload = Span(before, max(len(whole) - after, before))
     if codecs and _name(codecs[-1]) == "crc32c":
-        body = whole[payload.start : payload.stop]
-        return None if has_valid_checksum(body) else "its bytes do not fit their checksum"
+        is_valid = has_valid_checksum(whole[payload.start : payload.stop])
+        return None if is_valid else "its bytes do not match their checksum"
     index = record.shard_index
     if index is not None and index.has_checksum:
-        return _doubt_shard(index, whole, parts)
-    # What a program that knows the codecs skips has no influence on any value.
-    return None if _writes(parts, [payload]) == 1 else _NO_EVIDENCE
+        return _find_inconsistency_of_shard(index, whole, parts)
+    # Bytes that the codecs skip have no influence on the values.
+    if _count_writes(parts, [payload]) == 1:
+        return None
+    return "it has no checksum that shows whether its parts belong together"
 
 
-def _doubt_shard(index: ShardIndex, whole: bytes, parts: Sequence[Found]) -> str | None:
-    at = len(whole) - index.nbytes if index.location == "end" else 0
-    stored = whole[max(at, 0) : max(at, 0) + index.nbytes]
-    ranges = index.ranges_of(stored, range(index.slots))
+def _find_inconsistency_of_shard(index: ShardIndex, whole: bytes, parts: Sequence[Found]) -> str | None:
+    at = max(len(whole) - index.nbytes, 0) if index.location == "end" else 0
+    ranges = index.ranges_of(whole[at : at + index.nbytes], range(index.slots))
     if ranges is None:
-        return "its index does not fit its checksum"
+        return "its index does not match its checksum"
     spans = sorted(Span(each.start, each.end) for each in ranges if each is not None)
     if any(span.stop > len(whole) for span in spans):
-        return "its index does not fit its data"
-    if _writes(parts, [Span(at, at + index.nbytes), *spans]) == 1:
+        return "its index does not match its data"
+    if _count_writes(parts, [Span(at, at + index.nbytes), *spans]) == 1:
         return None
-    # The index, or some of the data, may be of another write. If so, the one hardly fits the other.
+    # The index may be of another write than some of the data. In that case the ranges hardly ever cover the data.
     if None in ranges:
-        return "its index may be of another write than its data: not all inner chunks are there"
+        return "its index may be of another write than its data: not all inner chunks exist"
+    return None if _is_covered(spans, index, len(whole)) else "its index does not match its data"
+
+
+def _is_covered(spans: Sequence[Span], index: ShardIndex, nbytes: int) -> bool:
+    """Return whether sorted spans cover all bytes of a shard except its index, without gaps."""
     start = index.nbytes if index.location == "start" else 0
     stops = [span.stop for span in spans]
-    if [span.start for span in spans] != [start, *stops[:-1]] or stops[-1] != start + len(whole) - index.nbytes:
-        return "its index does not fit its data"
-    return None
+    return [span.start for span in spans] == [start, *stops[:-1]] and stops[-1] == start + nbytes - index.nbytes
 
 
-def _writes(parts: Sequence[Found], spans: Sequence[Span]) -> int:
-    """Of how many writes the parts are that these bytes of the chunk lie in."""
+def _count_writes(parts: Sequence[Found], spans: Sequence[Span]) -> int:
+    """Return the number of writes that the parts with these bytes of the chunk belong to."""
     stops = list(accumulate(part.nbytes for part in parts))
     touched = {
         part.generation
@@ -68,7 +74,7 @@ def _writes(parts: Sequence[Found], spans: Sequence[Span]) -> int:
 
 
 def _padding(record: ArrayRecord) -> tuple[int, int, list[object]]:
-    """How many bytes readers skip at the start of a chunk and at its end, and the codecs without those that say so."""
+    """Return how many bytes the last codecs skip at the start and at the end of a chunk, and the codecs before them."""
     codecs = record.stored.get("codecs")
     left = list(codecs) if isinstance(codecs, list) else []
     before = after = 0
@@ -79,7 +85,7 @@ def _padding(record: ArrayRecord) -> tuple[int, int, list[object]]:
 
 
 def _skipped(codecs: Sequence[object]) -> Iterator[tuple[int, bool]]:
-    """The bytes that each of the last codecs adds, and whether it does so at the start, from the last one on."""
+    """Yield how many bytes each of the last codecs adds, and whether at the start, beginning with the last codec."""
     for codec in reversed(list(codecs)):
         given = codec.get("configuration") if isinstance(codec, dict) else None
         configuration = given if isinstance(given, dict) else {}

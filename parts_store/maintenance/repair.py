@@ -1,11 +1,11 @@
-"""How what is wrong with stored chunks is put right, as steps.
+"""Repair a chunk or an array, as steps: finish committed writes, and remove what is left over.
 
-Decides what may be finished and what may be removed. Never removes the only copy of something unless asked to. What is
-wrong is `findings`' to say.
+Chunks that cannot be read are removed only if the caller asks for it.
 
-A delete cannot be conditional: what somebody commits between the last look at a chunk and the removal of orphans, or of
-a chunk that cannot be read, loses what is removed. On a local disk the lock keeps others away; where writers look for
-each other, orphans are removed as one of them. Elsewhere, nobody may write the chunk meanwhile.
+A DELETE request cannot be conditional. If another client commits a chunk between the last check of the chunk and the
+removal of its orphans, or of a chunk that cannot be read, the new write loses what is removed. On a local disk a lock
+prevents this. On object stores whose writers are registered, the repair is registered as well. Elsewhere, no client may
+write the chunk during the repair.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 from parts_store.engine.backend import Means
 from parts_store.engine.steps import Done, Entry, Found, Get, Head, Put, Steps, get, head, remove
 from parts_store.errors import ConcurrentWriteError
-from parts_store.format import metadata as documents
+from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, Chunk, join
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
-from parts_store.maintenance import mixed_parts
-from parts_store.maintenance.diagnosis import Finding, Listing, Problem, Survey, check, judge, look_again, survey
+from parts_store.maintenance.diagnosis import diagnose_chunk
+from parts_store.maintenance.mixed_parts import find_inconsistency
+from parts_store.maintenance.part_checks import find_problem
+from parts_store.maintenance.report import Finding, Problem
+from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import journaled, staging, tagged
 from parts_store.transactions.locking import lock_chunk
 from parts_store.transactions.rules import Level, Rules
@@ -28,36 +31,21 @@ from parts_store.transactions.staging import Registry
 from parts_store.transactions.versions import Version, is_of_layout
 from parts_store.transactions.writer import WHOSE, Writer
 
-__all__ = [
-    "Finding",
-    "Listing",
-    "Problem",
-    "RepairOptions",
-    "Survey",
-    "check",
-    "chunk_beside",
-    "discard",
-    "look_again",
-    "mark",
-    "mend",
-    "survey",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What a repair may do beyond finishing what was committed."""
+    """The repairs to make besides finishing committed writes and removing leftovers."""
 
     # Remove chunks that cannot be read.
     drops_incomplete: bool
-    # Give all parts of a chunk one tag, if some or all have none, or if they have several: they belong together, the
-    # caller says.
+    # Give all parts of a chunk one tag, although some or all have none, or have the tags of several writes. The caller
+    # says that they belong together.
     retags: bool
-    # Tell software without concat-parts, in the documents of arrays that it would misread, to refuse them.
+    # Write into the documents of arrays that other software would misread that such software must refuse them.
     marks: bool = False
 
-    def are_about(self, problem: Problem) -> bool:
-        """Whether a repair does anything about a problem."""
+    def handles(self, problem: Problem) -> bool:
+        """Return whether a repair changes anything about a problem."""
         match problem:
             case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS | Problem.STRAY_NODES:
                 return True
@@ -71,69 +59,85 @@ class RepairOptions:
                 return self.drops_incomplete
 
 
-def mend(
-    listing: Listing, finding: Finding, record: ArrayRecord, rules: Rules, options: RepairOptions
+def repair_chunk(
+    listed: ListedChunk, finding: Finding, record: ArrayRecord, rules: Rules, options: RepairOptions
 ) -> Steps[Finding]:
-    """The same finding, put right as far as it can be. Of the writers that it shows, none lives."""
-    chunk, index = listing.chunk, record.shard_index
-    if not options.are_about(finding.problem):
+    """Repair a chunk if possible, and return the finding with the result.
+
+    Every writer whose objects are listed beside the chunk must be dead.
+    """
+    chunk = listed.chunk
+    if not options.handles(finding.problem):
         return finding
     yield from _lock(chunk.side_folder, rules)
     match finding.problem:
         case Problem.INTERRUPTED | Problem.LEFTOVERS:
-            is_mended = yield from _tidy(listing, rules)
+            is_repaired = yield from _finish_write(listed, rules)
         case Problem.ORPHANS:
-            is_mended = yield from _collect(chunk, finding.keys, rules)
+            is_repaired = yield from _remove_orphans(chunk, finding.keys, rules)
         case Problem.MIXTURE if options.retags:
-            doubt = yield from _retag_mixture(chunk, record, rules)
-            is_mended = doubt is None
-            if not is_mended and options.drops_incomplete:
-                is_mended = yield from _drop(chunk, index, rules)
-            if not is_mended and doubt:
-                return replace(finding, detail=f"{finding.detail}; left alone: {doubt}")
+            return (yield from _repair_mixture(chunk, finding, record, rules, options))
         case Problem.UNTAGGED | Problem.PARTLY_TAGGED if options.retags:
-            is_mended = yield from _retag(chunk, rules)
+            is_repaired = yield from _retag(chunk, rules)
         case _:
-            is_mended = yield from _drop(chunk, index, rules)
-    return replace(finding, is_mended=is_mended)
+            is_repaired = yield from _drop_chunk(chunk, record.shard_index, rules)
+    return replace(finding, is_repaired=is_repaired)
 
 
-def mark(path: str, rules: Rules) -> Steps[bool]:
-    """Add the member that plain readers have to understand to an array's document; return whether it was added.
+def _repair_mixture(
+    chunk: Chunk, finding: Finding, record: ArrayRecord, rules: Rules, options: RepairOptions
+) -> Steps[Finding]:
+    """Give the parts of several writes one tag if they are one value; otherwise drop the chunk if that is asked for."""
+    inconsistency = yield from _retag_mixture(chunk, record, rules)
+    is_repaired = inconsistency is None
+    if not is_repaired and options.drops_incomplete:
+        is_repaired = yield from _drop_chunk(chunk, record.shard_index, rules)
+    if not is_repaired and inconsistency:
+        return not_repaired(finding, inconsistency)
+    return replace(finding, is_repaired=is_repaired)
 
-    Where the store has conditions, a document that is changed meanwhile stays as it is.
+
+def not_repaired(finding: Finding, why: str) -> Finding:
+    """Return a finding that also says why the problem was not repaired."""
+    return replace(finding, detail=f"{finding.detail}; not repaired: {why}")
+
+
+def mark_array(path: str, rules: Rules) -> Steps[bool]:
+    """Tell software without concat-parts in the document of an array to refuse it; return whether it was written.
+
+    If the store has conditional requests, a document that another client changes meanwhile is not overwritten.
     """
     key = join(path, DOCUMENT)
     (outcome,) = yield (Get(key, None, "the document to mark"),)
-    document = documents.parse(bytes(outcome.data)) if isinstance(outcome, Found) else None
+    document = metadata.parse(bytes(outcome.data)) if isinstance(outcome, Found) else None
     in_session = rules.means is Means.SESSION
-    record = None if document is None else documents.read_array(document, path, in_session=in_session)
+    record = None if document is None else metadata.read_array(document, path, in_session=in_session)
     if not isinstance(outcome, Found) or record is None:
         return False
-    marked = documents.with_mark(record.stored, record.parts, record.placement, must_understand=True)
+    marked = metadata.with_mark(record.stored, record.parts, record.placement, must_understand=True)
     condition = outcome.unchanged if rules.means is Means.TAGS and rules.has_conditions else None
-    (written,) = yield (Put(key, documents.dump(marked), None, condition, "the document, marked"),)
+    (written,) = yield (Put(key, metadata.dump(marked), None, condition, "the document, marked"),)
     return isinstance(written, Done)
 
 
-def chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
-    """The chunk that an object is beside, where nothing else of it is there; None if it does not say."""
-    # A journal, or a staged copy; the part that a file is may be as large as a chunk, and says nothing.
+def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
+    """Return the chunk that a journal or a staged copy belongs to; None for other objects."""
+    # A name with a dot is that of a staged part, which may be as large as a chunk and does not name the chunk.
     if "." in entry.key.rpartition("/")[2]:
         return None
     found = yield from get(entry.key, "whose leftovers these are")
-    said = journaled.Record.parse(found)
-    relative = said.key if said is not None else None if found is None else staging.chunk_of(found)
-    # What is stored may say anything: only the key of a chunk is one.
+    journal = journaled.Record.parse(found)
+    relative = journal.key if journal is not None else None if found is None else staging.chunk_of(found)
+    # The object may hold anything, so the key is checked.
     if relative is None or not record.encoding.is_chunk_key(relative):
         return None
     return Chunk(join(array, relative), record.parts, array)
 
 
-def discard(folder: str, keys: tuple[str, ...], rules: Rules) -> Steps[bool]:
-    """Remove what is beside a chunk that nobody can name: nothing was committed, for that would name it."""
+def discard_leftovers(folder: str, keys: tuple[str, ...], rules: Rules) -> Steps[bool]:
+    """Remove what lies beside an unknown chunk. Nothing was committed: a commit would name the chunk."""
     yield from _lock(folder, rules)
-    yield from _remove_beside(keys, rules)
+    yield from _remove_leftovers(keys, rules)
     return True
 
 
@@ -142,42 +146,42 @@ def _has_locks(rules: Rules) -> bool:
 
 
 def _lock(folder: str, rules: Rules) -> Steps[None]:
-    """Where there are locks, be the only one at work on a chunk."""
+    """Lock the chunk that a folder lies beside, if the backend has locks."""
     if _has_locks(rules):
         yield from lock_chunk(folder)
 
 
-def _remove_beside(keys: Sequence[str], rules: Rules) -> Steps[None]:
-    # The lock that we hold goes when we give it back; where nobody takes any, one is a leftover like others.
+def _remove_leftovers(keys: Sequence[str], rules: Rules) -> Steps[None]:
+    # The lock that this repair holds is removed when it is released. A lock that no client takes is a leftover.
     gone = tuple(key for key in keys if not (_has_locks(rules) and key.endswith(".lock")))
     if gone:
         yield from remove(gone, "leftovers")
 
 
 def _helper(chunk: Chunk, rules: Rules) -> Writer:
-    """A writer that writes nothing of its own."""
+    """Return a writer that finishes other writes, and writes nothing of its own."""
     return Writer(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
 
 
-def _tidy(listing: Listing, rules: Rules) -> Steps[bool]:
-    """Finish what was committed, then remove what was listed beside the chunk, whose writers are all dead."""
-    chunk = listing.chunk
+def _finish_write(listed: ListedChunk, rules: Rules) -> Steps[bool]:
+    """Finish a committed write of a dead writer, then remove what was listed beside the chunk."""
+    chunk = listed.chunk
     if rules.means is Means.LOCKS:
         yield from journaled.recover(chunk)
-        yield from _remove_beside([entry.key for entry in listing.beside], rules)
+        yield from _remove_leftovers([entry.key for entry in listed.beside], rules)
         return True
-    if not (yield from _can_be_helped(listing)):
+    if not (yield from _can_be_finished(listed)):
         return False
-    return (yield from _helper(chunk, rules).tidy(Registry.of(listing.beside).present))
+    return (yield from _helper(chunk, rules).tidy(Registry.of(listed.beside).present))
 
 
-def _can_be_helped(listing: Listing) -> Steps[bool]:
-    """Whether no part of the anchor's own write has a wrong size: its tag is right, so it would not be written anew.
+def _can_be_finished(listed: ListedChunk) -> Steps[bool]:
+    """Return whether no part with the anchor's tag has a wrong size.
 
-    A staged copy may be all that there is of it.
+    A part with the right tag would not be written again, and the staged copy may have its only correct bytes.
     """
-    chunk = listing.chunk
-    doubtful = [part for part, entry in listing.parts.items() if chunk.parts.sizes[part] != entry.nbytes]
+    chunk = listed.chunk
+    doubtful = [part for part, entry in listed.parts.items() if chunk.parts.sizes[part] != entry.nbytes]
     if not set(doubtful) - {chunk.parts.anchor}:
         return True
     keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
@@ -185,15 +189,17 @@ def _can_be_helped(listing: Listing) -> Steps[bool]:
     tag = anchor.tag if isinstance(anchor, Found) else None
     if tag is None or len(tag.sizes) != len(chunk.part_keys):
         return True
-    found = {part: each for part, each in zip(doubtful, others, strict=True) if isinstance(each, Found)}
-    return all(each.generation != tag.generation or each.nbytes == tag.sizes[part] for part, each in found.items())
+    return not any(
+        isinstance(each, Found) and each.generation == tag.generation and each.nbytes != tag.sizes[part]
+        for part, each in zip(doubtful, others, strict=True)
+    )
 
 
-def _collect(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool]:
-    """Remove the parts of a chunk that does not exist."""
+def _remove_orphans(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool]:
+    """Remove the parts of a chunk that does not exist; return False if it exists by now."""
     helper = _helper(chunk, rules)
     if rules.means is Means.TAGS and rules.is_registered:
-        # Whoever commits from now on sees us, and keeps a copy of what we may remove.
+        # A writer that commits from now on finds this repair, and keeps a copy of the parts that may be removed.
         (outcome,) = yield (helper.register("settle"),)
         if not isinstance(outcome, Done):
             return False
@@ -206,36 +212,39 @@ def _collect(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool
 
 
 def _retag(chunk: Chunk, rules: Rules) -> Steps[bool]:
-    """Write the chunk again as it is, with one tag, if nobody changes it meanwhile."""
+    """Write a chunk without tags again with one tag, unless another client changes it meanwhile."""
     if rules.means is not Means.TAGS:
         return False
     outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
-    now = judge(chunk, outcomes, None)
-    # Nothing of it is missing or of a wrong size, and no two parts are of different writes.
+    now = find_problem(chunk, outcomes, None)
+    # Any other problem means that the parts do not belong together, or that the chunk has changed.
     if now is None or now.problem not in (Problem.UNTAGGED, Problem.PARTLY_TAGGED):
         return False
     return (yield from _write_again(chunk, [each for each in outcomes if isinstance(each, Found)], rules))
 
 
 def _retag_mixture(chunk: Chunk, record: ArrayRecord, rules: Rules) -> Steps[str | None]:
-    """The same for parts of several writes, if what can be checked of them fits; returns why not, None if done."""
+    """Write a chunk with the tags of several writes again with one tag, if its parts are one value.
+
+    Returns None if it was written, otherwise why not; an empty text if the chunk has changed.
+    """
     if rules.means is not Means.TAGS:
         return ""
     outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
-    now = judge(chunk, outcomes, None)
+    now = find_problem(chunk, outcomes, None)
     if now is None or now.problem is not Problem.MIXTURE:
         return ""
     found = [each for each in outcomes if isinstance(each, Found)]
     if not all(is_of_layout(each, chunk) for each in found):
-        return "some of it was written with another layout than that of its array"
-    doubt = mixed_parts.doubt(record, found)
-    if doubt is not None:
-        return doubt
+        return "some parts were written with another layout than that of the array"
+    inconsistency = find_inconsistency(record, found)
+    if inconsistency is not None:
+        return inconsistency
     return None if (yield from _write_again(chunk, found, rules)) else ""
 
 
 def _write_again(chunk: Chunk, found: Sequence[Found], rules: Rules) -> Steps[bool]:
-    """Write what was found of each part, if nobody has changed the chunk meanwhile."""
+    """Write the parts that were found with one tag; return False if another client has changed the chunk meanwhile."""
     seen = Version(found[chunk.parts.anchor].tag, tuple(each.unchanged for each in found), chunk.parts.anchor)
     try:
         yield from tagged.write(chunk, [memoryview(each.data) for each in found], rules, seen)
@@ -244,9 +253,9 @@ def _write_again(chunk: Chunk, found: Sequence[Found], rules: Rules) -> Steps[bo
     return True
 
 
-def _drop(chunk: Chunk, index: ShardIndex | None, rules: Rules) -> Steps[bool]:
-    """Remove a chunk that cannot be read, if it still cannot."""
-    now = yield from look_again(chunk, index, rules.means)
+def _drop_chunk(chunk: Chunk, index: ShardIndex | None, rules: Rules) -> Steps[bool]:
+    """Remove a chunk that cannot be read; return False if it can be read by now."""
+    now = yield from diagnose_chunk(chunk, index, rules.means)
     if now is None or not now.problem.is_damage:
         return False
     yield from remove((chunk.anchor_key,), "a chunk that cannot be read")

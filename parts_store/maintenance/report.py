@@ -1,73 +1,181 @@
-"""Report: what `verify` and `repair` found, as values, as text and as JSON."""
+"""Problem, Finding and Report: the results of `verify` and `repair` as values, as text and as JSON."""
 
 from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from parts_store.maintenance.diagnosis import Finding, Problem
-
-# How many findings a report shows in words.
+# The number of findings that a report prints.
 _MAX_SHOWN = 100
+
+
+class Problem(Enum):
+    """A kind of problem with a stored chunk or array."""
+
+    # A part is missing, and no staged copy has its bytes.
+    INCOMPLETE = "incomplete"
+    # The parts belong to different writes, and no staged copy completes one of them.
+    MIXTURE = "mixture"
+    # A part has another size than the metadata document or its tag says.
+    WRONG_SIZE = "wrong size"
+    # Some parts have a tag and some have none: another program wrote them, or a copy lost their tags.
+    PARTLY_TAGGED = "partly tagged"
+    # The chunk was written with another layout than its array has now. The writer opened the array before the array was
+    # created again.
+    OTHER_LAYOUT = "other layout"
+    # The bytes do not match their checksum.
+    CHECKSUM = "checksum"
+    # The chunk exists and cannot be read. A session may list a chunk whose bytes are not available.
+    UNREADABLE = "unreadable"
+    # A write was committed and not finished. This library reads it correctly, other programs may not.
+    INTERRUPTED = "interrupted"
+    # Parts of a chunk that does not exist.
+    ORPHANS = "orphans"
+    # Objects of the write protocol beside a chunk. Their writer may still be at work.
+    LEFTOVERS = "leftovers"
+    # Nodes of parts in a session whose array does not exist any more, or was replaced.
+    STRAY_NODES = "stray nodes"
+    # No part has a tag: another program wrote the chunk. It is read as it is.
+    UNTAGGED = "untagged"
+    # Software without concat-parts would misread the array, and its document does not tell it to refuse the array.
+    UNMARKED = "unmarked"
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether reading the chunk fails."""
+        return self in _DAMAGE
+
+
+_DAMAGE = (
+    Problem.INCOMPLETE,
+    Problem.MIXTURE,
+    Problem.WRONG_SIZE,
+    Problem.PARTLY_TAGGED,
+    Problem.OTHER_LAYOUT,
+    Problem.CHECKSUM,
+    Problem.UNREADABLE,
+)
+# Neither damage nor something that `repair` would change unless the caller asks for it.
+_HARMLESS = (Problem.UNTAGGED, Problem.UNMARKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem with a chunk, and whether it was repaired.
+
+    Parameters
+    ----------
+    problem
+        The kind of problem.
+    chunk_key
+        The key of the chunk; the path of the array if the problem is with the array; the folder beside a chunk if
+        nothing else of that chunk exists.
+    keys
+        The keys of the objects that are missing, wrong or left over.
+    detail
+        The problem in words.
+    is_repaired
+        Whether `repair` has solved the problem.
+    """
+
+    problem: Problem
+    chunk_key: str
+    keys: tuple[str, ...]
+    detail: str
+    is_repaired: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {
+            "problem": self.problem.value,
+            "chunk_key": self.chunk_key,
+            "keys": list(self.keys),
+            "detail": self.detail,
+            "repaired": self.is_repaired,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a look at everything below a prefix found, and what of it was put right."""
+    """A report on all chunks of arrays with parts below a prefix.
+
+    Parameters
+    ----------
+    findings
+        The problems that were found.
+    arrays
+        The number of arrays with parts.
+    chunks
+        The number of their chunks.
+    objects
+        The number of objects that the chunks consist of.
+    not_understood
+        The paths of arrays that could not be checked, each with the reason.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(
+    ...     store, "a", parts=[ps.Part("", size=4), ps.Part(".tail")], shape=(8,), chunks=(4,), dtype="int32"
+    ... )
+    >>> array[:] = 7
+    >>> report = store.verify()
+    >>> print(report)
+    1 array with parts, 2 chunks, 4 objects
+    no problems found
+    >>> report.is_damaged, report.is_clean
+    (False, True)
+    """
 
     findings: tuple[Finding, ...]
     arrays: int
     chunks: int
     objects: int
-    # Arrays that could not be looked at, and why.
     not_understood: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something cannot be read, and was not put right."""
-        return bool(self.not_understood) or any(each.problem.is_damage and not each.is_mended for each in self.findings)
+        """Whether a chunk or an array cannot be read, and was not repaired."""
+        damaged = (each.problem.is_damage and not each.is_repaired for each in self.findings)
+        return bool(self.not_understood) or any(damaged)
 
     @property
-    def is_tidy(self) -> bool:
-        """Whether there is nothing to put right; that another program wrote a chunk is nothing of the kind.
+    def is_clean(self) -> bool:
+        """Whether there is nothing to repair.
 
-        Neither is that a document does not tell other software to refuse the array.
+        Chunks of other programs (`UNTAGGED`) need no repair, nor do documents that do not tell other software to refuse
+        the array (`UNMARKED`).
         """
-        harmless = (Problem.UNTAGGED, Problem.UNMARKED)
-        wrong = [each for each in self.findings if each.problem not in harmless and not each.is_mended]
-        return not wrong and not self.not_understood
+        open_ones = (each.problem not in _HARMLESS and not each.is_repaired for each in self.findings)
+        return not self.not_understood and not any(open_ones)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many findings there are of each kind."""
+        """The number of findings for each problem."""
         found = Counter(each.problem for each in self.findings)
         return {each.value: found[each] for each in Problem if each in found}
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON takes it."""
-        findings = [
-            {
-                "problem": each.problem.value,
-                "chunk_key": each.chunk_key,
-                "keys": list(each.keys),
-                "detail": each.detail,
-                "mended": each.is_mended,
-            }
-            for each in self.findings
-        ]
-        counts = {"arrays": self.arrays, "chunks": self.chunks, "objects": self.objects}
-        not_understood = [{"array": path, "problem": problem} for path, problem in self.not_understood]
-        verdict = {"damaged": self.is_damaged, "tidy": self.is_tidy}
-        return {**verdict, **counts, "findings": findings, "not_understood": not_understood}
+        """Return the report as JSON values."""
+        return {
+            "damaged": self.is_damaged,
+            "clean": self.is_clean,
+            "arrays": self.arrays,
+            "chunks": self.chunks,
+            "objects": self.objects,
+            "findings": [each.to_json() for each in self.findings],
+            "not_understood": [{"array": path, "problem": problem} for path, problem in self.not_understood],
+        }
 
     @property
     def worst_first(self) -> tuple[Finding, ...]:
-        """The findings to show in words: at most a hundred, damage before the rest, so that it is not overlooked."""
-        ordered = sorted(self.findings, key=lambda each: not each.problem.is_damage or each.is_mended)
+        """The findings to print: at most a hundred, damage first."""
+        ordered = sorted(self.findings, key=lambda each: not each.problem.is_damage or each.is_repaired)
         return tuple(ordered[:_MAX_SHOWN])
 
     @property
-    def left_out(self) -> str:
-        """How many findings are not in `worst_first`, and how many there are of each kind; empty if there are none."""
+    def omitted(self) -> str:
+        """A line that counts the findings not in `worst_first`; empty if there are none."""
         if len(self.findings) <= _MAX_SHOWN:
             return ""
         counts = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
@@ -77,10 +185,10 @@ class Report:
         counts = (_count(self.arrays, "array"), _count(self.chunks, "chunk"), _count(self.objects, "object"))
         lines = [f"{counts[0]} with parts, {counts[1]}, {counts[2]}"]
         for each in self.worst_first:
-            mended = ", repaired" if each.is_mended else ""
-            lines.append(f"{each.problem.value}{mended}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}")
-        if self.left_out:
-            lines.append(self.left_out)
+            repaired = ", repaired" if each.is_repaired else ""
+            lines.append(f"{each.problem.value}{repaired}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}")
+        if self.omitted:
+            lines.append(self.omitted)
         lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
         return "\n".join([*map(_one_line, lines), self._verdict])
 
@@ -88,7 +196,7 @@ class Report:
     def _verdict(self) -> str:
         if self.is_damaged:
             return "damaged"
-        if not self.is_tidy:
+        if not self.is_clean:
             return "nothing is damaged; `repair` would remove leftovers"
         return "no problems found" if self.arrays else "no arrays with parts"
 

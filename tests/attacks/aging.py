@@ -9,8 +9,10 @@ from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
-from parts_store.maintenance import runs
-from parts_store.maintenance.repair import Finding, RepairOptions, survey
+from parts_store.maintenance import execution
+from parts_store.maintenance.repair import RepairOptions
+from parts_store.maintenance.report import Finding
+from parts_store.maintenance.survey import Survey, group_by_chunk
 from parts_store.transactions.rules import Rules
 from tests.transactions.interruptions import Layout
 from tests.transactions.objects import Objects, chunk_of, settings
@@ -70,7 +72,7 @@ def repair(
     arrays = {"a": ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), index)}
     listed = bucket.perform(List("", ""))
     assert isinstance(listed, Listed)
-    scope = runs.Scope(arrays, survey(listed.entries, arrays), ())
-    found = runs.verify(bucket, scope, settings(has_tags=bucket.has_tags))
+    survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
+    found = execution.verify(bucket, survey, settings(has_tags=bucket.has_tags))
     options = options or RepairOptions(drops_incomplete=False, retags=False)
-    return runs.repair(bucket, scope, found, rules, min_age=min_age, options=options)
+    return execution.repair(bucket, survey, found, rules, min_age=min_age, options=options)

@@ -250,7 +250,7 @@ def test_a_repair_that_cannot_reach_the_store_does_not_report_success(server: S3
         pytest.raises(StorageError, match="AccessDenied"),
     ):
         store.repair(min_age=0)
-    assert ps.PartsStore(server.store(**HASTY)).repair(min_age=0).is_tidy
+    assert ps.PartsStore(server.store(**HASTY)).repair(min_age=0).is_clean
 
 
 def test_an_error_of_a_local_disk_is_a_storage_error(tmp_path: Path) -> None:

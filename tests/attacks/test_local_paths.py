@@ -108,7 +108,7 @@ def test_a_journal_that_is_not_valid_is_never_carried_out_and_is_reported(
     again = new_value(numbers)
     write(store, "a/c/0", again)
     assert read(store, "a/c/0") == again
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
     assert contents(outside) == before
 
 
@@ -136,7 +136,7 @@ def test_leftovers_that_name_no_chunk_of_their_array_are_not_believed(
     (beside / "journal").write_text(json.dumps({"key": relative, "gen": GENERATION, "sizes": SIZES}))
     for part in range(3):
         (beside / f"{GENERATION}.{part}").write_text("hostile")
-    assert store.repair(drop_incomplete=True).is_tidy
+    assert store.repair(drop_incomplete=True).is_clean
     assert contents(outside) == before
     assert not beside.exists()
 
@@ -314,7 +314,7 @@ def test_chunks_and_documents_are_written_without_hard_links(store: ps.PartsStor
         value = new_value(numbers)
         write(store, "a/c/0", value)
         assert read(store, "a/c/0") == value
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
     asyncio.run(store.set_if_not_exists("x", cpu.Buffer.from_bytes(b"1")))
     asyncio.run(store.set_if_not_exists("x", cpu.Buffer.from_bytes(b"2")))
     assert (folder / "x").read_bytes() == b"1"

@@ -19,8 +19,8 @@ from parts_store.errors import IncompleteChunkError
 from parts_store.format import metadata
 from parts_store.format.ranges import Span
 from parts_store.format.tags import Tag
-from parts_store.maintenance.diagnosis import Problem
-from parts_store.maintenance.mixed_parts import doubt
+from parts_store.maintenance.mixed_parts import find_inconsistency
+from parts_store.maintenance.report import Problem
 
 TIFF = ps.headers.tiff(shape=(16, 16), dtype="uint8")
 INDEX = ps.Part(".index", size=ps.SHARD_INDEX)
@@ -119,7 +119,7 @@ def test_a_mirror_that_kept_old_tags_is_refused_found_and_mended_by_retag(name: 
     assert store.repair(min_age=0).is_damaged
     assert contents(target) == contents(source)
     report = store.repair(min_age=0, retag=True)
-    assert report.is_tidy, str(report)
+    assert report.is_clean, str(report)
     assert contents(target) == contents(source)
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(target), path="a")[...], values(3))
     assert ps.PartsStore(target).verify().findings == ()
@@ -132,13 +132,13 @@ def refused(target: MemoryStore, expected: str) -> None:
     report = store.repair(min_age=0, retag=True)
     assert report.is_damaged
     for each in report.findings:
-        assert (each.problem, each.is_mended) == (Problem.MIXTURE, False)
-        assert each.detail == f"of another write than the anchor; left alone: {expected}"
+        assert (each.problem, each.is_repaired) == (Problem.MIXTURE, False)
+        assert each.detail == f"of another write than the anchor; not repaired: {expected}"
     assert contents(target) == before
     with pytest.raises(IncompleteChunkError):
         zarr.open_array(ps.PartsStore(target), path="a")[...]
     # Both orders at once: what cannot be mended is removed.
-    assert store.repair(min_age=0, retag=True, drop_incomplete=True).is_tidy
+    assert store.repair(min_age=0, retag=True, drop_incomplete=True).is_clean
 
 
 def torn(scene: Scene, first: NDArray[Any], second: NDArray[Any], *, new: Callable[[str], bool]) -> MemoryStore:
@@ -164,14 +164,14 @@ def test_new_data_with_an_index_of_other_holes_is_refused() -> None:
     first[32:40] = 0
     second[40:48] = 0
     target = torn(SCENES["index of shards"], first, second, new=is_main)
-    refused(target, "its index may be of another write than its data: not all inner chunks are there")
+    refused(target, "its index may be of another write than its data: not all inner chunks exist")
 
 
 def test_new_data_with_an_index_of_other_sizes_is_refused() -> None:
     scene = Scene(SHARDS | {"compressors": [ZstdCodec()]}, ["", INDEX], ())
     chance = np.random.default_rng(0)
     noise = chance.integers(1, 250, (64, 16), dtype="uint8")
-    refused(torn(scene, values(1), noise, new=is_main), "its index does not fit its data")
+    refused(torn(scene, values(1), noise, new=is_main), "its index does not match its data")
 
 
 def test_an_index_that_does_not_fit_its_checksum_is_refused() -> None:
@@ -184,21 +184,21 @@ def test_an_index_that_does_not_fit_its_checksum_is_refused() -> None:
         if key.endswith(".index"):
             attributes = dict(obstore.get(target, key).attributes)
             obstore.put(target, key, bytes([data[0] ^ 1]) + data[1:], attributes=attributes)
-    refused(target, "its index does not fit its checksum")
+    refused(target, "its index does not match its checksum")
 
 
 def test_bytes_that_do_not_fit_their_checksum_are_refused() -> None:
     first, second = values(1), values(3)
     second[::16] = 9
     scene = SCENES["start of chunks with a checksum"]
-    refused(torn(scene, first, second, new=is_main), "its bytes do not fit their checksum")
+    refused(torn(scene, first, second, new=is_main), "its bytes do not match their checksum")
 
 
 def test_parts_without_any_checksum_are_refused() -> None:
     scene = Scene(CHUNKS | {"compressors": None}, [ps.Part(".header", size=16), ps.Part("")], (".header",))
     # Every byte is right, but nobody can know that.
     target = torn(scene, values(1), values(3), new=is_main)
-    refused(target, "nothing tells whether its parts belong together: it has no checksum")
+    refused(target, "it has no checksum that shows whether its parts belong together")
 
 
 def test_a_mirror_with_parts_of_another_layout_is_refused() -> None:
@@ -210,7 +210,7 @@ def test_a_mirror_with_parts_of_another_layout_is_refused() -> None:
     for key in [key for key in contents(target) if key.endswith(".header")]:
         old = str(obstore.get(target, key).attributes["partsgen"]).rsplit(";", 1)[0]
         obstore.put(target, key, TIFF, attributes={"partsgen": f"{old};{'0' * 8}"})
-    refused(target, "some of it was written with another layout than that of its array")
+    refused(target, "some parts were written with another layout than that of the array")
 
 
 def test_parts_whose_sizes_no_write_had_are_refused() -> None:
@@ -224,7 +224,7 @@ def test_parts_whose_sizes_no_write_had_are_refused() -> None:
             Found(each, Span(0, len(each)), len(each), "etag", None, tag) for each, tag in zip(data, tags, strict=True)
         ]
         expected = None if is_right else "the sizes of its parts are not those of any of the writes"
-        assert doubt(record, parts) == expected
+        assert find_inconsistency(record, parts) == expected
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -20,7 +20,7 @@ from zarr.errors import MetadataValidationError
 import parts_store as ps
 from parts_store.adoption import adopt
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from tests.adoption.adopting import repository, settle
 
 VALUES = np.arange(1, 9, dtype="int32")
@@ -268,12 +268,12 @@ def test_verify_reports_arrays_without_the_member_and_repair_adds_it(kind: str, 
     (found,) = store.verify().findings
     assert (found.problem, found.chunk_key, found.keys) == (Problem.UNMARKED, "old", ("old/zarr.json",))
     assert not store.verify().is_damaged
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
     assert store.verify("old/c").findings == ()
-    assert not any(each.is_mended for each in store.repair().findings)
+    assert not any(each.is_repaired for each in store.repair().findings)
     before = zarr.open_array(store, path="old", mode="r").metadata
     (mended,) = store.repair(must_understand=True).findings
-    assert mended.is_mended
+    assert mended.is_repaired
     assert store.verify().findings == ()
     array = zarr.open_array(store, path="old", mode="r+")
     assert array.metadata == before

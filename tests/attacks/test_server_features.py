@@ -296,13 +296,13 @@ def test_repair_removes_what_a_probe_left_that_was_killed() -> None:
             running.put_object(key, b"a1")
         store = store_on(running)
         report = store.verify()
-        assert (report.is_damaged, report.is_tidy) == (False, False)
+        assert (report.is_damaged, report.is_clean) == (False, False)
         assert {f"data/{key}" for finding in report.findings for key in finding.keys} == left
         store.repair()
         assert left <= set(running.objects()), "its writer may be alive"
-        assert store.repair(min_age=0).is_tidy
+        assert store.repair(min_age=0).is_clean
         assert not left & set(running.objects())
-        assert store.verify().is_tidy
+        assert store.verify().is_clean
         np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES)
 
 

@@ -17,7 +17,7 @@ from zarr.core.sync import sync
 import parts_store as ps
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format.metadata import layout_of
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
 from tests.attacks.catalog_schedules import Result, run_in_memory, run_in_processes, run_on_disk
 
@@ -254,8 +254,8 @@ def test_a_chunk_of_another_layout_is_named_and_repaired() -> None:
     report = second.verify()
     assert [(each.problem, each.chunk_key) for each in report.findings] == [(Problem.OTHER_LAYOUT, "g/x/c/0")]
     assert report.is_damaged
-    assert not second.repair(min_age=0).is_tidy
-    assert second.repair(min_age=0, drop_incomplete=True).is_tidy
+    assert not second.repair(min_age=0).is_clean
+    assert second.repair(min_age=0, drop_incomplete=True).is_clean
     np.testing.assert_array_equal(new[:], [0, 0, 0, 0, *VALUES[4:]])
 
 
@@ -271,7 +271,7 @@ def test_tags_without_a_layout_stay_readable() -> None:
             assert shorter.count(";") == 3
             obstore.put(objects, key, bytes(found.bytes()), attributes={"partsgen": shorter})
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="x")[:], VALUES)
-    assert writer.verify().is_tidy
+    assert writer.verify().is_clean
     array[0] = 9
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="x")[:], [9, *VALUES[1:]])
 

@@ -161,8 +161,8 @@ def test_a_repair_refuses_an_age_at_which_a_writer_may_only_stall(min_age: float
         StoreConfigError, match="min_age: expected 0, which says that nobody is writing, or at least 900"
     ):
         store.repair(min_age=min_age)
-    assert store.repair(min_age=900).is_tidy
-    assert store.repair(min_age=0).is_tidy
+    assert store.repair(min_age=900).is_clean
+    assert store.repair(min_age=0).is_clean
 
 
 def test_the_watch_of_a_store_goes_on_and_is_shorter_than_any_age() -> None:

@@ -73,12 +73,12 @@ def test_verify_reports_an_array_that_cannot_be_opened(
     for report in (fresh.verify(), fresh.verify("bad"), fresh.repair()):
         assert [path for path, _ in report.not_understood] == ["bad"]
         assert report.is_damaged
-        assert not report.is_tidy
+        assert not report.is_clean
         assert "no problems found" not in str(report)
         assert "not understood: bad: " in str(report)
     assert main(["verify", str(tmp_path)]) != 0
     assert "bad" in capsys.readouterr().out
-    assert fresh.verify("good").is_tidy
+    assert fresh.verify("good").is_clean
 
 
 def test_verify_says_that_arrays_that_can_be_opened_are_in_order(tmp_path: Path) -> None:
@@ -92,5 +92,5 @@ def test_verify_says_that_arrays_that_can_be_opened_are_in_order(tmp_path: Path)
     zarr.create_group(store, path="v2", zarr_format=2)
     report = store.verify()
     assert not report.not_understood
-    assert report.is_tidy
+    assert report.is_clean
     assert str(report).endswith("no problems found")

@@ -185,4 +185,4 @@ def test_a_destination_that_cannot_be_written_is_one_line(
         assert (result.code, result.out) == (WRONG, ""), (words, result)
         require_one_line(result.err)
         assert SECRET not in result.err
-    assert ps.PartsStore.from_url(folder).verify().is_tidy
+    assert ps.PartsStore.from_url(folder).verify().is_clean

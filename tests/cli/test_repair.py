@@ -53,7 +53,7 @@ def test_repair_repairs_what_it_may_and_verify_agrees(
     folder = make_store(tmp_path / "store", spoil)
     result = call(["repair", folder, "--json", *options], capsys)
     assert result.code == code
-    assert all(each["mended"] == (code == OK) for each in json.loads(result.out)["findings"])
+    assert all(each["repaired"] == (code == OK) for each in json.loads(result.out)["findings"])
     assert call(["verify", folder], capsys).code == code
 
 

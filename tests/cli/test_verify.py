@@ -10,8 +10,7 @@ import zarr
 from distributed import Client
 
 import parts_store as ps
-from parts_store.maintenance.diagnosis import Finding, Problem
-from parts_store.maintenance.report import Report
+from parts_store.maintenance.report import Finding, Problem, Report
 from tests.cli import places
 from tests.cli.places import (
     DAMAGED,
@@ -120,7 +119,7 @@ def test_verify_compares_checksums_only_if_asked_to(tmp_path: Path, capsys: pyte
     assert call(["verify", tmp_path], capsys).code == OK
     result = call(["verify", tmp_path, "--checksums"], capsys)
     assert result.code == DAMAGED
-    assert "checksum: a/c/0: the bytes do not fit" in result.out
+    assert "checksum: a/c/0: the bytes do not match" in result.out
 
 
 def test_a_finding_is_one_line_whatever_its_key_holds() -> None:

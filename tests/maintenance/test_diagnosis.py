@@ -16,7 +16,9 @@ from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
-from parts_store.maintenance.diagnosis import Finding, Problem, check, look_again, survey
+from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
+from parts_store.maintenance.report import Finding, Problem
+from parts_store.maintenance.survey import group_by_chunk
 from parts_store.transactions import journaled, staging
 from parts_store.transactions.reading import read
 from tests.transactions.interruptions import (
@@ -52,8 +54,8 @@ def findings_in(objects: Objects, layout: Layout) -> list[Finding]:
     outcome = objects.copy().perform(List("", ""))
     assert isinstance(outcome, Listed)
     record = record_of(layout)
-    found = survey(outcome.entries, {"a": record})
-    steps = check(list(found.chunks.values()), record, settings(has_tags=objects.has_tags), with_bytes=False)
+    found = group_by_chunk(outcome.entries, {"a": record})
+    steps = diagnose_chunks(list(found.chunks.values()), record, settings(has_tags=objects.has_tags), with_bytes=False)
     return objects.copy().run(steps)
 
 
@@ -105,7 +107,7 @@ def test_every_object_of_an_array_is_a_part_of_its_chunk_and_nothing_else_is(
     noise = [below + name for name in names] + ["other/c/0", "other/c/0.x", "other/.parts-txn/0a/1b"]
     keys = [key for parts in expected.values() for key in parts.values()] + noise
     random.Random(0).shuffle(keys)
-    found = survey([entry(key) for key in keys], arrays)
+    found = group_by_chunk([entry(key) for key in keys], arrays)
     listed = {key: {part: each.key for part, each in listing.parts.items()} for key, listing in found.chunks.items()}
     assert listed == expected
     assert all(each.chunk.array == root and not each.beside for each in found.chunks.values())
@@ -122,7 +124,7 @@ def test_arrays_side_by_side_and_one_named_like_the_protocols_folder_do_not_get_
         "g/b": ArrayRecord({}, parts, dots, None),
     }
     keys = ["a/c/0", "a/c/0.i", "a.parts-txn/c/0", "a.parts-txn/c/1.i", "g/b/0.1", "g/b/0.1.i", "g/c/0", "g/0.1.i"]
-    found = survey([entry(key) for key in keys], arrays)
+    found = group_by_chunk([entry(key) for key in keys], arrays)
     listed = {key: sorted(each.key for each in listing.parts.values()) for key, listing in found.chunks.items()}
     assert listed == {
         "a/c/0": ["a/c/0", "a/c/0.i"],
@@ -141,7 +143,7 @@ def test_what_is_beside_a_chunk_is_its_own_and_the_rest_is_a_stray(array: str) -
     beside = [f"{here}/ab", f"{here}/ab.done", f"{here}.lock", f"{here}/journal", f"{here}/ab.0"]
     strays = [f"{gone}/cd.done", f"{gone}.lock"]
     clock = f"{below}.parts-txn/ef.clock"
-    found = survey(
+    found = group_by_chunk(
         [entry(key) for key in [f"{below}c/0.i", *beside, *strays, clock, "other/.parts-txn/aa/bb"]], {array: record}
     )
     assert [each.key for each in found.chunks[f"{below}c/0"].beside] == beside
@@ -242,7 +244,7 @@ def test_every_state_of_a_chunk_is_what_the_table_says_and_is_read_unless_it_is_
         others = [each for each in found if each.problem is not Problem.LEFTOVERS]
         suffixes = [(each.problem, tuple(one.removeprefix(KEY) for one in each.keys)) for each in others]
         assert suffixes == ([] if expected is None else [expected]), states
-        assert all(each.chunk_key == KEY and not each.is_mended and each.detail for each in found)
+        assert all(each.chunk_key == KEY and not each.is_repaired and each.detail for each in found)
         is_interrupted = expected is not None and expected[0] is Problem.INTERRUPTED
         has_leftovers = copy != "no copy" and not is_interrupted
         assert [each.keys for each in beside] == ([(key,)] if has_leftovers else []), states
@@ -427,7 +429,7 @@ def test_a_look_at_a_chunk_that_is_being_written_never_says_that_it_is_damaged(
         for _ in itertools.islice(theirs, head_start):
             pass
         objects.is_theirs, objects.theirs = False, theirs
-        finding = objects.run(look_again(chunk, None, place.rules().means))
+        finding = objects.run(diagnose_chunk(chunk, None, place.rules().means))
         assert finding is None or not finding.problem.is_damage, finding
 
 
@@ -456,7 +458,7 @@ def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_take
 
             objects = Changing(base, iter(()), 1)
             objects.theirs = theirs(objects)
-            finding = objects.run(look_again(chunk, None, Means.LOCKS))
+            finding = objects.run(diagnose_chunk(chunk, None, Means.LOCKS))
             assert finding is None or not finding.problem.is_damage, (at, finding)
 
 
@@ -474,9 +476,9 @@ def test_suspects_are_looked_at_side_by_side() -> None:
             objects.put(f"a/c/{number}.i", b"de", Tag(OLD, "c", (3, 2)))
     outcome = objects.perform(List("", ""))
     assert isinstance(outcome, Listed)
-    listings = list(survey(outcome.entries, {"a": record}).chunks.values())
+    listings = list(group_by_chunk(outcome.entries, {"a": record}).chunks.values())
     objects.asked.clear()
-    found = objects.run(check(listings, record, settings(has_tags=True), with_bytes=False))
+    found = objects.run(diagnose_chunks(listings, record, settings(has_tags=True), with_bytes=False))
     assert [each.keys for each in found] == [(f"a/c/{number}.i",) for number in range(0, 50, 2)]
     # One look at the whole ones; and at the others the anchor, the parts, the anchor.
     assert objects.batches == 4

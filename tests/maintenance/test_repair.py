@@ -26,8 +26,10 @@ from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartS
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.tags import Tag
-from parts_store.maintenance import runs
-from parts_store.maintenance.repair import Finding, Listing, Problem, RepairOptions, chunk_beside, mend, survey
+from parts_store.maintenance import execution
+from parts_store.maintenance.repair import RepairOptions, find_chunk_beside, repair_chunk
+from parts_store.maintenance.report import Finding, Problem
+from parts_store.maintenance.survey import ListedChunk, Survey, group_by_chunk
 from parts_store.transactions import journaled, staging
 from parts_store.transactions.reading import read
 from parts_store.transactions.rules import Level, Rules
@@ -103,9 +105,9 @@ def repair(
     arrays = {"a": ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), None)}
     listed = objects.perform(List("", ""))
     assert isinstance(listed, Listed)
-    scope = runs.Scope(arrays, survey(listed.entries, arrays), ())
-    found = runs.verify(objects, scope, settings(has_tags=objects.has_tags))
-    return runs.repair(objects, scope, found, rules, min_age=min_age, options=options)
+    survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
+    found = execution.verify(objects, survey, settings(has_tags=objects.has_tags))
+    return execution.repair(objects, survey, found, rules, min_age=min_age, options=options)
 
 
 def what_is_read(objects: Objects, chunk: Chunk) -> bytes | str | None:
@@ -149,13 +151,13 @@ def test_a_repair_leaves_what_was_read_before_it_alone_and_plain(
             if value != "damaged":
                 assert isinstance(value, bytes | None)
                 assert objects.contents == plain_of(value, layout, unsized), stopped.contents
-                assert all(each.is_mended for each in found), found
+                assert all(each.is_repaired for each in found), found
                 assert repair(objects, layout, place.rules(first_generation=600)) == []
                 continue
             # Nobody asked for more: the chunk and what is beside it stay.
             assert is_damaged
             assert objects.contents == stopped.contents
-            assert not any(each.is_mended for each in found)
+            assert not any(each.is_repaired for each in found)
             assert repair(objects, layout, place.rules(first_generation=600)) == found
 
 
@@ -171,7 +173,7 @@ def test_what_cannot_be_read_is_dropped_if_that_is_asked_for_and_nothing_else_is
             value = what_is_read(stopped, chunk)
             objects = Aged(stopped)
             found = repair(objects, layout, place.rules(first_generation=500), DROP)
-            assert all(each.is_mended for each in found), found
+            assert all(each.is_repaired for each in found), found
             left = None if isinstance(value, str) else value
             assert objects.contents == plain_of(left, layout, 3), stopped.contents
             assert repair(objects, layout, place.rules(first_generation=600), DROP) == []
@@ -246,15 +248,15 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         contents = objects.contents
         found = repair(objects, layout, place.rules(first_generation=500), DROP, min_age=3600)
         if not has_ages:
-            assert all(each.is_mended for each in found)
+            assert all(each.is_repaired for each in found)
             continue
         assert objects.contents == contents
-        assert not any(each.is_mended for each in found)
-        assert all(each.detail.endswith("; left alone: younger than min_age") for each in found)
+        assert not any(each.is_repaired for each in found)
+        assert all(each.detail.endswith("; not repaired: younger than min_age") for each in found)
         # As old as asked for is old enough.
         objects.now += timedelta(hours=1)
         found = repair(objects, layout, place.rules(first_generation=600), DROP, min_age=timedelta(hours=1))
-        assert all(each.is_mended or is_kept(each, place) for each in found), found
+        assert all(each.is_repaired or is_kept(each, place) for each in found), found
 
 
 def is_kept(finding: Finding, place: Place) -> bool:
@@ -275,7 +277,7 @@ def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place
     assert not set(clocks) & set(objects.stored)
     # None is needed where there is nothing to do, or all is old enough.
     ageless = Aged(holds_old(place, layout, (".i",)))
-    assert all(each.is_mended for each in repair(ageless, layout, place.rules(), min_age=0))
+    assert all(each.is_repaired for each in repair(ageless, layout, place.rules(), min_age=0))
     assert not any(each.key.endswith(".clock") for each in ageless.asked if isinstance(each, Put))
     for options, start in ((NOTHING_ASKED, holds_old(place, layout, ("",))), (DROP, place.empty())):
         idle = Aged(start)
@@ -289,7 +291,7 @@ def test_no_age_is_too_great(min_age: Any) -> None:
     place = PLACES[3]
     objects = Aged(holds_old(place, layout, (".i",)))
     (finding,) = repair(objects, layout, place.rules(), min_age=min_age)
-    assert not finding.is_mended
+    assert not finding.is_repaired
 
 
 class Meddler(Aged):
@@ -330,7 +332,7 @@ def test_retag_makes_one_write_of_what_is_partly_or_not_tagged_and_of_nothing_el
         found = repair(objects, layout, place.rules(), RETAG)
         is_mixture = {"one", "two"} <= set(chosen)
         is_tagged = len(set(chosen)) == 1 and "none" not in chosen
-        assert [each.is_mended for each in found] == ([] if is_tagged else [not is_mixture]), chosen
+        assert [each.is_repaired for each in found] == ([] if is_tagged else [not is_mixture]), chosen
         assert objects.contents == stored_as(layout, 2, 1)
         if is_mixture:
             assert objects.stored == start.stored
@@ -355,7 +357,7 @@ def test_retag_leaves_what_is_missing_or_of_a_wrong_size_as_it_is(place: Place) 
         objects = Aged(start)
         (finding,) = repair(objects, layout, place.rules(), RETAG)
         assert finding.problem in (Problem.INCOMPLETE, Problem.WRONG_SIZE)
-        assert not finding.is_mended
+        assert not finding.is_repaired
         assert objects.stored == start.stored
 
 
@@ -377,7 +379,7 @@ def test_retag_believes_what_is_there_and_not_what_was_found_before(place: Place
             objects.put(KEY + suffix, data, tag)
         before = dict(objects.stored)
         finding = Finding(problem, KEY, chunk.part_keys, "as it was")
-        assert objects.run(mend(Listing(chunk), finding, record, place.rules(), RETAG)) == finding
+        assert objects.run(repair_chunk(ListedChunk(chunk), finding, record, place.rules(), RETAG)) == finding
         assert objects.stored == before
 
 
@@ -422,7 +424,7 @@ def test_lone_marks_locks_clocks_and_what_nobody_knows_are_removed(has_chunk: bo
     objects = Aged(start)
     found = repair(objects, layout, place.rules(first_generation=500))
     assert {each.problem for each in found} == {Problem.LEFTOVERS}
-    assert all(each.is_mended for each in found)
+    assert all(each.is_repaired for each in found)
     assert objects.contents == contents
 
 
@@ -435,7 +437,7 @@ def test_a_lock_is_removed_by_who_takes_it_and_by_hand_where_nobody_takes_any() 
         start.put(f"{chunk.side_folder}.lock", b"")
         objects = Aged(start)
         (finding,) = repair(objects, layout, place.rules(first_generation=500))
-        assert finding.is_mended
+        assert finding.is_repaired
         is_taken = any(isinstance(each, Lock) for each in objects.asked)
         assert is_taken == (place.level is not Level.EXCLUSIVE)
         # Here, giving it back removes nothing; on a real disk it does.
@@ -451,10 +453,10 @@ def test_what_is_beside_a_damaged_chunk_stays_until_the_chunk_is_dropped(place: 
     objects = Aged(start)
     damage, beside = repair(objects, layout, place.rules())
     assert (damage.problem, beside.problem) == (Problem.INCOMPLETE, Problem.LEFTOVERS)
-    assert beside.detail.endswith("; left alone: the chunk is damaged")
+    assert beside.detail.endswith("; not repaired: the chunk is damaged")
     assert objects.contents == start.contents
     found = repair(objects, layout, place.rules(), DROP)
-    assert [each.is_mended for each in found] == [True, True]
+    assert [each.is_repaired for each in found] == [True, True]
     assert objects.contents == {}
 
 
@@ -472,7 +474,7 @@ def test_a_copy_that_alone_has_a_part_in_its_right_size_stays(place: Place) -> N
         assert value == b"".join(data)
         objects = Aged(start)
         (finding,) = repair(objects, layout, place.rules(), DROP)
-        assert (finding.problem, finding.is_mended) == (Problem.INTERRUPTED, False)
+        assert (finding.problem, finding.is_repaired) == (Problem.INTERRUPTED, False)
         assert what_is_read(objects, chunk) == value
 
 
@@ -486,7 +488,7 @@ def test_a_part_that_is_staged_is_not_read_to_find_out_whose_it_is() -> None:
         entry = Entry(f"{chunk.side_folder}/{name}", 1, None, LONG_AGO)
         objects.put(entry.key, said)
         objects.asked.clear()
-        assert objects.run(chunk_beside(entry, "a", record)) == expected
+        assert objects.run(find_chunk_beside(entry, "a", record)) == expected
         assert bool(objects.asked) == (expected is not None)
 
 

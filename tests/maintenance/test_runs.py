@@ -25,9 +25,8 @@ from parts_store.engine.steps import Done, Lock, Outcome, Steps, Trial, Wait
 from parts_store.errors import IncompleteChunkError, StoreConfigError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
-from parts_store.maintenance import runs
-from parts_store.maintenance.diagnosis import Finding, Problem
-from parts_store.maintenance.report import Report
+from parts_store.maintenance import execution
+from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.options import StoreOptions
 
 VALUES: NDArray[Any] = np.arange(1, 17, dtype="uint16")
@@ -156,7 +155,7 @@ def test_every_kind_of_damage_is_found_by_its_name(objects: Any) -> None:
         (Problem.WRONG_SIZE, "a/c/2", ("a/c/2.tail",)),
     ]
     assert report.is_damaged
-    assert not report.is_tidy
+    assert not report.is_clean
     assert report.counts == {"incomplete": 1, "wrong size": 1, "orphans": 1}
 
 
@@ -259,7 +258,7 @@ def test_chunks_are_read_for_their_checksums_in_groups_that_fit_into_memory(monk
     create(store, compressors=[Crc32cCodec()])
     flip(objects, "a/c/3", 1)
     for limit in (0, 12, 30, 1 << 20):
-        monkeypatch.setattr("parts_store.maintenance.diagnosis._MAX_NBYTES", limit)
+        monkeypatch.setattr("parts_store.maintenance.checksums._MAX_NBYTES", limit)
         assert [each.chunk_key for each in store.verify(checksums=True).findings] == ["a/c/3"]
 
 
@@ -269,7 +268,7 @@ def test_batches_are_of_one_array_and_progress_counts_chunks(monkeypatch: pytest
     for name in ("a", "b"):
         create(store, name)
         change(objects, f"{name}/c/1.tail", None)
-    monkeypatch.setattr(runs, "_BATCH", 3)
+    monkeypatch.setattr(execution, "_BATCH", 3)
     seen: list[tuple[int, int]] = []
     report = store.verify(progress=lambda done, total: seen.append((done, total)))
     assert seen == [(3, 8), (4, 8), (7, 8), (8, 8)]
@@ -300,7 +299,7 @@ class Client:
 
 
 def test_the_workers_of_a_client_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_BATCH", 3)
+    monkeypatch.setattr(execution, "_BATCH", 3)
     objects = disk(tmp_path)
     store = ps.PartsStore(objects)
     create(store)
@@ -368,7 +367,7 @@ def test_documents_are_read_anew_and_those_not_understood_are_told(objects: Any)
     # The store knew all of them as they were.
     report = store.verify()
     assert [path for path, _ in report.not_understood] == ["bad", "broken", "unknown"]
-    assert "no JSON object" in report.not_understood[1][1]
+    assert "is not a JSON object" in report.not_understood[1][1]
     assert [each.chunk_key for each in report.findings] == ["a/c/0"]
     assert (report.arrays, report.chunks) == (1, 4)
     assert report.is_damaged
@@ -463,8 +462,8 @@ def test_a_repair_leaves_what_was_read_before_it_and_nothing_beside_it(
         assert not ps.PartsStore(objects).verify().is_damaged
         assert contents(objects) == before
         report = ps.PartsStore(objects, concurrency=level).repair(min_age=0)
-        assert all(each.is_mended for each in report.findings), report
-        assert report.is_tidy
+        assert all(each.is_repaired for each in report.findings), report
+        assert report.is_clean
         others = {key: data for key, data in before.items() if not key.startswith(("a/c/1", "a/.parts-txn"))}
         parts = {} if read is None else {"a/c/1": read[:-2], "a/c/1.tail": read[-2:]}
         assert contents(objects) == others | parts
@@ -480,31 +479,31 @@ def test_what_was_written_just_now_is_left_alone_except_where_a_lock_tells(
         before = contents(objects)
         report = ps.PartsStore(objects, concurrency=level).repair()
         if place == "disk" and level == "writers":
-            assert report.is_tidy
+            assert report.is_clean
             continue
         assert contents(objects) == before
-        assert not any(each.is_mended for each in report.findings)
-        assert all(each.detail.endswith("left alone: younger than min_age") for each in report.findings)
+        assert not any(each.is_repaired for each in report.findings)
+        assert all(each.detail.endswith("not repaired: younger than min_age") for each in report.findings)
         assert not report.is_damaged
-        assert report.is_tidy == (not report.findings)
+        assert report.is_clean == (not report.findings)
 
 
 def test_old_orphans_stay_where_a_writer_could_lose_its_parts_unless_nobody_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Nobody waits for a quarter of an hour here.
-    monkeypatch.setattr("parts_store.maintenance.runs.LEAST_AGE", 0)
+    monkeypatch.setattr("parts_store.maintenance.execution.LEAST_AGE", 0)
     objects = MemoryStore()
     create(ps.PartsStore(objects))
     change(objects, "a/c/1", None)
     before = contents(objects)
     time.sleep(0.02)
     report = ps.PartsStore(objects).repair(min_age=0.001)
-    assert [(each.problem, each.is_mended) for each in report.findings] == [(Problem.ORPHANS, False)]
+    assert [(each.problem, each.is_repaired) for each in report.findings] == [(Problem.ORPHANS, False)]
     assert "min_age=0 says that nobody does" in report.findings[0].detail
     assert contents(objects) == before
     # One writer at a time is what this level promises, and the repair is that one.
-    assert ps.PartsStore(objects, concurrency="exclusive").repair(min_age=0.001).is_tidy
+    assert ps.PartsStore(objects, concurrency="exclusive").repair(min_age=0.001).is_clean
     assert contents(objects) == {key: data for key, data in before.items() if key != "a/c/1.tail"}
 
 
@@ -526,12 +525,12 @@ def test_a_repair_inside_an_array_ends_what_is_there_and_leaves_the_rest_of_the_
         interrupt(objects, f"a/{relative}", b"ABCDEFGH")
     here, there = side_folder("a", "c/0/1"), side_folder("a", "c/1/0")
     report = store.repair("a/c/0", min_age=0)
-    mended = [(each.problem, each.chunk_key, each.is_mended) for each in report.findings]
+    mended = [(each.problem, each.chunk_key, each.is_repaired) for each in report.findings]
     assert mended == [(Problem.INTERRUPTED, "a/c/0/1", True)]
     assert not any(key.startswith(here) for key in contents(objects))
     assert any(key.startswith(there) for key in contents(objects))
-    assert store.verify("a/c/0").is_tidy
-    assert not store.verify("a/c/1").is_tidy
+    assert store.verify("a/c/0").is_clean
+    assert not store.verify("a/c/1").is_clean
 
 
 def test_dropping_removes_what_cannot_be_read_and_nothing_else(objects: Any) -> None:
@@ -546,7 +545,7 @@ def test_dropping_removes_what_cannot_be_read_and_nothing_else(objects: Any) -> 
     assert contents(objects) == before
     report = store.repair(min_age=0, drop_incomplete=True)
     assert [each.chunk_key for each in report.findings] == ["a/c/0", "a/c/2", "shards/c/1"]
-    assert report.is_tidy
+    assert report.is_clean
     gone = ("a/c/0", "a/c/2", "shards/c/1")
     assert contents(objects) == {key: data for key, data in before.items() if not key.startswith(gone)}
     fresh = ps.PartsStore(objects)
@@ -567,7 +566,7 @@ def test_retag_lets_another_programs_chunks_count_as_writes_of_ours() -> None:
     assert [each.problem for each in store.verify().findings] == [Problem.UNTAGGED, Problem.PARTLY_TAGGED]
     assert store.repair(min_age=0).is_damaged
     report = store.repair(min_age=0, retag=True)
-    assert report.is_tidy
+    assert report.is_clean
     assert contents(objects) == before
     assert ps.PartsStore(objects).verify().findings == ()
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], VALUES)
@@ -587,7 +586,7 @@ def test_very_many_leftovers_are_removed_and_a_report_of_them_stays_short(object
         "nothing is damaged; `repair` would remove leftovers",
     ]
     assert len(lines) == 103
-    assert store.repair(min_age=0).is_tidy
+    assert store.repair(min_age=0).is_clean
     assert contents(objects) == before
 
 
@@ -626,7 +625,7 @@ def test_a_process_that_is_killed_with_its_lock_in_hand_is_tidied_up_after(tmp_p
     assert finding.problem is (Problem.INTERRUPTED if last == "journal" else Problem.LEFTOVERS)
     read = chunk_read(objects, "a/c/1")
     assert read == (b"ABCDEFGH" if last == "journal" else before["a/c/1"] + before["a/c/1.tail"])
-    assert store.repair().is_tidy
+    assert store.repair().is_clean
     assert chunk_read(objects, "a/c/1") == read
     assert contents(objects).keys() == before.keys()
     assert not (tmp_path / "objects/a/.parts-txn").exists()
@@ -644,19 +643,19 @@ def test_a_lock_that_somebody_holds_is_told_and_the_rest_is_put_right(
     release = store._backend.lock(Lock(f"{side_folder('a', 'c/1')}.lock", "somebody else"))
     assert release is not None
     first, second = store.repair().findings
-    assert (first.chunk_key, first.is_mended) == ("a/c/0", True)
-    assert (second.chunk_key, second.is_mended) == ("a/c/1", False)
+    assert (first.chunk_key, first.is_repaired) == ("a/c/0", True)
+    assert (second.chunk_key, second.is_repaired) == ("a/c/1", False)
     assert "somebody has held its lock" in second.detail
     release()
-    assert store.repair().is_tidy
+    assert store.repair().is_clean
     assert store.verify().findings == ()
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 
-def finding(problem: Problem, *, is_mended: bool = False, number: int = 0) -> Finding:
-    return Finding(problem, f"a/c/{number}", (f"a/c/{number}.tail", f"a/c/{number}"), "of some kind", is_mended)
+def finding(problem: Problem, *, is_repaired: bool = False, number: int = 0) -> Finding:
+    return Finding(problem, f"a/c/{number}", (f"a/c/{number}.tail", f"a/c/{number}"), "of some kind", is_repaired)
 
 
 DAMAGE = {
@@ -670,19 +669,19 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("is_mended", [False, True])
+@pytest.mark.parametrize("is_repaired", [False, True])
 @pytest.mark.parametrize("problem", Problem)
-def test_a_report_says_what_is_damaged_and_what_is_untidy(problem: Problem, is_mended: bool) -> None:
-    report = Report((finding(problem, is_mended=is_mended),), 1, 4, 8)
+def test_a_report_says_what_is_damaged_and_what_is_untidy(problem: Problem, is_repaired: bool) -> None:
+    report = Report((finding(problem, is_repaired=is_repaired),), 1, 4, 8)
     assert problem.is_damage == (problem in DAMAGE)
-    assert report.is_damaged == (problem in DAMAGE and not is_mended)
-    assert report.is_tidy == (is_mended or problem in (Problem.UNTAGGED, Problem.UNMARKED))
+    assert report.is_damaged == (problem in DAMAGE and not is_repaired)
+    assert report.is_clean == (is_repaired or problem in (Problem.UNTAGGED, Problem.UNMARKED))
     assert report.counts == {problem.value: 1}
     first, said, last = str(report).splitlines()
     assert first == "1 array with parts, 4 chunks, 8 objects"
-    mended = ", repaired" if is_mended else ""
+    mended = ", repaired" if is_repaired else ""
     assert said == f"{problem.value}{mended}: a/c/0: of some kind: a/c/0.tail, a/c/0"
-    untidy = "no problems found" if report.is_tidy else "nothing is damaged; `repair` would remove leftovers"
+    untidy = "no problems found" if report.is_clean else "nothing is damaged; `repair` would remove leftovers"
     assert last == ("damaged" if report.is_damaged else untidy)
 
 
@@ -714,7 +713,7 @@ def test_a_report_goes_through_json_and_comes_back_the_same() -> None:
 def test_an_array_that_is_not_understood_is_damage() -> None:
     report = Report((), 0, 0, 0, (("", "why"),))
     assert report.is_damaged
-    assert not report.is_tidy
+    assert not report.is_clean
     assert str(report).splitlines()[1:] == ["not understood: /: why", "damaged"]
     assert str(Report((), 0, 0, 0)).endswith("\nno arrays with parts")
 

@@ -251,34 +251,37 @@ class Client:
     # --- upkeep
 
     def repair(self, *, is_dead: bool) -> Steps[None]:
-        """What `parts_store.maintenance.runs` does; not to what is young, unless everybody else `is_dead`."""
-        upkeep = self.plan.repair
+        """What `parts_store.maintenance.execution` does; not to what is young, unless everybody else `is_dead`."""
+        plan = self.plan
         (listed,) = yield (self.plan.steps.List(ARRAY, ""),)
         encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
         record = self.plan.metadata.ArrayRecord({}, self.chunk.parts, encoding, self.index)
-        survey = upkeep.survey(listed.entries, {ARRAY: record})
+        survey = plan.survey.group_by_chunk(listed.entries, {ARRAY: record})
         # On a local disk, locks tell who is alive.
         knows_ages = not is_dead and not self.setting.is_local
-        options = upkeep.RepairOptions(drops_incomplete=True, retags=False)
-        findings = yield from upkeep.check(list(survey.chunks.values()), record, self.settings, with_bytes=False)
+        options = plan.repair.RepairOptions(drops_incomplete=True, retags=False)
+        findings = yield from plan.diagnosis.diagnose_chunks(
+            list(survey.chunks.values()), record, self.settings, with_bytes=False
+        )
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
-            is_beside = finding.problem in (upkeep.Problem.LEFTOVERS, upkeep.Problem.INTERRUPTED)
+            is_beside = finding.problem in (plan.report.Problem.LEFTOVERS, plan.report.Problem.INTERRUPTED)
             entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
             if knows_ages and any(entry.etag != OLD for entry in entries):
                 continue
-            yield from upkeep.mend(listing, finding, record, self.rules, options)
+            yield from plan.repair.repair_chunk(listing, finding, record, self.rules, options)
         for (array, folder), entries in survey.strays.items():
             if not (knows_ages and any(entry.etag != OLD for entry in entries)):
                 yield from self._repair_stray(array, folder, entries, record, options)
 
     def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, options: Any) -> Steps[None]:
-        upkeep = self.plan.repair
+        plan = self.plan
         keys = tuple(entry.key for entry in entries)
         for entry in entries:
-            chunk = yield from upkeep.chunk_beside(entry, array, record)
+            chunk = yield from plan.repair.find_chunk_beside(entry, array, record)
             if chunk is not None and chunk.side_folder == folder:
-                finding = upkeep.Finding(upkeep.Problem.LEFTOVERS, folder, keys, "")
-                yield from upkeep.mend(upkeep.Listing(chunk, beside=entries), finding, record, self.rules, options)
+                finding = plan.report.Finding(plan.report.Problem.LEFTOVERS, folder, keys, "")
+                listed = plan.survey.ListedChunk(chunk, beside=entries)
+                yield from plan.repair.repair_chunk(listed, finding, record, self.rules, options)
                 return
-        yield from upkeep.discard(folder, keys, self.rules)
+        yield from plan.repair.discard_leftovers(folder, keys, self.rules)

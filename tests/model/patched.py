@@ -20,7 +20,7 @@ import parts_store
 ROOT = Path(parts_store.__file__).parent
 PACKAGES = ("format", "engine", "transactions", "maintenance")
 # These modules do IO, and the model does not use them.
-WITH_IO = {"executor", "explain", "runs"}
+WITH_IO = {"executor", "explain", "execution"}
 # Where each module is, by its name, which is unique among these packages.
 SOURCES = {
     path.stem: path

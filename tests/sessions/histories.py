@@ -308,7 +308,7 @@ class Scene:
             assert None not in parts, f"chunk {number} is incomplete: {parts}"
         if self.kind.parts is not None:
             report = ps.PartsStore.from_session(session).verify()
-            assert report.is_tidy, str(report)
+            assert report.is_clean, str(report)
 
     def _result(self, session: Session, ends: tuple[str, ...]) -> Result:
         if raw(session, "a/zarr.json") is None:

@@ -262,7 +262,7 @@ class Arrays(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.check_all()
-        assert self.store.verify(checksums=True).is_tidy
+        assert self.store.verify(checksums=True).is_clean
         zarr.config.reset()
 
 
@@ -285,7 +285,7 @@ def require_tidy(store: ps.PartsStore, arrays: set[str]) -> None:
     assert {name for name, member in members.items() if isinstance(member, zarr.Array)} == arrays
     assert not [name for name in members if "__parts__" in name]
     report = store.verify()
-    assert report.is_tidy, str(report)
+    assert report.is_clean, str(report)
 
 
 async def _keys(listing: Any) -> list[str]:

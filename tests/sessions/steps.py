@@ -47,8 +47,8 @@ def values(session: Session, name: str = "a") -> list[int]:
     return numbers
 
 
-def is_tidy(session: Session) -> bool:
-    return ps.PartsStore.from_session(session).verify().is_tidy
+def is_clean(session: Session) -> bool:
+    return ps.PartsStore.from_session(session).verify().is_clean
 
 
 def write_chunk(store: ps.PartsStore, number: int, mark: int) -> None:

@@ -19,7 +19,7 @@ from parts_store.engine.executor import run
 from parts_store.errors import IncompleteChunkError
 from tests.sessions.failing import fail_at
 from tests.sessions.histories import CHUNK, Kind, commit, marked, repository
-from tests.sessions.steps import FILL, at, begin, by_split, is_tidy, started, values, write_chunk
+from tests.sessions.steps import FILL, at, begin, by_split, is_clean, started, values, write_chunk
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def _require_healing(repo: Icechunk, number: int) -> None:
     write_chunk(store, number, 3000)
     done = at(repo, commit(session))
     assert values(done)[number * CHUNK :][:CHUNK] == marked(3000).tolist()
-    assert is_tidy(done)
+    assert is_clean(done)
 
 
 @by_split
@@ -163,7 +163,7 @@ def test_a_failed_creation_or_resize_of_an_array_can_be_done_again(kind: Kind) -
             array[:] = marked(500, array.shape[0])
             done = at(repo, commit(session))
             assert values(done, array.path) == marked(500, array.shape[0]).tolist()
-            assert is_tidy(done)
+            assert is_clean(done)
         assert failing >= 2
 
 

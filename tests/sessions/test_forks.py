@@ -38,7 +38,7 @@ from tests.sessions.steps import (
     by_kind,
     by_split,
     elsewhere,
-    is_tidy,
+    is_clean,
     started,
     values,
     write_chunk,
@@ -61,7 +61,7 @@ def test_forks_that_write_different_chunks_all_count(kind: Kind, repo: Icechunk)
     assert values(session) == expected
     snapshot = commit(session)
     assert values(at(repo, snapshot)) == expected
-    assert is_tidy(at(repo, snapshot))
+    assert is_clean(at(repo, snapshot))
 
 
 @by_kind
@@ -86,7 +86,7 @@ def test_of_forks_that_write_one_chunk_the_last_merged_counts_whole(
     assert (b"".join(part or b"" for part in stored) if stored else None) == (
         None if order[-1] == 2 else expected.tobytes()
     )
-    assert is_tidy(at(repo, snapshot))
+    assert is_clean(at(repo, snapshot))
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_store_that_is_open_sees_an_array_that_a_fork_overwrote_as_another_kin
         array.resize((32,))
         snapshot = commit(session)
         assert values(at(repo, snapshot)) == [100, 101, 102, 1, 2, *range(105, 132)]
-        assert is_tidy(at(repo, snapshot))
+        assert is_clean(at(repo, snapshot))
 
 
 SHARDED = (ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX))

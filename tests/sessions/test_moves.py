@@ -27,7 +27,7 @@ from tests.sessions.histories import (
     raw,
     repository,
 )
-from tests.sessions.steps import FEW_SOLVERS, FILL, IN_THREE, at, begin, by_kind, by_split, is_tidy, started, values
+from tests.sessions.steps import FEW_SOLVERS, FILL, IN_THREE, at, begin, by_kind, by_split, is_clean, started, values
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_an_array_is_moved_with_its_parts(kind: Kind, source: str, target: str, 
     after = commit(session)
     expected = [*range(9), 77, 78, *range(11, 24), *marked(500).tolist(), *FILL]
     assert values(at(repo, after), array) == expected
-    assert is_tidy(at(repo, after))
+    assert is_clean(at(repo, after))
     assert values(repo.readonly_session(tag="before"), "g/a") == [*range(24), *FILL]
     assert not any(key.startswith("g/a/") for key in listing(at(repo, after)))
     # The old name is free, for an array of another kind as well.
@@ -91,7 +91,7 @@ def _moved_beside(scene: Scene, operation: str, solver: str, is_first: bool) -> 
         except IcechunkError as error:
             ends.append(error.kind)
     done = scene.repo.readonly_session("main")
-    assert is_tidy(done)
+    assert is_clean(done)
     return ends, {name: values(done, name) for name in ("a", "b") if raw(done, f"{name}/zarr.json") is not None}
 
 
@@ -116,7 +116,7 @@ def test_two_arrays_that_change_places_keep_their_own_parts(repo: Icechunk) -> N
         moving.move(source, target)
     snapshot = commit(moving)
     assert (set(values(at(repo, snapshot), "a")), set(values(at(repo, snapshot), "b"))) == ({2}, {1})
-    assert is_tidy(at(repo, snapshot))
+    assert is_clean(at(repo, snapshot))
 
 
 @by_kind
@@ -128,4 +128,4 @@ def test_chunks_are_shifted_if_every_node_of_their_parts_is(kind: Kind, repo: Ic
         session.shift_array(f"/{key.removesuffix('/c/0')}", [1])
     snapshot = commit(session)
     assert values(at(repo, snapshot)) == [*FILL, *range(24)]
-    assert is_tidy(at(repo, snapshot))
+    assert is_clean(at(repo, snapshot))

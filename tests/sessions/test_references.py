@@ -81,7 +81,7 @@ def test_a_chunk_with_a_referred_part_reads_as_any_other(kind: Kind, number: int
         found = sync(store.get(f"a/c/{number}", default_buffer_prototype(), RangeByteRequest(start, stop)))
         assert found is not None
         assert found.to_bytes() == given.data[start:stop]
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
 
 
 def test_every_part_may_be_a_reference(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tests.sessions.steps import (
     begin,
     by_kind,
     by_split,
-    is_tidy,
+    is_clean,
     started,
     values,
     write_chunk,
@@ -87,7 +87,7 @@ def test_every_version_is_there_by_its_snapshot_tag_and_branch(repo: Icechunk, v
             hidden = {part.key_suffix for part in parts or () if part.key_suffix} if split else set()
             nodes = {key.split("/")[2] for key in listing(session) if key.startswith("a/__parts__/")}
             assert nodes == hidden
-            assert store.verify().is_tidy
+            assert store.verify().is_clean
 
 
 def test_a_difference_shows_the_chunks_of_every_part(repo: Icechunk) -> None:
@@ -119,7 +119,7 @@ def test_branches_do_not_see_each_other(kind: Kind, repo: Icechunk) -> None:
         expected[number * CHUNK : (number + 1) * CHUNK] = marked(1000 * (number + 1)).tolist()
         session = repo.readonly_session(f"branch {number}")
         assert values(session) == expected
-        assert is_tidy(session)
+        assert is_clean(session)
 
 
 @by_kind
@@ -143,7 +143,7 @@ def test_an_old_snapshot_has_the_shape_and_the_parts_of_its_time(kind: Kind, rep
     for snapshot, then in zip(snapshots, expected, strict=True):
         session = at(repo, snapshot)
         assert values(session) == then
-        assert is_tidy(session)
+        assert is_clean(session)
         has_nodes = any(key.startswith("a/__parts__") for key in listing(session))
         assert has_nodes == (kind.split and snapshot != snapshots[-1])
 
@@ -179,7 +179,7 @@ def test_garbage_collection_keeps_every_part_that_can_be_reached_and_no_other(tm
         (reopened.readonly_session("main"), 3000),
     ):
         assert values(session)[: 2 * CHUNK] == marked(mark, 2 * CHUNK).tolist()
-        assert is_tidy(session)
+        assert is_clean(session)
 
 
 @by_kind
@@ -196,7 +196,7 @@ def test_an_amended_commit_has_the_chunks_of_both(kind: Kind, repo: Icechunk) ->
     assert values(repo.readonly_session("main")) == expected
     assert zarr.open_array(store, path="a", mode="r")[CHUNK] == 2000
     assert first not in [each.id for each in repo.ancestry(branch="main")]
-    assert is_tidy(at(repo, amended))
+    assert is_clean(at(repo, amended))
 
 
 @by_kind
@@ -221,7 +221,7 @@ def test_what_was_discarded_is_forgotten(kind: Kind, then: Kind, repo: Icechunk)
     assert (None if parts is None else tuple(parts.parts)) == (None if then.parts is None else then.parts[-2:])
     snapshot = commit(session)
     assert values(at(repo, snapshot)) == list(range(16))
-    assert is_tidy(at(repo, snapshot))
+    assert is_clean(at(repo, snapshot))
 
 
 @by_split
@@ -256,7 +256,7 @@ def test_an_open_store_follows_a_rebase_to_an_array_that_was_overwritten(kind: K
         array[3:5] = [1, 2]
         snapshot = commit(session)
         assert values(at(repo, snapshot)) == [100, 101, 102, 1, 2, *range(105, 140)]
-        assert is_tidy(at(repo, snapshot))
+        assert is_clean(at(repo, snapshot))
         session, store = begin(repo)
         kind.create(store, overwrite=True)[: 3 * CHUNK] = marked(0, 3 * CHUNK)
         commit(session)
@@ -278,4 +278,4 @@ def test_parts_are_kept_inline_by_their_own_size_and_read_the_same(kind: Kind, t
         is_inline = 0 < len(stored) <= threshold
         node = key.removesuffix("/c/1")
         assert session.chunk_type(f"/{node}", [1]) == (ChunkType.inline if is_inline else ChunkType.native)
-    assert is_tidy(session)
+    assert is_clean(session)

@@ -13,7 +13,7 @@ from zarr.core.sync import sync
 import parts_store as ps
 from parts_store.errors import ChunkSizeError, PartsConfigError, SessionError
 from parts_store.format.references import Reference
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from tests.backends.icechunk_session.stores import (
     KINDS,
     LAYOUTS,
@@ -85,7 +85,7 @@ def test_a_value_that_does_not_fit_is_refused_and_the_old_chunk_stays(store: ps.
             store.set_sync("a/c/1", buffer(value))
     assert value_of(store, "a/c/0") == b"12345"
     assert value_of(store, "a/c/1") is None
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
 
 
 def test_a_split_array_with_a_part_without_bytes_is_refused_when_it_is_created(store: ps.PartsStore) -> None:
@@ -120,7 +120,7 @@ def test_an_array_without_dimensions_and_one_at_the_root_are_kept(
     reader = ps.PartsStore.from_session(repository.readonly_session("main"))
     assert zarr.open_array(reader)[...] == 2.5
     assert keys_of(reader.list()) == {"zarr.json", "c"}
-    assert reader.verify().is_tidy
+    assert reader.verify().is_clean
 
 
 @KINDS
@@ -132,7 +132,7 @@ def test_any_suffix_that_the_specification_allows_is_kept(store: ps.PartsStore, 
     store.session.commit("a chunk")
     assert value_of(store, "a/c/0", SuffixByteRequest(3)) == b"345"
     assert keys_of(store.list()) == {"zarr.json", "a/zarr.json", "a/c/0"}
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
 
 
 def test_any_range_of_a_chunk_of_references_reads_as_a_slice_of_its_bytes(
@@ -154,7 +154,7 @@ def test_any_range_of_a_chunk_of_references_reads_as_a_slice_of_its_bytes(
         for wanted, cut in requests(len(value)):
             assert value_of(reader, key, wanted) == value[cut], (key, wanted)
         assert sync(reader.getsize(key)) == len(value)
-    assert reader.verify(checksums=True).is_tidy
+    assert reader.verify(checksums=True).is_clean
 
 
 def test_references_are_written_only_where_and_as_they_can_be_read(

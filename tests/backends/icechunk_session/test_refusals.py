@@ -24,7 +24,7 @@ from parts_store.errors import (
     SessionError,
     StoreConfigError,
 )
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from tests.backends.icechunk_session.stores import (
     KINDS,
     LAYOUTS,
@@ -55,7 +55,7 @@ def test_a_missing_part_is_an_error_never_fill_values(store: ps.PartsStore, pipe
     # What is written whole is whole again.
     array[0:8] = 5
     np.testing.assert_array_equal(array[:8], [5] * 8)
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
 
 
 def test_a_missing_data_part_or_a_missing_node_of_parts_is_an_error_never_fill_values(store: ps.PartsStore) -> None:
@@ -78,8 +78,8 @@ def test_the_anchor_missing_means_that_there_is_no_chunk_and_the_rest_are_orphan
     report = store.verify()
     assert [each.problem for each in report.findings] == [Problem.ORPHANS]
     assert not report.is_damaged
-    assert store.repair().is_tidy
-    assert store.verify().is_tidy
+    assert store.repair().is_clean
+    assert store.verify().is_clean
     assert "a/__parts__/.index/c/0" not in keys_of(store.session.store.list())
 
 
@@ -256,7 +256,7 @@ def test_objects_that_are_gone_are_errors_never_fill_values(
 def test_repair_asks_for_no_age_in_a_session(store: ps.PartsStore) -> None:
     make_sharded(store, split=True)
     sync(store.session.store.delete("a/c/0"))
-    assert store.repair(min_age=timedelta(days=999)).is_tidy
+    assert store.repair(min_age=timedelta(days=999)).is_clean
 
 
 @KINDS

@@ -12,7 +12,7 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import IncompleteChunkError, PartsStoreError, SessionError
-from parts_store.maintenance.diagnosis import Problem
+from parts_store.maintenance.report import Problem
 from tests.backends.icechunk_session.stores import PLAIN, PROTOTYPE, SHARDED, buffer, keys_of, make_sharded
 
 
@@ -44,7 +44,7 @@ def test_an_array_created_anew_by_us_does_not_inherit_the_parts_of_one_deleted_b
     array[8:] = 4
     store.delete_sync("a/c/0")
     np.testing.assert_array_equal(array[:], [0] * 8 + [4] * 8)
-    assert store.verify().is_tidy
+    assert store.verify().is_clean
 
 
 @pytest.mark.parametrize("commits_between", [False, True])
@@ -102,7 +102,7 @@ def test_a_store_that_knew_the_array_does_not_take_one_created_anew_for_it(
         array[9] = 4
     for each in (store, ps.PartsStore.from_session(store.session)):
         np.testing.assert_array_equal(zarr.open_array(each, path="g/a")[:], [0] * 8 + [3, 4] + [3] * 6)
-    assert store.repair().is_tidy
+    assert store.repair().is_clean
     np.testing.assert_array_equal(zarr.open_array(store, path="g/a")[:], [0] * 8 + [3, 4] + [3] * 6)
     assert (len([key for key in keys_of(raw.list()) if "__parts__" in key]) > 0) == (then == "split")
 
@@ -117,9 +117,9 @@ def test_stray_nodes_are_found_hidden_and_removed(store: ps.PartsStore) -> None:
         (Problem.STRAY_NODES, ("a/__parts__/.index/zarr.json",))
     ]
     assert not report.is_damaged
-    assert not report.is_tidy
-    assert store.repair().is_tidy
-    assert store.verify().is_tidy
+    assert not report.is_clean
+    assert store.repair().is_clean
+    assert store.verify().is_clean
     assert {key.split("/")[0] for key in keys_of(store.session.store.list()) if "__parts__" in key} == {"b"}
     np.testing.assert_array_equal(zarr.open_array(store, path="b")[:], np.arange(1, 17))
 
@@ -200,4 +200,4 @@ def test_parts_stay_with_an_array_that_is_moved(repository: icechunk.Repository,
         array[3:5] = 99
         assert array[4] == 99
         array.resize((24,))
-    assert store.verify().is_tidy
+    assert store.verify().is_clean

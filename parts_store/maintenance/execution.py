@@ -1,0 +1,315 @@
+"""Verify and repair all chunks of a survey: in batches, on threads or dask workers, with progress."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from parts_store.engine.backend import Means
+from parts_store.engine.stats import Progress
+from parts_store.engine.steps import Entry, Put, Steps, remove
+from parts_store.errors import (
+    ConcurrentWriteError,
+    PartsStoreError,
+    SessionError,
+    StorageError,
+    StoreConfigError,
+    describe,
+)
+from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, is_probe_key, join, parse_node_key
+from parts_store.format.metadata import ArrayRecord
+from parts_store.maintenance.diagnosis import diagnose_chunks
+from parts_store.maintenance.repair import (
+    RepairOptions,
+    discard_leftovers,
+    find_chunk_beside,
+    mark_array,
+    not_repaired,
+    repair_chunk,
+)
+from parts_store.maintenance.report import Finding, Problem
+from parts_store.maintenance.survey import ListedChunk, Survey, list_entries
+from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.writer import MAX_STALL
+
+# How many chunks are checked together: enough for many requests at once.
+_BATCH = 1000
+# How many chunks are repaired at once.
+_MAX_THREADS = 16
+# A smaller `min_age`, in seconds, is refused. A writer that stalls stages a new copy before it commits, and the request
+# that commits may take ten minutes.
+LEAST_AGE = MAX_STALL + 600.0
+# How often the clock of the store is read: another repair may remove the object that it is read from.
+_MAX_CLOCK_READS = 3
+
+
+class Runner(Protocol):
+    """An object that carries out steps; dask workers get a copy of it."""
+
+    def carry_out[T](self, steps: Steps[T]) -> T:
+        """Carry out steps, and return their result."""
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def verify(
+    runner: Runner,
+    survey: Survey,
+    settings: ReadSettings,
+    *,
+    checksums: bool = False,
+    must_understand: bool = True,
+    client: Any = None,
+    progress: Progress | None = None,
+) -> list[Finding]:
+    """Return what is wrong with the chunks of a survey.
+
+    Parameters
+    ----------
+    runner
+        The store.
+    survey
+        The arrays and chunks.
+    settings
+        How the store reads.
+    checksums
+        Whether to read chunks whose last codec is a checksum, and compare.
+    must_understand
+        Whether to report arrays that do not tell software that would misread them to refuse them.
+    client
+        A `distributed.Client` whose workers check the chunks; None for this process.
+    progress
+        Called with the number of checked chunks, and of all chunks.
+    """
+    batches = list(_batches(survey))
+    arguments = [(runner, listed, survey.arrays[path], settings, checksums) for path, listed in batches]
+    results = _on_workers(client, arguments) if client is not None else (_diagnose_batch(*each) for each in arguments)
+    findings: list[Finding] = []
+    done = 0
+    for (_, listed), found in zip(batches, results, strict=True):
+        findings += found
+        done += len(listed)
+        if progress is not None:
+            progress(done, len(survey.listed.chunks))
+    unmarked = survey.unmarked if must_understand else ()
+    return [
+        *findings,
+        *map(_stray_node, survey.stray_nodes),
+        *map(_unmarked_array, unmarked),
+        *(_leftovers(folder, entries) for (_, folder), entries in survey.listed.strays.items()),
+    ]
+
+
+def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
+    """Yield the path of an array and a batch of its chunks, until all chunks are in a batch."""
+    of_arrays: dict[str, list[ListedChunk]] = {}
+    for listed in survey.listed.chunks.values():
+        of_arrays.setdefault(listed.chunk.array, []).append(listed)
+    for path, of_array in of_arrays.items():
+        for at in range(0, len(of_array), _BATCH):
+            yield path, of_array[at : at + _BATCH]
+
+
+def _diagnose_batch(
+    runner: Runner, listed: Sequence[ListedChunk], record: ArrayRecord, settings: ReadSettings, checksums: bool
+) -> list[Finding]:
+    """Return what is wrong with chunks; halve the batch to find a chunk that Icechunk cannot read."""
+    try:
+        return runner.carry_out(diagnose_chunks(listed, record, settings, with_bytes=checksums))
+    except SessionError as error:
+        if len(listed) == 1:
+            return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), error.problem)]
+        half = len(listed) // 2
+        halves = (listed[:half], listed[half:])
+        return [finding for each in halves for finding in _diagnose_batch(runner, each, record, settings, checksums)]
+
+
+def _on_workers(client: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Finding]]:
+    futures = client.map(_diagnose_batch, *zip(*arguments, strict=True), pure=False) if arguments else []
+    for future in futures:
+        yield future.result()
+
+
+def _stray_node(key: str) -> Finding:
+    node = parse_node_key(key)
+    array = "" if node is None else node.array
+    return Finding(Problem.STRAY_NODES, array, (key,), "the array of these parts does not exist, or was replaced")
+
+
+def _unmarked_array(path: str) -> Finding:
+    detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"
+    return Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail)
+
+
+def _leftovers(folder: str, entries: Sequence[Entry]) -> Finding:
+    detail = "from a probe of the server" if is_probe_key(folder) else "beside a chunk that has no parts"
+    return Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
+
+
+# --- repair -------------------------------------------------------------------------------------------------------
+
+
+def repair(
+    runner: Runner,
+    survey: Survey,
+    findings: Sequence[Finding],
+    rules: Rules,
+    *,
+    min_age: timedelta | float,
+    options: RepairOptions,
+    progress: Progress | None = None,
+) -> list[Finding]:
+    """Repair what may be repaired, and return the findings with the results.
+
+    Parameters
+    ----------
+    runner
+        The store.
+    survey
+        The arrays and chunks.
+    findings
+        What `verify` found.
+    rules
+        How the store writes.
+    min_age
+        The age, by the clock of the store, from which objects are taken for those of dead writers.
+    options
+        The repairs to make besides finishing committed writes and removing leftovers.
+    progress
+        Called with the number of handled findings, and of all findings.
+    """
+    seconds = _parse_age(min_age)
+    needs_age = seconds > 0 and not _knows_dead_writers(rules)
+    if needs_age and seconds < LEAST_AGE:
+        expected = f"0 if no client is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
+        raise StoreConfigError("min_age", expected, describe(min_age))
+    needs_clock = needs_age and any(options.handles(each.problem) for each in findings)
+    now = runner.carry_out(_read_clock(min(survey.arrays, default=""), rules)) if needs_clock else None
+    repairer = _Repairer(runner, survey, rules, options, now, seconds)
+    of_chunks: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of_chunks.setdefault(finding.chunk_key, []).append(finding)
+    results: list[Finding] = []
+    with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store_repair") as threads:
+        for of_chunk in threads.map(repairer.repair_findings, of_chunks.values()):
+            results += of_chunk
+            if progress is not None:
+                progress(len(results), len(findings))
+    return results
+
+
+def _parse_age(min_age: timedelta | float) -> float:
+    seconds = min_age.total_seconds() if isinstance(min_age, timedelta) else min_age
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise StoreConfigError("min_age", "a timedelta or seconds, not negative", describe(min_age))
+    return seconds
+
+
+def _knows_dead_writers(rules: Rules) -> bool:
+    """Return whether a dead writer is recognised without the age of its objects.
+
+    The kernel releases the lock of a dead process. A session has no other writer.
+    """
+    return rules.means is Means.SESSION or (rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE)
+
+
+def _read_clock(array: str, rules: Rules) -> Steps[datetime]:
+    """Return the time by the clock of the store, from an object that is written for it and removed."""
+    folder = join(array, PROTOCOL_FOLDER)
+    for _ in range(_MAX_CLOCK_READS):
+        key = join(folder, f"{rules.new_generation()}.clock")
+        yield (Put(key, b"", None, None, "the store's clock"),)
+        entries = yield from list_entries(folder)
+        yield from remove((key,), "the store's clock")
+        for entry in entries:
+            if entry.key == key:
+                return entry.modified
+    raise ConcurrentWriteError(folder, "another repair removes the object that the store's clock is read from")
+
+
+@dataclass(frozen=True, slots=True)
+class _Repairer:
+    """A worker that repairs chunks one at a time; several threads share it."""
+
+    runner: Runner
+    survey: Survey
+    rules: Rules
+    options: RepairOptions
+    # By the clock of the store; None if ages do not matter.
+    now: datetime | None
+    min_age: float
+    # The arrays of what lies beside chunks without parts, by the folder.
+    arrays: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arrays.update({folder: array for array, folder in self.survey.listed.strays})
+
+    def repair_findings(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Repair the findings of one chunk in sequence, leftovers last."""
+        results: list[Finding] = []
+        for finding in sorted(findings, key=lambda each: each.problem is Problem.LEFTOVERS):
+            is_damaged = any(each.problem.is_damage and not each.is_repaired for each in results)
+            if finding.problem is Problem.LEFTOVERS and is_damaged:
+                # The leftovers may have the only copy of the missing parts.
+                results.append(not_repaired(finding, "the chunk is damaged"))
+            else:
+                results.append(self._repair(finding))
+        return results
+
+    def _repair(self, finding: Finding) -> Finding:
+        if not self.options.handles(finding.problem):
+            return finding
+        try:
+            if finding.problem is Problem.STRAY_NODES:
+                self.runner.carry_out(remove(finding.keys, "stray nodes"))
+                return replace(finding, is_repaired=True)
+            if finding.problem is Problem.UNMARKED:
+                return self._mark(finding)
+            listed = self.survey.listed.chunks.get(finding.chunk_key)
+            return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
+        except StorageError:
+            # All other repairs would fail as well.
+            raise
+        except PartsStoreError as error:
+            # Another client is writing this chunk. Other chunks can be repaired.
+            return not_repaired(finding, str(error))
+
+    def _mark(self, finding: Finding) -> Finding:
+        if self.runner.carry_out(mark_array(finding.chunk_key, self.rules)):
+            return replace(finding, is_repaired=True)
+        return not_repaired(finding, "another client has changed the document")
+
+    def _repair_listed(self, listed: ListedChunk, finding: Finding) -> Finding:
+        is_beside = finding.problem in (Problem.LEFTOVERS, Problem.INTERRUPTED)
+        if self._is_young([*listed.beside, *([] if is_beside else listed.parts.values())]):
+            return not_repaired(finding, "younger than min_age")
+        if finding.problem is Problem.ORPHANS and self.now is not None and not self.rules.can_collect:
+            return not_repaired(finding, "another client may be writing; use min_age=0 if none is")
+        return self._repair_chunk(listed, finding)
+
+    def _repair_chunk(self, listed: ListedChunk, finding: Finding) -> Finding:
+        record = self.survey.arrays[listed.chunk.array]
+        result = self.runner.carry_out(repair_chunk(listed, finding, record, self.rules, self.options))
+        if result.is_repaired or result.detail != finding.detail:
+            return result
+        return not_repaired(result, "it has changed since it was found, or is in use")
+
+    def _repair_stray(self, finding: Finding) -> Finding:
+        """Repair what lies beside a chunk that has no parts."""
+        array = self.arrays[finding.chunk_key]
+        entries = self.survey.listed.strays[array, finding.chunk_key]
+        if self._is_young(entries):
+            return not_repaired(finding, "younger than min_age")
+        for entry in entries if not is_probe_key(finding.chunk_key) else ():
+            chunk = self.runner.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
+            if chunk is not None and chunk.side_folder == finding.chunk_key:
+                return self._repair_chunk(ListedChunk(chunk, beside=entries), finding)
+        is_repaired = self.runner.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.rules))
+        return replace(finding, is_repaired=is_repaired)
+
+    def _is_young(self, entries: Sequence[Entry]) -> bool:
+        now = self.now
+        return now is not None and any((now - entry.modified).total_seconds() < self.min_age for entry in entries)

@@ -1,0 +1,243 @@
+"""Survey: the arrays with parts below a prefix, and which objects of a listing belong to which of their chunks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from parts_store.engine.steps import Entry, Found, Get, Head, List, Listed, Outcome, Steps, content
+from parts_store.errors import PartsStoreError, StoreConfigError, describe
+from parts_store.format import metadata
+from parts_store.format.keys import (
+    DOCUMENT,
+    PROTOCOL_FOLDER,
+    Chunk,
+    PartPlacement,
+    candidates,
+    is_node_key,
+    is_probe_key,
+    is_protocol_key,
+    join,
+    parse_node_key,
+    split,
+)
+from parts_store.format.metadata import ArrayRecord
+from parts_store.maintenance.report import Finding, Report
+from parts_store.transactions.locking import array_locks
+
+
+@dataclass(slots=True)
+class ListedChunk:
+    """A chunk in a listing: its parts, and the objects of the write protocol beside it."""
+
+    chunk: Chunk
+    parts: dict[int, Entry] = field(default_factory=dict)
+    beside: list[Entry] = field(default_factory=list)
+
+    @property
+    def looks_complete(self) -> bool:
+        """Whether all parts are listed in the right sizes, and no staged copy or journal is beside them."""
+        sizes = {part: entry.nbytes for part, entry in self.parts.items()}
+        is_right = all(size is None or sizes.get(part) == size for part, size in enumerate(self.chunk.parts.sizes))
+        return len(sizes) == len(self.chunk.part_keys) and is_right and not self.beside
+
+
+@dataclass(slots=True)
+class ListedChunks:
+    """All chunks in a listing by their keys, and what lies beside chunks that have no parts."""
+
+    chunks: dict[str, ListedChunk] = field(default_factory=dict)
+    # By the path of the array, and the folder beside the chunk.
+    strays: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The arrays with parts below a prefix, and what a listing shows of their chunks."""
+
+    arrays: Mapping[str, ArrayRecord]
+    listed: ListedChunks
+    # The paths of arrays that cannot be checked, and the reasons.
+    not_understood: tuple[tuple[str, str], ...]
+    # The documents of part nodes whose array does not exist any more, or was replaced.
+    stray_nodes: tuple[str, ...] = ()
+    # The paths of arrays that other software would misread, and is not told to refuse.
+    unmarked: tuple[str, ...] = ()
+
+    def report(self, findings: Sequence[Finding]) -> Report:
+        """Return the report with these findings."""
+        ordered = tuple(sorted(findings, key=lambda each: (each.chunk_key, each.problem.value)))
+        return Report(ordered, len(self.arrays), len(self.listed.chunks), self.listed.objects, self.not_understood)
+
+
+def survey_prefix(prefix: str, *, in_session: bool = False) -> Steps[Survey]:
+    """List everything below a prefix, and read the documents of the arrays there.
+
+    A prefix may be inside an array. What lies beside the chunks of that array then takes a second listing.
+    """
+    folder = prefix.strip("/")
+    _require_prefix(folder, in_session=in_session)
+    entries = yield from list_entries(folder)
+    paths = _possible_arrays(folder, entries, in_session=in_session)
+    arrays, not_understood = yield from _read_documents(paths, in_session=in_session)
+    outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
+    for path in outer:
+        entries += yield from list_entries(join(path, "" if in_session else PROTOCOL_FOLDER).rstrip("/"))
+    stray_nodes = (yield from _find_stray_nodes(entries)) if in_session else ()
+    listed = group_by_chunk(_outside(stray_nodes, entries), arrays)
+    if outer:
+        listed = _inside(folder, outer, listed)
+    unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked)
+
+
+def _require_prefix(folder: str, *, in_session: bool) -> None:
+    if is_protocol_key(folder) or (in_session and is_node_key(folder)):
+        raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(folder))
+
+
+def list_entries(folder: str) -> Steps[tuple[Entry, ...]]:
+    """List all objects below a folder."""
+    (outcome,) = yield (List(folder, "everything below"),)
+    if not isinstance(outcome, Listed):
+        raise TypeError(f"a listing was answered with {outcome}")
+    return outcome.entries
+
+
+def group_by_chunk(entries: Iterable[Entry], arrays: Mapping[str, ArrayRecord]) -> ListedChunks:
+    """Return which of the listed objects belong to which chunk of these arrays."""
+    result = ListedChunks()
+    beside: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if (found := _side_folder(entry.key)) is None:
+            _add_part(result, entry, arrays)
+        # A writer that died while it probed the server has left an object that belongs to no array.
+        elif found[0] in arrays or is_probe_key(entry.key):
+            beside.setdefault(found, []).append(entry)
+    by_folder = {each.chunk.side_folder: each for each in result.chunks.values()} if beside else {}
+    for (array, folder), of_folder in beside.items():
+        if folder in by_folder:
+            by_folder[folder].beside = of_folder
+        else:
+            result.strays[array, folder] = of_folder
+    return result
+
+
+def _add_part(result: ListedChunks, entry: Entry, arrays: Mapping[str, ArrayRecord]) -> None:
+    if (place := _locate(entry.key, arrays)) is None:
+        return
+    path, relative, part = place
+    chunk_key = join(path, relative)
+    if chunk_key not in result.chunks:
+        result.chunks[chunk_key] = ListedChunk(arrays[path].chunk(path, relative))
+    result.chunks[chunk_key].parts[part] = entry
+    result.objects += 1
+
+
+def _outside(stray_nodes: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that are not in the nodes with these documents."""
+    folders = tuple(key.removesuffix(DOCUMENT) for key in stray_nodes)
+    return [entry for entry in entries if not entry.key.startswith(folders)]
+
+
+def _inside(folder: str, outer: Sequence[str], listed: ListedChunks) -> ListedChunks:
+    """Return the chunks below a folder that is inside the arrays `outer`."""
+    strays = {place: entries for place, entries in listed.strays.items() if place[0] not in outer}
+    chunks = {key: each for key, each in listed.chunks.items() if f"{key}/".startswith(f"{folder}/")}
+    return replace(listed, strays=strays, chunks=chunks)
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+def _side_folder(key: str) -> tuple[str, str] | None:
+    """Return the path of an array, and the folder beside a chunk that a key is in; None for other keys.
+
+    The lock of a folder counts as in it. The lock of an array does not: the next client that changes the array removes
+    it.
+    """
+    segments = key.split("/")
+    if PROTOCOL_FOLDER not in segments[:-1]:
+        return None
+    at = segments.index(PROTOCOL_FOLDER)
+    array = "/".join(segments[:at])
+    if key in array_locks(array):
+        return None
+    return array, join(array, f"{PROTOCOL_FOLDER}/{segments[at + 1].removesuffix('.lock')}")
+
+
+def _locate(key: str, arrays: Mapping[str, ArrayRecord]) -> tuple[str, str, int] | None:
+    """Return the array of an object, the key of its chunk relative to the array, and the number of its part."""
+    if (node := parse_node_key(key)) is not None:
+        record = arrays.get(node.array)
+        if record is None or record.placement is not PartPlacement.SPLIT:
+            return None
+        part = _part_with_suffix(record, node.suffix) if record.encoding.is_chunk_key(node.relative) else None
+        return None if part is None else (node.array, node.relative, part)
+    for path, relative in candidates(key):
+        if path in arrays and (place := _locate_in_array(arrays[path], relative)) is not None:
+            return path, *place
+    return None
+
+
+def _part_with_suffix(record: ArrayRecord, suffix: str) -> int | None:
+    return next((number for number, part in enumerate(record.parts.parts) if part.key_suffix == suffix), None)
+
+
+def _locate_in_array(record: ArrayRecord, relative: str) -> tuple[str, int] | None:
+    """Return the key of a chunk relative to its array, and the number of the part that an object of the array is."""
+    if record.placement is not PartPlacement.BESIDE:
+        part = record.parts.anchor if record.placement is PartPlacement.SPLIT else 0
+        return (relative, part) if record.encoding.is_chunk_key(relative) else None
+    for part, each in enumerate(record.parts.parts):
+        chunk = relative.removesuffix(each.key_suffix)
+        if relative.endswith(each.key_suffix) and record.encoding.is_chunk_key(chunk):
+            return chunk, part
+    return None
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+
+
+def _document_keys(entries: Sequence[Entry]) -> list[str]:
+    return [entry.key for entry in entries if split(entry.key)[1] == DOCUMENT]
+
+
+def _possible_arrays(folder: str, entries: Sequence[Entry], *, in_session: bool) -> list[str]:
+    """Return the paths that may be arrays: those of the listed documents, the folder, and the folders above it."""
+    listed = {split(key)[0] for key in _document_keys(entries) if not (in_session and is_node_key(key))}
+    segments = folder.split("/")
+    return sorted(listed | {"/".join(segments[:count]) for count in range(len(segments) + 1)})
+
+
+def _read_documents(
+    paths: Sequence[str], *, in_session: bool
+) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...]]]:
+    """Return the arrays with parts at these paths, and the paths of documents that are wrong with the reasons."""
+    outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
+    read = [_read_document(path, outcome, in_session=in_session) for path, outcome in zip(paths, outcomes, strict=True)]
+    arrays = {path: record for path, (record, _) in zip(paths, read, strict=True) if record is not None}
+    return arrays, tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
+
+
+def _read_document(path: str, outcome: Outcome, *, in_session: bool) -> tuple[ArrayRecord | None, str | None]:
+    """Return the record of an array with parts, and why its document is wrong; None for each that does not apply."""
+    if (stored := content(outcome)) is None:
+        return None, None
+    if (document := metadata.parse(stored)) is None:
+        return None, f"{join(path, DOCUMENT)!r} is not a JSON object"
+    if metadata.is_group(document):
+        return None, None
+    if not metadata.is_array(document):
+        return None, metadata.why_not_opened(document)
+    try:
+        record = metadata.read_array(document, path, in_session=in_session)
+    except PartsStoreError as error:
+        return None, str(error)
+    return record, metadata.why_not_opened(metadata.complete(document))
+
+
+def _find_stray_nodes(entries: Sequence[Entry]) -> Steps[tuple[str, ...]]:
+    """Return the documents of part nodes that a session lists, although it says that they do not exist."""
+    documents = [key for key in _document_keys(entries) if is_node_key(key)]
+    outcomes = (yield tuple(Head(key, "whose parts these are") for key in documents)) if documents else ()
+    return tuple(key for key, outcome in zip(documents, outcomes, strict=True) if not isinstance(outcome, Found))
