@@ -238,7 +238,7 @@ SCENES: dict[str, Scene] = {
     ),
     "creator that died before everything": Scene(
         in_turn(removed(*EVERY_PART), died(Death.COPY, level="full")),
-        *(Problem.LEFTOVERS, None, "beside a chunk of which nothing else is there", None, None, None),
+        *(Problem.LEFTOVERS, None, "beside a chunk that has no parts", None, None, None),
         is_stray=True,
     ),
 }

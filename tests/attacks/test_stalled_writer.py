@@ -158,7 +158,7 @@ def test_a_repair_refuses_an_age_at_which_a_writer_may_only_stall(min_age: float
     store = ps.PartsStore(MemoryStore())
     ps.create_array(store, "a", shape=(2,), chunks=(2,), dtype="u1", parts=["", ps.Part(".t", size=1)])
     with pytest.raises(
-        StoreConfigError, match="min_age: expected 0, which says that nobody is writing, or at least 900"
+        StoreConfigError, match="min_age: expected 0 if no client is writing, or at least 900"
     ):
         store.repair(min_age=min_age)
     assert store.repair(min_age=900).is_clean

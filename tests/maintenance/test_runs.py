@@ -500,7 +500,7 @@ def test_old_orphans_stay_where_a_writer_could_lose_its_parts_unless_nobody_writ
     time.sleep(0.02)
     report = ps.PartsStore(objects).repair(min_age=0.001)
     assert [(each.problem, each.is_repaired) for each in report.findings] == [(Problem.ORPHANS, False)]
-    assert "min_age=0 says that nobody does" in report.findings[0].detail
+    assert "another client may be writing; use min_age=0 if none is" in report.findings[0].detail
     assert contents(objects) == before
     # One writer at a time is what this level promises, and the repair is that one.
     assert ps.PartsStore(objects, concurrency="exclusive").repair(min_age=0.001).is_clean
@@ -692,7 +692,7 @@ def test_a_report_goes_through_json_and_comes_back_the_same() -> None:
     assert json.loads(json.dumps(data)) == data
     assert data == {
         "damaged": True,
-        "tidy": False,
+        "clean": False,
         "arrays": 2,
         "chunks": 9,
         "objects": 18,
@@ -702,7 +702,7 @@ def test_a_report_goes_through_json_and_comes_back_the_same() -> None:
                 "chunk_key": f"a/c/{number}",
                 "keys": [f"a/c/{number}.tail", f"a/c/{number}"],
                 "detail": "of some kind",
-                "mended": False,
+                "repaired": False,
             }
             for number, each in enumerate(Problem)
         ],
