@@ -157,9 +157,7 @@ def test_a_change_that_stalled_is_refused_if_somebody_wrote_the_same_bytes_meanw
 def test_a_repair_refuses_an_age_at_which_a_writer_may_only_stall(min_age: float | timedelta) -> None:
     store = ps.PartsStore(MemoryStore())
     ps.create_array(store, "a", shape=(2,), chunks=(2,), dtype="u1", parts=["", ps.Part(".t", size=1)])
-    with pytest.raises(
-        StoreConfigError, match="min_age: expected 0 if no client is writing, or at least 900"
-    ):
+    with pytest.raises(StoreConfigError, match="min_age: expected 0 if no client is writing, or at least 900"):
         store.repair(min_age=min_age)
     assert store.repair(min_age=900).is_clean
     assert store.repair(min_age=0).is_clean
