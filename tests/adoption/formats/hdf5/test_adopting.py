@@ -1,0 +1,163 @@
+"""Where an adopted file goes, what is reported, and what a read costs."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+import parts_store as ps
+from parts_store.adoption import adopt
+from parts_store.errors import AdoptionError, SessionError, StoreConfigError
+from tests.adoption.adopting import adopted, array, repository, require_equal, settle
+from tests.adoption.formats.hdf5.files import write
+
+pytestmark = pytest.mark.slow
+
+
+def test_files_of_any_name_are_found_again(tmp_path: Path) -> None:
+    for name in ("a b.h5", "ü.h5", "a%20b.h5", "a#b.h5", "a?b.h5", "[x].h5", "noextension"):
+        path = write(tmp_path / name, data=np.arange(9), chunks=(2,))
+        report, store = adopted(path)
+        assert require_equal(report, store, path) == 1
+
+
+def test_what_is_there_already_is_kept_or_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", "g/a", data=np.arange(9), chunks=(2,))
+    write(path, "s", data=1)
+    settle(path)
+    session = repository(tmp_path).writable_session("main")
+    store = ps.PartsStore.from_session(session)
+    adopt(path, into=store)
+    with pytest.raises(StoreConfigError, match="overwrite"):
+        adopt(path, into=store)
+    with h5py.File(path, "r+") as file:
+        file["g/a"][:] = 7
+    settle(path)
+    adopt(path, into=store, overwrite=True)
+    assert array(store, "g/a")[:].tolist() == [7] * 9
+    # An array where a group has to be, and above it.
+    zarr.create_array(store, name="in/g", shape=(3,), dtype="i4")
+    with pytest.raises(StoreConfigError, match="in/g"):
+        adopt(path, into=store, path="in")
+    assert zarr.open_array(store, path="in/g").shape == (3,)
+    with pytest.raises(StoreConfigError, match="a path in groups"):
+        adopt(path, into=store, path="in/g/below")
+    adopt(path, into=store, path="in", overwrite=True)
+    assert array(store, "in/g/a")[:].tolist() == [7] * 9
+    session.commit("adopted")
+
+
+def test_a_wrong_call_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", data=np.arange(9))
+    settle(path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    session = repository(elsewhere).writable_session("main")
+    with pytest.raises(SessionError, match="container"):
+        adopt(path, into=session)
+    with pytest.raises(StoreConfigError, match="session"):
+        adopt(path, into=ps.PartsStore.from_url("memory://"))
+    with pytest.raises(StoreConfigError, match="url"):
+        adopt(tmp_path / "nothing.h5", into=session)
+    with pytest.raises(ValueError, match="read-only"):
+        adopt(path, into=repository(tmp_path).readonly_session("main"))
+    wrong: Any
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(StoreConfigError, match="shard_chunks"):
+            adopt(path, into=session, shard_chunks=wrong)
+    for data in (b"", b"CDF\x01" + bytes(2000), b"x" * 5000):
+        path.write_bytes(data)
+        with pytest.raises(AdoptionError, match="another format"):
+            adopt(path, into=session)
+    assert not session.has_uncommitted_changes
+
+
+def test_the_report_and_progress_tell_what_was_done(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", data=np.arange(100, dtype="i4"), chunks=(10,))
+    write(path, "b", data=np.arange(5, dtype=">f8"))
+    write(path, "s", data=np.int16(4))
+    write(path, "t", data="text")
+    seen: list[tuple[int, int]] = []
+    report, _ = adopted(path, shard_chunks=4, progress=lambda done, count: seen.append((done, count)))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    # Ten chunks in three shards, of four slots of 16 bytes each and a checksum.
+    (chunked, contiguous, scalar) = report.arrays
+    assert (chunked.chunks, chunked.references, chunked.nbytes_referenced) == (10, 3, 400)
+    assert chunked.nbytes_written == 3 * (4 * 16 + 4)
+    assert (contiguous.references, contiguous.nbytes_referenced, contiguous.nbytes_written) == (1, 40, 0)
+    assert (scalar.references, scalar.nbytes_written) == (0, 2)
+    assert report.references == 4
+    assert report.nbytes_copied == 0
+    assert report.to_json()["skipped"] == [{"name": "t", "reason": "values of type string: only numbers are read"}]
+    assert "3 arrays adopted, 1 skipped" in str(report)
+
+
+def interleaved(path: Path, variables: int, chunks: int, nbytes: int) -> Path:
+    """A file whose variables take turns, chunk by chunk."""
+    with h5py.File(path, "w", libver="latest") as file:
+        made = [
+            file.create_dataset(f"v{each}", (chunks * nbytes,), "u1", chunks=(nbytes,), maxshape=(None,))
+            for each in range(variables)
+        ]
+        for at in range(chunks):
+            for number, each in enumerate(made):
+                each[at * nbytes : (at + 1) * nbytes] = (at * variables + number) % 251
+            file.flush()
+    return path
+
+
+def test_a_whole_shard_is_read_without_the_other_variables_in_between(tmp_path: Path, pipeline: str) -> None:
+    nbytes, chunks = 40_000, 12
+    path = interleaved(tmp_path / "a.h5", 3, chunks, nbytes)
+    report, _ = adopted(path)
+    session = repository(tmp_path).writable_session("main")
+    adopt(path, into=session)
+    session.commit("adopted")
+    for shard_chunks in (4095,):
+        assert report.references == 3, shard_chunks
+    store = ps.PartsStore.from_session(session)
+    index = chunks * 16 + 4
+    with h5py.File(path) as file:
+        for name in ("v0", "v2"):
+            opened = array(store, name)
+            store.stats.reset()
+            assert np.array_equal(opened[:], file[name][:])
+            assert store.stats.bytes_read == chunks * nbytes + index, name
+            assert store.stats.get == chunks + 1
+            store.stats.reset()
+            assert np.array_equal(opened[nbytes * 5 + 1 : nbytes * 6], file[name][nbytes * 5 + 1 : nbytes * 6])
+            assert store.stats.bytes_read <= nbytes + index
+
+
+def test_chunks_side_by_side_are_read_together(tmp_path: Path, pipeline: str) -> None:
+    path = write(tmp_path / "a.h5", data=np.arange(10_000, dtype="i4"), chunks=(100,))
+    write(path, "b", data=np.arange(10_000, dtype="i4"), chunks=(100,))
+    _, store = adopted(path)
+    opened = array(store, "a")
+    store.stats.reset()
+    assert opened[:].tolist() == list(range(10_000))
+    assert store.stats.get <= 4
+    assert store.stats.bytes_read < 40_000 + 100 * 16 + 4 + 2 * 2**14
+
+
+def test_a_shard_with_holes_is_read_whole(tmp_path: Path, pipeline: str) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("a", (100,), "i4", chunks=(10,), fillvalue=-1, maxshape=(None,))
+        for start in (90, 20, 50):
+            made[start : start + 10] = start
+    report, store = adopted(path)
+    assert require_equal(report, store, path) == 1
+
+
+def test_an_old_file_is_adopted_without_waiting(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", data=np.arange(100), chunks=(10,))
+    settle(path)
+    session = repository(tmp_path).writable_session("main")
+    start = time.monotonic()
+    adopt(path, into=session)
+    assert time.monotonic() - start < 0.9

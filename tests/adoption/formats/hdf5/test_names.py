@@ -1,0 +1,286 @@
+"""Names, attributes and dimensions are kept, and what cannot be read is named with its reason."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+from parts_store.adoption import adopt
+from parts_store.errors import AdoptionError
+from tests.adoption.adopting import adopted, array, repository, settle
+from tests.adoption.formats.hdf5.files import reasons
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_cannot_be_read_is_named_each_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(5)
+        file["string"] = "text"
+        file["strings"] = ["a", "b"]
+        file["bytes"] = np.array([b"a", b"bc"])
+        file["compound"] = np.zeros(3, [("x", "i4"), ("y", "f8")])
+        file.create_dataset("array type", (3,), "(2,)i4")
+        file.create_dataset("vlen", (3,), h5py.vlen_dtype("i4"))
+        file.create_dataset("reference", (3,), h5py.ref_dtype)
+        file["opaque"] = np.zeros(3, "V5")
+        file["null"] = h5py.Empty("f4")
+        file.create_dataset("zero", (0, 4), "i4", chunks=(2, 2), maxshape=(None, 4))
+        file.create_dataset("long double", data=np.zeros(3, "g"))
+        file["type"] = np.dtype("f4")
+        file["soft"] = h5py.SoftLink("/good")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+        file["external"] = h5py.ExternalLink("other.h5", "/a")
+        file.create_dataset("elsewhere", (10,), "u1", external=[("raw.bin", 0, 10)])
+        layout = h5py.VirtualLayout((5,), "i8")
+        layout[:] = h5py.VirtualSource(file["good"])
+        file.create_virtual_dataset("virtual", layout)
+        file.create_group("group")
+        file["group/again"] = file["group"]
+        file["group/above"] = file["/"]
+        file["group/inner/x"] = 1
+        file["twice"] = file["group/inner"]
+        file["same"] = file["good"]
+        bits12 = h5py.h5t.STD_U16LE.copy()
+        bits12.set_precision(12)
+        h5py.h5d.create(file.id, b"12 bits", bits12, h5py.h5s.create_simple((4,)))
+        h5py.h5d.create(file.id, b"bit field", h5py.h5t.STD_B8LE, h5py.h5s.create_simple((4,)))
+        for name, (real, imaginary, size) in {"swapped": (8, 0, 16), "apart": (0, 16, 24)}.items():
+            kind = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+            kind.insert(b"r", real, h5py.h5t.IEEE_F64LE)
+            kind.insert(b"i", imaginary, h5py.h5t.IEEE_F64LE)
+            h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((4,)))
+            file[name][...] = np.arange(4) + 2j
+    report, store = adopted(path)
+    named = reasons(report)
+    for name, reason in {
+        "string": "string",
+        "strings": "string",
+        "bytes": "string",
+        "compound": "compound",
+        "array type": "only numbers",
+        "vlen": "only numbers",
+        "reference": "only numbers",
+        "opaque": "only numbers",
+        "null": "null",
+        "zero": "its shape is (0, 4)",
+        "long double": "16 bytes",
+        "type": "a named type",
+        "soft": "a link to /good",
+        "dangling": "a link to /nowhere",
+        "external": "a link into another file: other.h5:/a",
+        "elsewhere": "raw.bin",
+        "virtual": "a virtual dataset",
+        "group/again": "another name of the group 'group'",
+        "group/above": "another name of the group '/'",
+        "twice": "another name of the group 'group/inner'",
+        "12 bits": "of their own",
+        "bit field": "of their own",
+        "swapped": "of their own",
+        "apart": "of their own",
+    }.items():
+        assert reason in named.pop(name), name
+    assert not named
+    assert sorted(each.path for each in report.arrays) == ["good", "group/inner/x", "same"]
+    for name in ("good", "same"):
+        assert array(store, name)[:].tolist() == [0, 1, 2, 3, 4]
+    settle(path)
+    session = repository(tmp_path).writable_session("main")
+    with pytest.raises(AdoptionError) as caught:
+        adopt(path, into=session, strict=True)
+    assert {name for name, _ in caught.value.problems} == set(reasons(report))
+    assert not session.has_uncommitted_changes
+
+
+def test_groups_in_many_groups_are_met_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        group = file
+        for _ in range(40):
+            below = group.create_group("one")
+            group["two"] = below
+            group = below
+        group["x"] = 1
+    report, _ = adopted(path)
+    assert len(report.arrays) == 1
+    assert len(report.skipped) == 40
+
+
+def test_enumerations_booleans_and_complex_numbers_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for order in "<>":
+            kind = h5py.enum_dtype({"ONE": 1, "TWO": 300}, f"{order}i2")
+            file.create_dataset(f"enum {order}", data=np.array([1, 300, 1, 2], kind), dtype=kind, chunks=(3,))
+        file.create_dataset("bool", data=np.array([True, False, True]), chunks=(2,), fillvalue=True, maxshape=(9,))
+        file["bool"].resize((7,))
+        for name, kind in {"native": h5py.h5t.COMPLEX_IEEE_F32BE, "double": h5py.h5t.COMPLEX_IEEE_F64LE}.items():
+            h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((4,)))
+            part = np.dtype(">f4" if name == "native" else "<f8")
+            file[name].id.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(8).astype(part), mtype=kind)
+    _, store = adopted(path, strict=True)
+    for name in ("native", "double"):
+        assert array(store, name)[:].tolist() == [0 + 1j, 2 + 3j, 4 + 5j, 6 + 7j]
+    assert array(store, "enum >")[:].tolist() == [1, 300, 1, 2]
+    assert array(store, "bool")[:].tolist() == [True, False, True, True, True, True, True]
+
+
+def test_millions_of_millions_of_chunks_are_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("huge", (2**50,), "i4", chunks=(1,))
+        file.create_dataset("sparse", (2**40,), "i4", chunks=(2**18,), fillvalue=3)[2**39] = 4
+        file.create_dataset("nothing", (2**50, 2), "i4", fillvalue=3)
+    report, store = adopted(path, shard_chunks=1)
+    assert set(reasons(report)) == {"huge"}
+    assert array(store, "nothing").shape == (2**50, 2)
+
+
+NAMES = [
+    "a b",
+    "ü",
+    "日本",
+    "a.b",
+    "a%20b",
+    "%",
+    "c",
+    "c0",
+    ".hidden",
+    "a:b?#*[x]",
+    "x" * 200,
+    "__x",
+    "-",
+    "0",
+    "a.index",
+]
+NO_NAMES = ["zarr.json", "__parts__", "..", "back\\slash"]
+
+
+def test_names_of_every_kind_are_kept_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", track_order=True) as file:
+        for number, name in enumerate([*NAMES, *NO_NAMES]):
+            file.create_dataset(name, data=np.full(4, number), chunks=(2,))
+            file[f"groups/{name}/inner"] = number
+            file[f"groups/{name}"].attrs["a"] = number
+        bad = h5py.h5s.create_simple((3,))
+        h5py.h5d.create(file.id, b"not \xff text", h5py.h5t.NATIVE_INT32, bad)
+    report, store = adopted(path, path="deep/down")
+    for number, name in enumerate(NAMES):
+        assert array(store, f"deep/down/{name}")[:].tolist() == [number] * 4
+        group: Any = zarr.open_group(store, path=f"deep/down/groups/{name}", mode="r")
+        assert group.attrs["a"] == number
+        assert group["inner"][()] == number
+    named = reasons(report)
+    for name in NO_NAMES:
+        for each in (name, f"groups/{name}", f"groups/{name}/inner"):
+            assert "no node of Zarr can be called" in named.pop(each)
+    assert named == {"not \\udcff text": "a text that is not UTF-8"}
+    below = zarr.open_group(store, path="deep/down", mode="r")
+    assert sorted(name for name, _ in below.arrays()) == sorted(NAMES)
+    str(report).encode()
+
+
+def test_attributes_are_kept_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(3)
+        for owner in (file, file["a"], file.create_group("only attributes")):
+            attributes = owner.attrs
+            attributes["int"] = np.int16(-3)
+            attributes["large"] = np.uint64(2**64 - 1)
+            attributes["float"] = np.float32(0.1)
+            attributes["numbers"] = np.arange(3)
+            attributes["one"] = np.array([5])
+            attributes["nested"] = np.arange(6).reshape(2, 3)
+            attributes["empty array"] = np.zeros((0,))
+            attributes["text"] = "grün"
+            attributes["texts"] = ["a", "ü"]
+            attributes["fixed"] = np.bytes_("fixed")
+            attributes["fixeds"] = np.array([b"a", b"bc"])
+            attributes["nan"] = np.nan
+            attributes["infinities"] = np.array([np.inf, -np.inf, 1])
+            attributes["bool"] = True
+            attributes["bools"] = np.array([True, False])
+            attributes.create("enum", 2, dtype=h5py.enum_dtype({"A": 2}, "i1"))
+            attributes["none"] = h5py.Empty("S1")
+            attributes["nothing"] = h5py.Empty("f4")
+            attributes["not text"] = np.bytes_(b"\xb0C")
+            attributes["reference"] = file.ref
+            attributes["complex"] = 1j
+            attributes["compound"] = np.zeros((), [("x", "i4")])
+            attributes["long double"] = np.longdouble(1)
+            attributes["CLASS"] = "kept by HDF5 for itself"
+    report, store = adopted(path)
+    expected = {
+        "int": -3,
+        "large": 2**64 - 1,
+        "float": float(np.float32(0.1)),
+        "numbers": [0, 1, 2],
+        "one": 5,
+        "nested": [[0, 1, 2], [3, 4, 5]],
+        "empty array": [],
+        "text": "grün",
+        "texts": ["a", "ü"],
+        "fixed": "fixed",
+        "fixeds": ["a", "bc"],
+        "nan": "NaN",
+        "infinities": ["Infinity", "-Infinity", 1.0],
+        "bool": True,
+        "bools": [True, False],
+        "enum": 2,
+        "none": "",
+        "nothing": [],
+    }
+    for found in (zarr.open_group(store, mode="r"), array(store, "a"), zarr.open_group(store, path="only attributes")):
+        assert found.attrs.asdict() == expected
+    lost = ("not text", "reference", "complex", "compound", "long double")
+    owners = ("/", "a", "only attributes")
+    assert set(reasons(report)) == {f"{owner}@{name}" for owner in owners for name in lost}
+    assert "UTF-8" in reasons(report)["a@not text"]
+
+
+def test_a_file_with_attributes_alone_is_a_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["title"] = "nothing else"
+    report, store = adopted(path, strict=True)
+    assert report.arrays == ()
+    assert zarr.open_group(store, mode="r").attrs["title"] == "nothing else"
+
+
+def test_dimensions_have_the_names_of_their_scales(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name, size in {"x": 3, "y": 4, "other": 3}.items():
+            file[name] = np.arange(size)
+            file[name].make_scale()
+        file["both"] = np.zeros((3, 4))
+        for axis, names in enumerate((("other", "x"), ("y",))):
+            for name in names:
+                file["both"].dims[axis].attach_scale(file[name])
+        file["same sizes"] = np.zeros((3, 3, 4, 3))
+        file["others"] = np.zeros((4, 3))
+        file["mixed"] = np.zeros((3, 5))
+        file["mixed"].dims[0].attach_scale(file["x"])
+        # A scale with another name, of a dataset that is called so in no group any more.
+        file["gone"] = np.arange(2)
+        file["gone"].make_scale()
+        file["unnamed"] = np.zeros(2)
+        file["unnamed"].dims[0].attach_scale(file["gone"])
+        del file["gone"]
+    _, store = adopted(path)
+    found: dict[str, Any] = {
+        name: each.metadata.to_dict()["dimension_names"] for name, each in zarr.open_group(store, mode="r").arrays()
+    }
+    assert found["x"] == ("x",)
+    assert found["both"] == ("x", "y")
+    one, two, four, three = found["same sizes"]
+    assert len({one, two, three, four}) == 4
+    assert found["others"] == (four, one)
+    assert found["mixed"][0] == "x"
+    assert found["unnamed"][0].startswith("phony_dim_")
