@@ -34,20 +34,20 @@ demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions 
 	@$(BIN)/python -m parts_store.examples.demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
-	$(BIN)/python -m pytest --numprocesses auto tests
-	$(BIN)/python -m pytest integration
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal integration
 
 check: check-code ## the fast checks: ruff, mypy, unit tests but the slow ones
-	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' tests
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' tests
 
 unit: $(VENV)/ready ## the unit tests alone, the slow ones included
-	$(BIN)/python -m pytest --numprocesses auto tests
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
 
 coverage: $(VENV)/ready ## the unit tests but the slow ones, and the lines and branches that they do not reach
-	$(BIN)/python -m pytest --numprocesses auto -m 'not slow' --cov --cov-report=term tests
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' --cov --cov-report=term tests
 
 integration: minio ## the integration tests alone
-	$(BIN)/python -m pytest integration
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal integration
 
 model: $(VENV)/ready ## the model of the write protocol, all of it: some minutes
 	$(BIN)/python -m tests.model --deep

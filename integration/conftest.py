@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from minio import Minio, MinioAdmin
 from minio.credentials.providers import StaticProvider
+from minio.deleteobjects import DeleteObject
 from obstore.store import S3Store
 
 from integration.server import Server, supervised
@@ -92,8 +93,8 @@ def bucket(server: Server) -> Iterator[Bucket]:
     try:
         yield Bucket(name, server, client)
     finally:
-        for each in client.list_objects(name, recursive=True):
-            client.remove_object(name, str(each.object_name))
+        stored = (DeleteObject(str(each.object_name)) for each in client.list_objects(name, recursive=True))
+        assert not list(client.remove_objects(name, stored))
         client.remove_bucket(name)
 
 

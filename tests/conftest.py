@@ -1,20 +1,47 @@
-"""What every test may lean on: one set of hypothesis settings, and zarr's two pipelines to run under."""
+"""Settings and fixtures of all unit tests.
+
+`make check` runs the tests with `-m 'not slow'`: without the tests that are marked as slow, with some cases only of the
+tests that are marked as sampled, and with a quarter of the random examples (`tests.effort`). `make test` runs all.
+"""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import zarr
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "parts_store",
+from parts_store.engine import executor
+from tests import effort
+
+COMMON = settings(
     deadline=None,
     print_blob=True,
-    # Our fixtures only set zarr's configuration, which every example may share.
+    # The fixtures only set zarr's configuration, which all examples may share.
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("parts_store")
+settings.register_profile("full", COMMON, max_examples=effort.FULL)
+settings.register_profile("quick", COMMON, max_examples=effort.FULL // 4)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the number of random examples."""
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "full")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a sampled test as slow, except every `step`-th."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        for mark in item.iter_markers("sampled"):
+            (step,) = mark.args
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % step:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
+
 
 PIPELINES = {
     "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
@@ -24,15 +51,21 @@ PIPELINES = {
 
 @pytest.fixture(params=sorted(PIPELINES))
 def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs the test under each of zarr's codec pipelines."""
+    """Run the test with each of zarr's codec pipelines."""
     name: str = request.param
     with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
         yield name
 
 
 @pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat a request after microseconds, where the package would wait for some milliseconds."""
+    monkeypatch.setattr(executor, "_FIRST_WAIT_SECONDS", 1e-6)
+
+
+@pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise `KeyboardInterrupt`, also where the tests run in the background and ignore interrupts."""
+    """Let Ctrl-C raise `KeyboardInterrupt`, also if the tests run in the background, where interrupts are ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

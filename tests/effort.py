@@ -8,4 +8,4 @@ FULL = 100
 
 def examples(count: int) -> int:
     """Return `count` in `make test`, and a quarter of it in `make check`."""
-    return max(count * settings.default.max_examples // FULL, 1)
+    return max(count * settings().max_examples // FULL, 1)

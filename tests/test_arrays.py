@@ -15,6 +15,7 @@ from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
 from tests.conftest import PIPELINES
+from tests.effort import examples
 
 DTYPES = ["uint8", "int16", "float32", "complex64", "bool"]
 
@@ -144,5 +145,7 @@ class Arrays(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_array_in_parts_behaves_like_one_of_numpy() -> None:
-    chosen = settings(max_examples=60, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
+    chosen = settings(
+        max_examples=examples(60), stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     hypothesis.stateful.run_state_machine_as_test(Arrays, settings=chosen)

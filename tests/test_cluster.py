@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 import parts_store as ps
 from parts_store.cluster import write_array, write_dataset
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError
+from tests.effort import examples
 
 pytestmark = pytest.mark.slow
 
@@ -302,7 +303,7 @@ def shared_repo(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 names = (f"a{number}" for number in itertools.count())
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(rows=sizes_of, columns=sizes_of, steps=st.tuples(st.integers(1, 6), st.integers(1, 6)))
 def test_any_chunks_are_written_unchanged_or_aligned(
     shared_repo: Repository, rows: list[int], columns: list[int], steps: tuple[int, int]

@@ -145,6 +145,7 @@ def outcomes(
     pytest.fail("a read that does not end")
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zstd"])
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
@@ -168,6 +169,7 @@ def test_a_whole_write_between_any_two_requests_shows_before_or_after_and_only_w
     assert {"old", "new"} <= seen
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
@@ -193,6 +195,7 @@ def die() -> None:
     raise KilledError
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 def test_a_writer_that_dies_after_any_request_leaves_the_old_chunk_or_the_new_one(
@@ -224,6 +227,7 @@ def test_a_writer_that_dies_after_any_request_leaves_the_old_chunk_or_the_new_on
     assert {seen[0], seen[-1]} == {False, True}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_a_first_write_that_dies_after_any_request_leaves_no_chunk_or_the_new_one(
     place: Callable[[], Any], pipeline: str, concurrency: Any
@@ -413,6 +417,7 @@ def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tupl
     return zarr.open_array(store, path="a"), store
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
@@ -429,6 +434,7 @@ def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
     assert ps.PartsStore(objects).get_sync("a/c/0/0") is not None or not expected.any()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("change", CHANGES)
@@ -475,6 +481,7 @@ def test_with_the_fused_pipeline_a_part_of_a_plain_chunk_is_not_changed_either(p
         assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "plain"])
 def test_a_whole_write_is_never_held_to_what_was_read_before(
     place: Callable[[], Any], pipeline: str, *, sharded: bool

@@ -18,6 +18,7 @@ from parts_store import ConcatParts, Part, PartsStore
 from parts_store.catalog import Catalog
 from parts_store.format.keys import ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
+from tests.effort import examples
 from tests.machines import UnreservedKeys
 
 # Parts that any value fits: zarr's suite writes some of four bytes, and empty ones.
@@ -100,7 +101,11 @@ class TestInPartsOnDisk(OnDisk):
 
 
 MACHINE = settings(
-    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(15),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=0)]}
 

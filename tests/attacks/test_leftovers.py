@@ -49,6 +49,7 @@ def value_in(bucket: Bucket, chunk: Chunk) -> bytes:
     return b"".join(found.values[0] or ())
 
 
+@pytest.mark.sampled(5)
 @ON_S3
 @IN_PARTS
 @pytest.mark.parametrize("dead", [1, 3])
@@ -116,6 +117,7 @@ def test_a_day_later_the_next_writer_removes_what_dead_writers_left(place: Place
     assert value_in(bucket, chunk) == value_of(layout, 2, 101)[0]
 
 
+@pytest.mark.sampled(7)
 @ON_S3
 @pytest.mark.parametrize("seed", range(20))
 def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int) -> None:

@@ -24,6 +24,8 @@ from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from tests.attacks.certified import PARTS, create, is_whole, new_value, read, write
 
+pytestmark = pytest.mark.usefixtures("short_waits")
+
 CHUNK = Chunk("a/c/0", ConcatParts(PARTS), "a")
 JOURNAL = f"{CHUNK.side_folder}/journal"
 GENERATION = "0123abcd" * 4

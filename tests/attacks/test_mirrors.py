@@ -227,6 +227,7 @@ def test_parts_whose_sizes_no_write_had_are_refused() -> None:
         assert find_inconsistency(record, parts) == expected
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_is_mirrored_retag_never_makes_a_mixture_of_data_and_index_readable(seed: int) -> None:
     chance = np.random.default_rng(seed)

@@ -24,14 +24,17 @@ from parts_store.cli import main
 from parts_store.errors import PartsStoreError
 from parts_store.manifests import PartsArray
 from tests.attacks.s3_server import BUCKET, S3Server, refusal
+from tests.effort import examples
 
 # Around every secret, so that a piece of it is found as well, and nothing else is.
 MARK: Final = "Zq7x"
 CLIENT: Final[dict[str, Any]] = {"allow_http": True, "timeout": "200ms"}
 HASTY: Final[dict[str, Any]] = {"retry_config": {"max_retries": 0}, "client_options": CLIENT}
 NOWHERE: Final = "127.0.0.1:1"
-ATTEMPTS: Final = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEW: Final = settings(ATTEMPTS, max_examples=10)
+ATTEMPTS: Final = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+FEW: Final = settings(ATTEMPTS, max_examples=examples(10))
 
 printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
 secrets = st.builds(lambda text: f"{MARK}{text}{MARK}", printable)

@@ -20,6 +20,7 @@ from parts_store.format.metadata import layout_of
 from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
 from tests.attacks.catalog_schedules import Result, run_in_memory, run_in_processes, run_on_disk
+from tests.effort import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
 
@@ -157,6 +158,7 @@ def change(array: zarr.Array[Any], how: str) -> None:
             array.update_attributes({"a": 1})
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("how", "level"),
     [
@@ -302,6 +304,7 @@ def test_the_layout_is_the_parts_the_chunks_and_the_type_and_nothing_else() -> N
 # --- consolidated metadata ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("again", ["reordered", "other type", "plain", "suffixed", "deleted"])
 def test_consolidated_metadata_that_is_out_of_date_raises(objects: Any, again: str, *, known: bool) -> None:
@@ -429,15 +432,15 @@ def require_right(result: Result) -> None:
 
 
 def test_random_schedules_of_two_stores_never_read_or_write_another_array() -> None:
-    require_right(run_in_memory(range(150)))
+    require_right(run_in_memory(range(examples(150))))
 
 
 def test_random_schedules_of_two_stores_on_a_local_disk(tmp_path: Path) -> None:
-    require_right(run_on_disk(range(10_000, 10_060), tmp_path))
+    require_right(run_on_disk(range(10_000, 10_000 + examples(60)), tmp_path))
 
 
 def test_random_schedules_of_two_processes_on_a_local_disk(tmp_path: Path) -> None:
-    require_right(run_in_processes(range(20_000, 20_060), tmp_path))
+    require_right(run_in_processes(range(20_000, 20_000 + examples(60)), tmp_path))
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ def every_stall(
         yield bucket, writer
 
 
+@pytest.mark.sampled(7)
 @WITH_TAGS
 @IN_PARTS
 @pytest.mark.parametrize("conditional", [False, True])

@@ -81,6 +81,7 @@ def reader(server: S3Server) -> zarr.Array[Any]:
     return zarr.open_array(store, path="a", mode="r")
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("at", range(2, 6))
 def test_a_shard_replaced_after_its_index_was_read_is_old_or_new_or_an_error(

@@ -16,6 +16,7 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import PartsStoreError, StoreConfigError
+from tests.effort import examples
 
 KEYS: Final = {"region": "us-east-1", "access_key_id": "AKID", "secret_access_key": "test-secret"}
 HASTY: Final[dict[str, Any]] = {"retry_config": {"max_retries": 0}, "client_options": {"timeout": "100ms"}}
@@ -128,7 +129,7 @@ names = st.sampled_from(
 options_of_s3 = st.dictionaries(names, endpoints | st.booleans() | st.none() | st.integers(), max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.builds("s3://{}".format, texts) | st.just("s3://bucket/data"), options_of_s3)
 def test_any_options_give_a_store_or_an_error_of_ours(url: str, options: Mapping[str, Any]) -> None:
     given_options = {**KEYS, "endpoint": "http://127.0.0.1:1", **HASTY, **options}

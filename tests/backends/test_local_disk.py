@@ -178,6 +178,7 @@ def count_under_lock(folder: str, times: int) -> None:
         release()
 
 
+@pytest.mark.slow
 def test_processes_that_fight_for_a_lock_are_never_two_at_a_time(backend: LocalBackend, folder: Path) -> None:
     (folder / "number").write_text("0")
     context = multiprocessing.get_context("spawn")

@@ -45,6 +45,7 @@ def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
     assert not set(HEAVY) & set(result.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_without_its_packages_the_program_says_what_to_install(package: str, folder: Path) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; from parts_store.cli import main; sys.exit(main())"
@@ -54,6 +55,7 @@ def test_without_its_packages_the_program_says_what_to_install(package: str, fol
     require_one_line(result.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "is_buffered"),
     [(["inspect", "{}"], True), (["inspect", "{}", "--json"], False), (["--help"], True), (["nonsense"], True)],
@@ -80,6 +82,7 @@ def test_a_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[st
         assert (result.returncode, result.stderr) == (CLOSED_PIPE, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONUNBUFFERED": "1"}
     command = [*PROGRAM, "demo", str(tmp_path)]
@@ -104,6 +107,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     assert err == "parts-store: interrupted\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_the_tree_and_a_pipe_the_json(folder: Path) -> None:
     controller, terminal = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}

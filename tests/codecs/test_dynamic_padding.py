@@ -314,6 +314,7 @@ def cluster() -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_dask_workers_call_it_in_their_own_processes(tmp_path: Path, cluster: Client) -> None:
     created = create(tmp_path / "created", ZstdCodec(level=1), pad_codec(4, padding_func=checksum))
     create(tmp_path / "reopened", ZstdCodec(level=1), offset_codec(4, prefix_func=checksum))

@@ -108,6 +108,7 @@ def test_every_dtype_bit_range_and_padding_encoding_packs_as_specified(case: Any
     assert_same_bits(decoded, expected_values(values, low, high))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_bit_range_of_every_dtype_packs_as_specified(dtype: str) -> None:
     generator = np.random.default_rng(7)

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from parts_store.codecs.padding import dynamic_mark
 from tests.codecs.arrays import Stored
+from tests.effort import examples
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "complex128"]
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -65,7 +66,7 @@ def arrays(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=arrays(), data=st.data())
 def test_arrays_give_back_what_was_written_whole_and_in_part(case: Any, data: st.DataObject, pipeline: str) -> None:
     values, chunks, codecs = case

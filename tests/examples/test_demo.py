@@ -13,6 +13,7 @@ import parts_store as ps
 from parts_store.examples import demo
 
 
+@pytest.mark.slow
 def test_the_demo_writes_tiff_chunks_and_parts_and_a_picture_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

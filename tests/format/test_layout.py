@@ -50,7 +50,7 @@ class PlannedReads:
             declared = tuple(learnt)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_range_reads_as_if_the_chunk_were_one_object(count: int) -> None:
     reads = [PlannedReads(wanted) for wanted in every_request(10)]
     for sizes in every_size(count, 8):
@@ -165,7 +165,7 @@ def bucket(chunk: bytes, sizes: tuple[int, ...], *, has_tags: bool) -> Objects:
 
 
 @pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "untagged"])
-@pytest.mark.parametrize(("count", "total"), [(1, 5), (2, 4), (3, 4), (4, 2)])
+@pytest.mark.parametrize(("count", "total"), [(1, 5), (2, 4), pytest.param(3, 4, marks=pytest.mark.slow), (4, 2)])
 def test_any_range_reads_from_a_bucket_as_if_the_chunk_were_one_object(count: int, total: int, tagged: bool) -> None:
     requests = every_request(total + 2)
     for sizes in every_size(count, total):

@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from parts_store.codecs import schema
 from parts_store.errors import PartsConfigError
 from parts_store.format.parts import MAX_PARTS, SHARD_INDEX, ConcatParts, Part
+from tests.effort import examples
 
 FIRST_EXAMPLE = json.loads(
     """
@@ -418,7 +419,7 @@ def is_beyond_the_schema(data: Any) -> bool:
     )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(transformers)
 @example(FIRST_EXAMPLE)
 @example(SECOND_EXAMPLE)

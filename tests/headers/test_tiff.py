@@ -22,6 +22,7 @@ from parts_store.codecs import offset_codec, pad_codec
 from parts_store.errors import CodecError, HeaderError
 from parts_store.headers import TiffHeader, tiff
 from tests.codecs.arrays import Stored
+from tests.effort import examples
 
 # The header of the specifications' first example: 256 x 256, uint16, little endian, in 110 bytes.
 SPECIFIED = (
@@ -111,7 +112,7 @@ def test_a_chunk_of_colours_is_a_tiff_file(dtype: str, samples: int, endian: Any
         np.testing.assert_array_equal(by_pillow(file), values)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     height=st.integers(1, 300),
     width=st.integers(1, 300),
@@ -148,6 +149,7 @@ def test_the_byte_order_of_the_dtype_is_that_of_the_header_unless_another_is_giv
 COMPRESSED: dict[str, Any] = {"none": (), "deflate": (Zlib(level=5),), "zstd": (ZstdCodec(level=3),)}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("compression", COMPRESSED)
 @pytest.mark.parametrize("spelling", ["pad", "offset"])
 @pytest.mark.parametrize("endian", ["little", "big"])

@@ -346,6 +346,7 @@ def test_every_state_of_a_chunk_on_a_local_disk_is_what_the_table_says(layout: L
 # --- writes under way ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
@@ -412,6 +413,7 @@ def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *
                 yield
 
 
+@pytest.mark.sampled(5)
 @EVERY_PLACE
 @pytest.mark.parametrize("same", [False, True], ids=["others", "the same bytes"])
 @pytest.mark.parametrize("every", [1, 2, 3, 5, 7])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import parts_store as ps
 from parts_store.errors import ManifestError, PartsStoreError
 from parts_store.manifests import PartsArray, PartsGroup
+from tests.effort import examples
 from tests.manifests.making import Files, Kind, kinds, make, random_values, seeds, shapes
 
 FUZZED = 10_000
@@ -25,7 +26,7 @@ def example() -> PartsGroup:
     return PartsGroup({"a": array}, {"g": PartsGroup({"b": declared}, attributes={"n": [1, None]})}, {"title": "x"})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data(), seeds)
 def test_arrays_come_back_from_json_as_they_were(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())

@@ -16,9 +16,10 @@ from virtualizarr.manifests.utils import create_v3_array_metadata
 import parts_store as ps
 from parts_store.errors import LocationError, ManifestError, PartsConfigError, PartsStoreError, StoreConfigError
 from parts_store.manifests import PartsArray, PartsGroup
+from tests.effort import examples
 from tests.manifests.making import Files, Kind, chunk_of, kinds, make, random_values, seeds, shapes
 
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=examples(40))
 PLAIN = Kind("<i4", "plain", 2, (2, 3))
 
 
@@ -126,7 +127,7 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...], chunks: tuple[int, ...])
     return tuple(found)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data(), seeds)
 def test_an_index_on_the_boundaries_of_chunks_selects_what_numpy_selects(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())

@@ -26,6 +26,7 @@ from parts_store.manifests import PartsArray, PartsGroup
 from parts_store.manifests.entries import FileRange
 from parts_store.manifests.fetch_plan import FetchPlan, merge_pieces, nbytes_of, slice_pieces
 from parts_store.manifests.fetching import resolve
+from tests.effort import examples
 from tests.manifests.making import Counting, Files, Kind, make, random_values
 
 PROTOTYPE = default_buffer_prototype()
@@ -247,7 +248,7 @@ def test_knobs_and_registries_are_checked() -> None:
 # --- the plan -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(1, 9)), max_size=8),
     st.integers(0, 6),

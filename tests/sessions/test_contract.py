@@ -22,6 +22,7 @@ from zarr.testing.store import StoreTests
 from parts_store import ConcatParts, Part, PartsStore
 from parts_store.errors import SessionError
 from parts_store.format.keys import is_node_key, is_protocol_key
+from tests.effort import examples
 
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 PARTS = ConcatParts([Part(".head", size=1), "", Part(".tail", size=1)])
@@ -442,7 +443,11 @@ class TestSplit(Contract):
 
 
 MACHINE = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(12),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=1)]}
 

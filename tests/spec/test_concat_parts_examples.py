@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parts_store as ps
-from tests.format.test_metadata import FIRST_EXAMPLE, SECOND_EXAMPLE
+from tests.format.documents import FIRST_EXAMPLE, SECOND_EXAMPLE
 from tests.spec.examples import (
     OBJECTS,
     PLACES,

@@ -69,6 +69,7 @@ def test_every_write_has_a_tag_of_its_own() -> None:
     assert len(seen) == 3
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "parts",
     [

@@ -86,6 +86,7 @@ def test_a_tagged_and_an_untagged_part_are_of_different_writes() -> None:
     np.testing.assert_array_equal(array[...], VALUES)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", [-1, 1, -64, 100])
 @pytest.mark.parametrize(("suffix", "size"), [(".header", 64), (".index", 260)])
 def test_a_part_of_another_size_is_an_error_that_names_key_expected_and_found(

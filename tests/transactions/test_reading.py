@@ -258,6 +258,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sampled(7)
 @PLACES
 @pytest.mark.parametrize("level", Level)
 @WRITABLE

@@ -57,6 +57,7 @@ def beside(objects: Objects) -> set[str]:
 # --- interruptions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @EVERY_LAYOUT
@@ -103,6 +104,7 @@ def test_every_range_after_an_interruption_is_of_the_write_that_is_read_whole(
                     assert alone in (sliced(old, wanted), sliced(new, wanted), None), wanted
 
 
+@pytest.mark.sampled(7)
 @EVERY_PLACE
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(OPERATIONS, repeat=2)))
 @IN_PARTS
@@ -123,6 +125,7 @@ def test_after_any_interruption_the_next_operation_does_what_it_says(
                 assert plain == stored_as(layout, 3, 201)
 
 
+@pytest.mark.sampled(5)
 @EVERY_PLACE
 @IN_PARTS
 def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_writer_had_not_finished(
@@ -149,6 +152,7 @@ def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_write
                 assert bool(ours) == bool(left)
 
 
+@pytest.mark.sampled(5)
 @EVERY_PLACE
 @IN_PARTS
 def test_writes_that_die_one_after_the_other_are_each_read_whole(layout: Layout, place: Place) -> None:
@@ -406,6 +410,7 @@ class Faulty(Objects):
         return Lost(OSError("connection reset"))
 
 
+@pytest.mark.sampled(5)
 @WITH_TAGS
 @pytest.mark.parametrize("fault", ["request lost", "answer lost", "refused"])
 @pytest.mark.parametrize("operation", [write, write_if_absent])
@@ -550,6 +555,7 @@ def interleaved(objects: Objects, first: Steps[None], second: Steps[None], pause
             pass
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
@@ -569,6 +575,7 @@ def test_of_two_writers_one_is_there_whole_and_nothing_beside_it(layout: Layout,
                 assert beside(objects) == set()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
@@ -594,6 +601,7 @@ def test_of_two_who_change_what_they_have_read_exactly_one_succeeds(layout: Layo
             assert what_is_read(objects, chunk, None) == value_of(layout, 2, succeeded[0])[0]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )

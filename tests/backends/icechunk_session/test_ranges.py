@@ -32,6 +32,7 @@ def fixed_size(parts: list[Any]) -> tuple[int, bool]:
     return sum(size for size in sizes if isinstance(size, int)), None in sizes
 
 
+@pytest.mark.sampled(5)
 @KINDS
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_any_range_of_a_chunk_reads_as_a_slice_of_its_bytes(store: ps.PartsStore, layout: str, *, split: bool) -> None:
