@@ -1,5 +1,7 @@
-"""An empty obstore store for every test, in memory and on a local disk."""
+"""Empty obstore stores for every test, in memory and on a local disk."""
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,15 @@ from obstore.store import LocalStore, MemoryStore
 
 
 @pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """An empty obstore store."""
-    return (
-        MemoryStore()
-        if request.param == "memory"
-        else LocalStore(tmp_path / "objects", mkdir=True, automatic_cleanup=True)
-    )
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """Return a function that makes an empty obstore store."""
+    numbers = itertools.count()
+    if request.param == "memory":
+        return MemoryStore
+    return lambda: LocalStore(tmp_path / str(next(numbers)), mkdir=True, automatic_cleanup=True)
+
+
+@pytest.fixture
+def objects(place: Callable[[], Any]) -> Any:
+    """Make an empty obstore store."""
+    return place()

@@ -1,11 +1,8 @@
-"""No read is a mixture of two writes, and no change is lost, whatever others do between any two requests."""
+"""Reads and writes that another client, a crash or a lost response interrupts at any request."""
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,115 +10,27 @@ import obstore
 import pytest
 import zarr
 from numpy.typing import NDArray
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import MemoryStore
 from zarr.abc.store import RangeByteRequest
-from zarr.core.buffer import cpu
 
 import parts_store as ps
-from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.backend import Backend
 from parts_store.engine.steps import Lost, Put
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
-from tests.conftest import PIPELINES
-
-PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
-SHAPE = (16, 16)
-
-
-@dataclass(slots=True)
-class Interrupted:
-    """A backend that lets somebody else act just before its `at`-th request, and counts its requests."""
-
-    backend: Backend
-    at: int
-    act: Callable[[], None]
-    made: int = 0
-
-    @property
-    def capabilities(self) -> Any:
-        return self.backend.capabilities
-
-    def lock(self, lock: Any) -> Any:
-        return self.backend.lock(lock)
-
-    def _step(self) -> None:
-        self.made += 1
-        if self.made == self.at + 1:
-            self.act()
-
-    async def perform(self, request: Any) -> Any:
-        self._step()
-        return self.backend.perform_sync(request)
-
-    def perform_sync(self, request: Any) -> Any:
-        self._step()
-        return self.backend.perform_sync(request)
-
-
-def backend_of(objects: Any) -> Backend:
-    return LocalBackend(objects) if isinstance(objects, LocalStore) else ObjectBackend(objects)
-
-
-@pytest.fixture(params=["memory", "disk"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """A way to make an empty obstore store."""
-    numbers = itertools.count()
-    if request.param == "memory":
-        return MemoryStore
-    return lambda: LocalStore(tmp_path / str(next(numbers)), mkdir=True, automatic_cleanup=True)
-
-
-def values(seed: int, *, holes: bool) -> NDArray[Any]:
-    drawn = np.random.default_rng(seed).integers(1, 2**16, SHAPE).astype("uint16")
-    if holes:
-        # Two of the four inner chunks are fill values, which ones depends on the seed.
-        drawn[:, (seed % 2) * 8 : (seed % 2) * 8 + 8] = 0
-    return drawn
-
-
-def create(store: Any, *, compressed: bool, **options: Any) -> zarr.Array[Any]:
-    arguments: dict[str, Any] = {"shape": SHAPE, "chunks": (8, 8), "shards": SHAPE, "dtype": "uint16", **options}
-    compressors = [zarr.codecs.ZstdCodec()] if compressed else None
-    if isinstance(store, ps.PartsStore):
-        return ps.create_array(store, "a", parts=PARTS, compressors=compressors, **arguments)
-    return zarr.create_array(store, compressors=compressors, **arguments)
-
-
-def encode(drawn: NDArray[Any], *, compressed: bool) -> cpu.Buffer:
-    """The shard that zarr makes of the values, by way of a store that is not ours."""
-    objects: dict[str, Any] = {}
-    create(objects, compressed=compressed)[...] = drawn
-    shard: cpu.Buffer = objects["c/0/0"]
-    return shard
-
-
-def scene(objects: Any, first: NDArray[Any], *, compressed: bool) -> Any:
-    """The objects of an array in parts with these values."""
-    create(ps.PartsStore(objects), compressed=compressed)[...] = first
-    return objects
-
-
-def reader(objects: Any, at: int, act: Callable[[], None]) -> tuple[zarr.Array[Any], Interrupted]:
-    """An array that is interrupted before the `at`-th request that reading it makes."""
-    array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
-    backend = Interrupted(backend_of(objects), at, act)
-    array.store._backend = backend  # type: ignore[attr-defined]
-    return array, backend
-
-
-def overwriting(objects: Any, shard: cpu.Buffer) -> Callable[[], None]:
-    """Somebody else who writes the whole shard, with a store of his own and without zarr's event loop."""
-    return lambda: ps.PartsStore(objects).set_sync("a/c/0/0", shard)
-
-
-LEVELS = ["exclusive", "writers", "full"]
-SELECTIONS: dict[str, Any] = {
-    "whole": np.s_[:, :],
-    "corner": np.s_[2:7, 2:7],
-    "across": np.s_[5:12, 5:12],
-    "end": np.s_[15, 15],
-}
+from tests.store.interrupted import (
+    LEVELS,
+    PARTS,
+    SELECTIONS,
+    SHAPE,
+    Interrupted,
+    backend_of,
+    create,
+    encode,
+    overwriting,
+    reader,
+    scene,
+    values,
+)
 
 
 def outcomes(
@@ -365,168 +274,3 @@ def test_answers_that_are_always_lost_are_the_callers_error() -> None:
     store._backend = Deaf(ObjectBackend(objects), 0, lambda: None)  # type: ignore[assignment]
     with pytest.raises(OSError, match="connection reset"):
         array[...] = 1
-
-
-# --- what was read to be changed -------------------------------------------------------------------------------------
-
-
-class Overtaken(ps.PartsStore):
-    """A store in which somebody else acts between the read of a chunk and the write that follows from it."""
-
-    act: Callable[[], None] = staticmethod(lambda: None)
-
-    async def set(self, key: str, value: Any) -> None:
-        self.act()
-        await super().set(key, value)
-
-    def set_sync(self, key: str, value: Any) -> None:
-        self.act()
-        super().set_sync(key, value)
-
-    async def delete(self, key: str) -> None:
-        self.act()
-        await super().delete(key)
-
-    def delete_sync(self, key: str) -> None:
-        self.act()
-        super().delete_sync(key)
-
-
-def corner(value: int) -> NDArray[Any]:
-    """A shard with values in one of its four inner chunks alone, and none if the value is that of the fill."""
-    drawn = np.zeros(SHAPE, "uint16")
-    drawn[:8, :8] = value
-    return drawn
-
-
-# What is there, and what is written to a part of it: of a chunk, of none, and so that there is none any more.
-CHANGES: dict[str, tuple[NDArray[Any] | None, int]] = {
-    "changed": (values(1, holes=False), 7),
-    "created": (None, 7),
-    "deleted": (corner(5), 0),
-}
-OTHERS: dict[str, NDArray[Any] | None] = {"writes": values(2, holes=False), "deletes": None}
-
-
-def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tuple[zarr.Array[Any], Overtaken]:
-    """An array in a store in which others may act."""
-    array = create(ps.PartsStore(objects), compressed=False)
-    if first is not None:
-        array[...] = first
-    store = Overtaken(objects, concurrency=concurrency)
-    return zarr.open_array(store, path="a"), store
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("concurrency", LEVELS)
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
-    place: Callable[[], Any], pipeline: str, change: str, concurrency: Any
-) -> None:
-    first, value = CHANGES[change]
-    objects = place()
-    array, _ = changing(objects, first, concurrency)
-    expected = np.zeros(SHAPE, "uint16") if first is None else first.copy()
-    for region in (np.s_[:8, :8], np.s_[2:5, 3:6], np.s_[0:3, 9:12]):
-        array[region] = value
-        expected[region] = value
-        np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
-    assert ps.PartsStore(objects).get_sync("a/c/0/0") is not None or not expected.any()
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("concurrency", LEVELS)
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_part_of_a_shard_that_somebody_else_wrote_meanwhile_is_not_changed_and_his_write_stays(
-    place: Callable[[], Any], pipeline: str, change: str, other: str, concurrency: Any
-) -> None:
-    first, value = CHANGES[change]
-    theirs = OTHERS[other]
-    if first is None and theirs is None:
-        return
-    objects = place()
-    array, store = changing(objects, first, concurrency)
-    others = ps.PartsStore(objects, concurrency=concurrency)
-    if theirs is None:
-        store.act = lambda: others.delete_sync("a/c/0/0")
-    else:
-        shard = encode(theirs, compressed=False)
-        store.act = lambda: others.set_sync("a/c/0/0", shard)
-    with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed; read it again"):
-        array[:8, :8] = value
-    expected = np.zeros(SHAPE, "uint16") if theirs is None else theirs.copy()
-    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
-    # Read again, then write again.
-    store.act = lambda: None
-    array[:8, :8] = value
-    expected[:8, :8] = value
-    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
-
-
-def test_with_the_fused_pipeline_a_part_of_a_plain_chunk_is_not_changed_either(place: Callable[[], Any]) -> None:
-    objects = place()
-    with zarr.config.set({"codec_pipeline.path": PIPELINES["fused"]}):
-        parts: Any = [ps.Part(".head", size=4), ""]
-        shape: dict[str, Any] = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
-        ps.create_array(ps.PartsStore(objects), "a", parts=parts, **shape)[...] = 1
-        store = Overtaken(objects)
-        store.act = lambda: ps.PartsStore(objects).set_sync("a/c/0", cpu.Buffer.from_bytes(bytes([3] * 8)))
-        array: Any = zarr.open_array(store, path="a")
-        with pytest.raises(ConcurrentWriteError):
-            array[2:4] = 2
-        assert np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...]).tolist() == [3] * 8
-        store.act = lambda: None
-        array[2:4] = 2
-        assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "plain"])
-def test_a_whole_write_is_never_held_to_what_was_read_before(
-    place: Callable[[], Any], pipeline: str, *, sharded: bool
-) -> None:
-    # Threads of a pool keep for ever what they have seen: here they read chunks that others write, then write them.
-    objects = place()
-    shards: dict[str, Any] = {"chunks": (8, 8), "shards": SHAPE} if sharded else {"chunks": SHAPE}
-    parts: Any = [ps.Part(".head", size=4), ""]
-    with zarr.config.set({"codec_pipeline.max_workers": 2}):
-        array: Any = ps.create_array(
-            ps.PartsStore(objects), "a", parts=parts, shape=(64, 16), dtype="uint16", compressors=None, **shards
-        )
-        array[...] = 1
-        others: Any = zarr.open_array(ps.PartsStore(objects), path="a")
-        for value in range(2, 22, 2):
-            np.testing.assert_array_equal(array[...], value - 1)
-            others[...] = value
-            array[...] = value + 1
-            np.testing.assert_array_equal(others[...], value + 1)
-
-
-def test_of_many_who_count_in_one_shard_none_is_lost(place: Callable[[], Any], pipeline: str) -> None:
-    objects = place()
-    create(ps.PartsStore(objects), compressed=False)[...] = 1
-    counts = [0, 0]
-
-    def count(number: int) -> None:
-        array: Any = zarr.open_array(ps.PartsStore(objects), path="a")
-        for _ in range(10):
-            for _ in range(1000):
-                with contextlib.suppress(ConcurrentWriteError):
-                    # Each has an element of its own, in one and the same shard.
-                    array[number, number] = counts[number] + 2
-                    break
-            else:
-                pytest.fail("never succeeded")
-            counts[number] += 1
-
-    threads = [threading.Thread(target=count, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...])
-    assert counts == [10, 10]
-    assert (found[0, 0], found[1, 1]) == (11, 11)
-    found[0, 0] = found[1, 1] = 1
-    assert (found == 1).all()

@@ -1,0 +1,105 @@
+"""Stores that another client interrupts before a chosen request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from obstore.store import LocalStore
+from zarr.core.buffer import cpu
+
+import parts_store as ps
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.backend import Backend
+
+PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+SHAPE = (16, 16)
+
+
+@dataclass(slots=True)
+class Interrupted:
+    """A backend that lets somebody else act just before its `at`-th request, and counts its requests."""
+
+    backend: Backend
+    at: int
+    act: Callable[[], None]
+    made: int = 0
+
+    @property
+    def capabilities(self) -> Any:
+        return self.backend.capabilities
+
+    def lock(self, lock: Any) -> Any:
+        return self.backend.lock(lock)
+
+    def _step(self) -> None:
+        self.made += 1
+        if self.made == self.at + 1:
+            self.act()
+
+    async def perform(self, request: Any) -> Any:
+        self._step()
+        return self.backend.perform_sync(request)
+
+    def perform_sync(self, request: Any) -> Any:
+        self._step()
+        return self.backend.perform_sync(request)
+
+
+def backend_of(objects: Any) -> Backend:
+    return LocalBackend(objects) if isinstance(objects, LocalStore) else ObjectBackend(objects)
+
+
+def values(seed: int, *, holes: bool) -> NDArray[Any]:
+    drawn = np.random.default_rng(seed).integers(1, 2**16, SHAPE).astype("uint16")
+    if holes:
+        # Two of the four inner chunks are fill values, which ones depends on the seed.
+        drawn[:, (seed % 2) * 8 : (seed % 2) * 8 + 8] = 0
+    return drawn
+
+
+def create(store: Any, *, compressed: bool, **options: Any) -> zarr.Array[Any]:
+    arguments: dict[str, Any] = {"shape": SHAPE, "chunks": (8, 8), "shards": SHAPE, "dtype": "uint16", **options}
+    compressors = [zarr.codecs.ZstdCodec()] if compressed else None
+    if isinstance(store, ps.PartsStore):
+        return ps.create_array(store, "a", parts=PARTS, compressors=compressors, **arguments)
+    return zarr.create_array(store, compressors=compressors, **arguments)
+
+
+def encode(drawn: NDArray[Any], *, compressed: bool) -> cpu.Buffer:
+    """The shard that zarr makes of the values, by way of a store that is not ours."""
+    objects: dict[str, Any] = {}
+    create(objects, compressed=compressed)[...] = drawn
+    shard: cpu.Buffer = objects["c/0/0"]
+    return shard
+
+
+def scene(objects: Any, first: NDArray[Any], *, compressed: bool) -> Any:
+    """The objects of an array in parts with these values."""
+    create(ps.PartsStore(objects), compressed=compressed)[...] = first
+    return objects
+
+
+def reader(objects: Any, at: int, act: Callable[[], None]) -> tuple[zarr.Array[Any], Interrupted]:
+    """An array that is interrupted before the `at`-th request that reading it makes."""
+    array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
+    backend = Interrupted(backend_of(objects), at, act)
+    array.store._backend = backend  # type: ignore[attr-defined]
+    return array, backend
+
+
+def overwriting(objects: Any, shard: cpu.Buffer) -> Callable[[], None]:
+    """Somebody else who writes the whole shard, with a store of his own and without zarr's event loop."""
+    return lambda: ps.PartsStore(objects).set_sync("a/c/0/0", shard)
+
+
+LEVELS = ["exclusive", "writers", "full"]
+SELECTIONS: dict[str, Any] = {
+    "whole": np.s_[:, :],
+    "corner": np.s_[2:7, 2:7],
+    "across": np.s_[5:12, 5:12],
+    "end": np.s_[15, 15],
+}

@@ -1,0 +1,179 @@
+"""A part of a chunk is changed only if no other client has written the chunk since it was read."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+from zarr.core.buffer import cpu
+
+import parts_store as ps
+from parts_store.errors import ConcurrentWriteError
+from tests.conftest import PIPELINES
+from tests.store.interrupted import LEVELS, SHAPE, create, encode, values
+
+
+class Overtaken(ps.PartsStore):
+    """A store in which somebody else acts between the read of a chunk and the write that follows from it."""
+
+    act: Callable[[], None] = staticmethod(lambda: None)
+
+    async def set(self, key: str, value: Any) -> None:
+        self.act()
+        await super().set(key, value)
+
+    def set_sync(self, key: str, value: Any) -> None:
+        self.act()
+        super().set_sync(key, value)
+
+    async def delete(self, key: str) -> None:
+        self.act()
+        await super().delete(key)
+
+    def delete_sync(self, key: str) -> None:
+        self.act()
+        super().delete_sync(key)
+
+
+def corner(value: int) -> NDArray[Any]:
+    """A shard with values in one of its four inner chunks alone, and none if the value is that of the fill."""
+    drawn = np.zeros(SHAPE, "uint16")
+    drawn[:8, :8] = value
+    return drawn
+
+
+# What is there, and what is written to a part of it: of a chunk, of none, and so that there is none any more.
+CHANGES: dict[str, tuple[NDArray[Any] | None, int]] = {
+    "changed": (values(1, holes=False), 7),
+    "created": (None, 7),
+    "deleted": (corner(5), 0),
+}
+OTHERS: dict[str, NDArray[Any] | None] = {"writes": values(2, holes=False), "deletes": None}
+
+
+def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tuple[zarr.Array[Any], Overtaken]:
+    """An array in a store in which others may act."""
+    array = create(ps.PartsStore(objects), compressed=False)
+    if first is not None:
+        array[...] = first
+    store = Overtaken(objects, concurrency=concurrency)
+    return zarr.open_array(store, path="a"), store
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("concurrency", LEVELS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
+    place: Callable[[], Any], pipeline: str, change: str, concurrency: Any
+) -> None:
+    first, value = CHANGES[change]
+    objects = place()
+    array, _ = changing(objects, first, concurrency)
+    expected = np.zeros(SHAPE, "uint16") if first is None else first.copy()
+    for region in (np.s_[:8, :8], np.s_[2:5, 3:6], np.s_[0:3, 9:12]):
+        array[region] = value
+        expected[region] = value
+        np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
+    assert ps.PartsStore(objects).get_sync("a/c/0/0") is not None or not expected.any()
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("concurrency", LEVELS)
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_part_of_a_shard_that_somebody_else_wrote_meanwhile_is_not_changed_and_his_write_stays(
+    place: Callable[[], Any], pipeline: str, change: str, other: str, concurrency: Any
+) -> None:
+    first, value = CHANGES[change]
+    theirs = OTHERS[other]
+    if first is None and theirs is None:
+        return
+    objects = place()
+    array, store = changing(objects, first, concurrency)
+    others = ps.PartsStore(objects, concurrency=concurrency)
+    if theirs is None:
+        store.act = lambda: others.delete_sync("a/c/0/0")
+    else:
+        shard = encode(theirs, compressed=False)
+        store.act = lambda: others.set_sync("a/c/0/0", shard)
+    with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed; read it again"):
+        array[:8, :8] = value
+    expected = np.zeros(SHAPE, "uint16") if theirs is None else theirs.copy()
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
+    # Read again, then write again.
+    store.act = lambda: None
+    array[:8, :8] = value
+    expected[:8, :8] = value
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
+
+
+def test_with_the_fused_pipeline_a_part_of_a_plain_chunk_is_not_changed_either(place: Callable[[], Any]) -> None:
+    objects = place()
+    with zarr.config.set({"codec_pipeline.path": PIPELINES["fused"]}):
+        parts: Any = [ps.Part(".head", size=4), ""]
+        shape: dict[str, Any] = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
+        ps.create_array(ps.PartsStore(objects), "a", parts=parts, **shape)[...] = 1
+        store = Overtaken(objects)
+        store.act = lambda: ps.PartsStore(objects).set_sync("a/c/0", cpu.Buffer.from_bytes(bytes([3] * 8)))
+        array: Any = zarr.open_array(store, path="a")
+        with pytest.raises(ConcurrentWriteError):
+            array[2:4] = 2
+        assert np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...]).tolist() == [3] * 8
+        store.act = lambda: None
+        array[2:4] = 2
+        assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "plain"])
+def test_a_whole_write_is_never_held_to_what_was_read_before(
+    place: Callable[[], Any], pipeline: str, *, sharded: bool
+) -> None:
+    # Threads of a pool keep for ever what they have seen: here they read chunks that others write, then write them.
+    objects = place()
+    shards: dict[str, Any] = {"chunks": (8, 8), "shards": SHAPE} if sharded else {"chunks": SHAPE}
+    parts: Any = [ps.Part(".head", size=4), ""]
+    with zarr.config.set({"codec_pipeline.max_workers": 2}):
+        array: Any = ps.create_array(
+            ps.PartsStore(objects), "a", parts=parts, shape=(64, 16), dtype="uint16", compressors=None, **shards
+        )
+        array[...] = 1
+        others: Any = zarr.open_array(ps.PartsStore(objects), path="a")
+        for value in range(2, 22, 2):
+            np.testing.assert_array_equal(array[...], value - 1)
+            others[...] = value
+            array[...] = value + 1
+            np.testing.assert_array_equal(others[...], value + 1)
+
+
+def test_of_many_who_count_in_one_shard_none_is_lost(place: Callable[[], Any], pipeline: str) -> None:
+    objects = place()
+    create(ps.PartsStore(objects), compressed=False)[...] = 1
+    counts = [0, 0]
+
+    def count(number: int) -> None:
+        array: Any = zarr.open_array(ps.PartsStore(objects), path="a")
+        for _ in range(10):
+            for _ in range(1000):
+                with contextlib.suppress(ConcurrentWriteError):
+                    # Each has an element of its own, in one and the same shard.
+                    array[number, number] = counts[number] + 2
+                    break
+            else:
+                pytest.fail("never succeeded")
+            counts[number] += 1
+
+    threads = [threading.Thread(target=count, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...])
+    assert counts == [10, 10]
+    assert (found[0, 0], found[1, 1]) == (11, 11)
+    found[0, 0] = found[1, 1] = 1
+    assert (found == 1).all()
