@@ -15,7 +15,7 @@ from zarr.buffer import cpu
 
 from parts_store import catalog, copy_plan
 from parts_store._compat.zarr import normalize_path, sync
-from parts_store.backends.object_store import address_of
+from parts_store.backends.addresses import address_of
 from parts_store.catalog import OwnedChunk
 from parts_store.copy_plan import ARRAY_V2, GROUP_V2, Contents
 from parts_store.engine.stats import Progress

@@ -1,42 +1,45 @@
-"""The exceptions of parts_store: one tree, grouped by what a handler would do.
+"""The exceptions of parts_store: one tree, with one class for each thing that a caller would do differently.
 
     PartsStoreError
-    ├── PartsConfigError (a ValueError)         the parts are wrong: mend the call or the document
-    ├── UnknownTransformerError (a ValueError)  the array is stored in a way that we do not know
-    ├── StoreConfigError (a ValueError)         the store cannot be opened like that
-    │   └── ServerFeatureError                  the server lacks what writing needs: it says what to do instead
-    ├── StorageError                            the object store refused a request, or did not answer: it says why
-    ├── SessionError                            an Icechunk session cannot do that, or failed: its message says why
-    │   └── ReadOnlySessionError (a ValueError) the session is read only, or was committed: open a new one
-    ├── AdoptionError                           a file cannot be adopted, or not all of it: it says what, and why
-    ├── ManifestError (a ValueError)            references are wrong, or cannot do that: mend them, or load the values
-    ├── LocationError                           a file that is referred to may not be read, or not so: register it, or
-    │                                           make the references anew
-    ├── ClusterWriteError                       tasks of a cluster failed: nothing was committed; it says which, and why
-    ├── LocalPathError                          a folder of this machine has something else where a file or a folder
-    │                                           should be, or the key leads out of it: its message says what to remove
-    ├── ReservedKeyError (a ValueError)         the key is a part's, or the protocol's: not to be used by itself
-    ├── ChunkSizeError (a ValueError)           the value does not fit the parts: nothing was written
-    ├── PartSizeError                           a stored part has another size than it should: it is damaged
-    ├── IncompleteChunkError                    a part is missing, or of another write: it is damaged
+    ├── PartsConfigError (a ValueError)         the parts are wrong: correct the call or the document
+    ├── UnknownTransformerError (a ValueError)  the array has a storage transformer that is not supported
+    ├── StoreConfigError (a ValueError)         the store cannot be opened with this URL or these options
+    │   └── ServerFeatureError                  the server lacks a feature for writing: the message says what to do
+    ├── StorageError                            the object store refused a request, or did not answer
+    ├── SessionError                            an Icechunk session does not support it, or failed
+    │   └── ReadOnlySessionError (a ValueError) the session is read-only or was committed: open a new session
+    ├── AdoptionError                           a file, or some of it, cannot be adopted
+    ├── ManifestError (a ValueError)            references are wrong, or do not support this: load the values
+    ├── LocationError                           a referenced file is not registered, cannot be read, or was changed
+    ├── ClusterWriteError                       tasks of a cluster failed, and nothing was committed
+    ├── LocalPathError                          a key leads out of the local folder, or a file is in place of a folder
+    ├── ReservedKeyError (a ValueError)         the key belongs to a part or to the write protocol
+    ├── ChunkSizeError (a ValueError)           the value does not fit the sizes of the parts: nothing was written
+    ├── PartSizeError                           a stored part has the wrong size: it is damaged
+    ├── IncompleteChunkError                    a part is missing or from another write: the chunk is damaged
     ├── LayoutChangedError                      the array was created again since it was opened: open it again
-    ├── ConcurrentWriteError                    the chunk changed, or kept changing: read again, then write again
-    ├── AmbiguousWriteError                     nobody can know whether the chunk was written: look, then decide
-    ├── CopyMismatchError                       what was copied reads otherwise than it was written
-    ├── CodecError (a ValueError)               a chunk cannot be encoded, or what is stored cannot be decoded
-    │   ├── CodecConfigError                    the codec's configuration is wrong: mend the call or the document
-    │   └── UnboundPaddingError                 the padding is made by a callable, and none is bound: bind one
+    ├── ConcurrentWriteError                    another client wrote the chunk: read again, then write again
+    ├── AmbiguousWriteError                     it is unknown whether the chunk was written: read it, then decide
+    ├── CopyMismatchError                       the copy differs from what was written
+    ├── CodecError (a ValueError)               a chunk cannot be encoded or decoded
+    │   ├── CodecConfigError                    the codec's configuration is wrong: correct the call or the document
+    │   └── UnboundPaddingError                 a callable makes the padding, and none is bound: bind one
     └── HeaderError (a ValueError)              the file format has no header for such a chunk
 
-None of them is a `FileNotFoundError` or a `KeyError`: zarr would take those for absence, and turn damage into fill
-values. All of them survive pickling, because their fields are their `args`. None of them shows a password or a
-signature that is in a URL.
+None of them is a `FileNotFoundError` or a `KeyError`, which zarr would take for absence and return fill values. All of
+them can be pickled, because their fields are their `args`. Passwords and signatures are removed from the arguments of
+every error when it is created, in `PartsStoreError.__init_subclass__`.
 
-Everything that the package raises is one of these, with four exceptions, which zarr expects of a store:
-`FileNotFoundError` from `getsize` of a key that is not there; a `BaseExceptionGroup` with a `FileNotFoundError` from
-`get_ranges` of such a key; `ValueError` from a write to a store that is read only; `TypeError` and `ValueError` for
-arguments of a wrong type. Beside these, `pickle.PicklingError` says that a store cannot be pickled, and `ImportError`
-that an extra is not installed. What zarr itself raises (`ContainsArrayError`, `NodeNotFoundError` ...) stays as it is.
+The package raises other exceptions only where zarr or Python expects them:
+
+- `FileNotFoundError` from `getsize` of a key that does not exist
+- `BaseExceptionGroup` with a `FileNotFoundError` from `get_ranges` of such a key
+- `ValueError` from a write to a read-only store
+- `TypeError` and `ValueError` for arguments of the wrong type
+- `pickle.PicklingError` for a store that cannot be pickled
+- `ImportError` for an extra that is not installed
+
+Exceptions of zarr (`ContainsArrayError`, `NodeNotFoundError` ...) are not changed.
 """
 
 from collections.abc import Callable
@@ -73,12 +76,12 @@ __all__ = [
     "UnknownTransformerError",
 ]
 
-# So many failures are told one by one.
+# The number of failures that a message lists.
 _MAX_SHOWN = 10
 
 
 def describe(value: object) -> str:
-    """The value as an error message shows it: its `repr`, cut where it is long."""
+    """Return the `repr` of a value for an error message, shortened and without secrets."""
     try:
         return SHOWN.repr(value)
     except Exception:
@@ -86,10 +89,10 @@ def describe(value: object) -> str:
 
 
 class PartsStoreError(Exception):
-    """The root of everything that parts_store raises on purpose."""
+    """The base class of all errors of parts_store."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Let no error of this class keep a URL with a password or a signature."""
+        """Remove passwords and signatures from the arguments of every error of the subclass."""
         super().__init_subclass__(**arguments)
         if "__init__" in vars(cls):
             cls.__init__ = _without_secrets(cls.__init__)  # type: ignore[method-assign]
@@ -114,32 +117,32 @@ def _hide(value: Any) -> Any:
 
 
 def raise_translated(error: PartsStoreError, original: BaseException | None = None) -> NoReturn:
-    """Raise our own error in place of another library's, which may hold secrets and is therefore not kept.
+    """Raise an error of this package in place of an error of another library, which may contain secrets.
 
-    What caused the other library's error is shown by a copy of it, without secrets.
+    If `original` is given, the cause of the new error is a copy of it without secrets.
     """
     try:
         raise error from None if original is None else without_secrets(original)
     finally:
-        # Otherwise the original would still be reachable.
+        # Otherwise the original error would still be reachable.
         error.__context__ = None
 
 
 def without_secrets(error: BaseException) -> Exception:
-    """Return a copy of another library's error, with its traceback, without secrets and without its own causes."""
+    """Return a copy of an error of another library with its traceback, without secrets and causes."""
     text = hide_secrets(str(error).partition("\n\nDebug source")[0])
     return Exception(f"{type(error).__name__}: {text}").with_traceback(error.__traceback__)
 
 
 class PartsConfigError(PartsStoreError, ValueError):
-    """The parts of an array are not what the specification allows, or not what writing needs."""
+    """The parts of an array are not allowed by the specification, or cannot be written."""
 
     def __init__(self, member: str, expected: str, found: str, array: str | None = None) -> None:
         super().__init__(member, expected, found, array)
         self.member, self.expected, self.found, self.array = member, expected, found, array
 
     def of_array(self, array: str) -> "PartsConfigError":
-        """The same mistake, found in the array at this path."""
+        """Return the same error with the path of the array."""
         return PartsConfigError(self.member, self.expected, self.found, array)
 
     @override
@@ -149,7 +152,7 @@ class PartsConfigError(PartsStoreError, ValueError):
 
 
 class UnknownTransformerError(PartsStoreError, ValueError):
-    """An array has a storage transformer that we do not know, or more than one."""
+    """The array has an unknown storage transformer, or more than one."""
 
     def __init__(self, array: str, found: str) -> None:
         super().__init__(array, found)
@@ -161,7 +164,7 @@ class UnknownTransformerError(PartsStoreError, ValueError):
 
 
 class StoreConfigError(PartsStoreError, ValueError):
-    """A store cannot be opened from this URL or with these options."""
+    """The store cannot be opened from this URL or with these options."""
 
     def __init__(self, subject: str, expected: str, found: str) -> None:
         super().__init__(subject, expected, found)
@@ -173,7 +176,7 @@ class StoreConfigError(PartsStoreError, ValueError):
 
 
 class ServerFeatureError(StoreConfigError):
-    """A server lacks a feature that is needed. Nothing was written."""
+    """The server lacks a feature that is needed. Nothing was written."""
 
     def __init__(self, server: str, lacks: str, needed_for: str, advice: str) -> None:
         super().__init__(server, f"a server that supports {needed_for}", lacks)
@@ -186,11 +189,11 @@ class ServerFeatureError(StoreConfigError):
 
 
 class StorageError(PartsStoreError):
-    """An object store refused a request, failed to carry it out, or did not answer.
+    """The object store refused a request, failed to carry it out, or did not answer.
 
-    `operation` is the kind of request ("get", "put" ...) and `code` the store's own error code ("NoSuchBucket",
-    "InvalidAccessKeyId"), the status of the response ("503") if it had none, "Timeout" or "Connect" if there was no
-    response, or None. It is never raised for an object that is not there.
+    `operation` is the kind of request ("get", "put" ...). `code` is the error code of the store ("NoSuchBucket",
+    "InvalidAccessKeyId"), the status of the response ("503") if it has no code, "Timeout" or "Connect" if there was no
+    response, or None. It is never raised for an absent object.
     """
 
     def __init__(self, key: str, operation: str, code: str | None, message: str) -> None:
@@ -204,7 +207,7 @@ class StorageError(PartsStoreError):
 
 
 class SessionError(PartsStoreError):
-    """An Icechunk session cannot keep this, or did not answer as it should. What it says is the error's cause."""
+    """The Icechunk session does not support this, or failed. The cause is the error of Icechunk."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(key, problem)
@@ -216,11 +219,11 @@ class SessionError(PartsStoreError):
 
 
 class ReadOnlySessionError(SessionError, ValueError):
-    """A session is read only, was committed, or can only move nodes. Nothing was written."""
+    """The session is read-only, was committed, or can only move nodes. Nothing was written."""
 
 
 class AdoptionError(PartsStoreError):
-    """A file cannot be adopted, or not all of it where all was asked for. Nothing was written."""
+    """The file cannot be adopted, or not all of it with `strict=True`. Nothing was written."""
 
     def __init__(self, location: str, problems: tuple[tuple[str, str], ...]) -> None:
         super().__init__(location, problems)
@@ -234,7 +237,7 @@ class AdoptionError(PartsStoreError):
 
 
 class ManifestError(PartsStoreError, ValueError):
-    """References to chunks are not what they should be, or cannot do what values could."""
+    """The references of a manifest are wrong, or do not support an operation that needs the values."""
 
     def __init__(self, subject: str, expected: str, found: str) -> None:
         super().__init__(subject, expected, found)
@@ -246,7 +249,7 @@ class ManifestError(PartsStoreError, ValueError):
 
 
 class LocationError(PartsStoreError):
-    """A file that a chunk refers to is in no registered store, cannot be read, or ends before the reference does."""
+    """The file of a reference is in no registered store, cannot be read, is too short, or was changed."""
 
     def __init__(self, location: str, problem: str) -> None:
         super().__init__(location, problem)
@@ -258,7 +261,7 @@ class LocationError(PartsStoreError):
 
 
 class LocalPathError(PartsStoreError):
-    """A key has no path in a folder of this machine that can be used: it leads out, or something is in the way."""
+    """The key leads out of the local folder, or a file or link is where a folder should be."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(key, problem)
@@ -270,7 +273,7 @@ class LocalPathError(PartsStoreError):
 
 
 class ClusterWriteError(PartsStoreError):
-    """Tasks that wrote to a session from a cluster failed. Nothing was committed, and the session has none of it."""
+    """Some tasks of a cluster failed. Nothing was committed, and the session is unchanged."""
 
     def __init__(self, array: str, tasks: int, failed: tuple[tuple[str, str], ...]) -> None:
         super().__init__(array, tasks, failed)
@@ -281,11 +284,11 @@ class ClusterWriteError(PartsStoreError):
         shown = "; ".join(f"{region}: {problem}" for region, problem in self.failed[:_MAX_SHOWN])
         more = f"; and {len(self.failed) - _MAX_SHOWN} more" if len(self.failed) > _MAX_SHOWN else ""
         count = f"{len(self.failed)} of {self.tasks} tasks failed"
-        return f"array {self.array!r}: {count}, nothing is committed: {shown}{more}"
+        return f"array {self.array!r}: {count}, nothing was committed: {shown}{more}"
 
 
 class ReservedKeyError(PartsStoreError, ValueError):
-    """A key belongs to a part of a chunk, or to the write protocol, and cannot be written by itself."""
+    """The key belongs to a part of a chunk or to the write protocol, and cannot be written directly."""
 
     def __init__(self, key: str, owner: str) -> None:
         super().__init__(key, owner)
@@ -293,7 +296,7 @@ class ReservedKeyError(PartsStoreError, ValueError):
 
     @override
     def __str__(self) -> str:
-        return f"key {self.key!r} belongs to {self.owner}, and cannot be written by itself"
+        return f"key {self.key!r} belongs to {self.owner} and cannot be written directly"
 
 
 class ChunkSizeError(PartsStoreError, ValueError):
@@ -309,7 +312,7 @@ class ChunkSizeError(PartsStoreError, ValueError):
 
 
 class PartSizeError(PartsStoreError):
-    """A stored part has another size than the array, or its own write, says."""
+    """A stored part has not the size that the array or its tag gives."""
 
     def __init__(self, part_key: str, expected: int, found: int) -> None:
         super().__init__(part_key, expected, found)
@@ -321,7 +324,7 @@ class PartSizeError(PartsStoreError):
 
 
 class IncompleteChunkError(PartsStoreError):
-    """A chunk exists, and some of its parts are missing or of another write."""
+    """The chunk exists, but some of its parts are missing or from another write."""
 
     def __init__(
         self, chunk_key: str, missing: tuple[str, ...], mixed: tuple[str, ...], problem: str | None = None
@@ -334,14 +337,14 @@ class IncompleteChunkError(PartsStoreError):
         if self.problem is not None:
             return f"chunk {self.chunk_key!r} is incomplete: {self.problem}"
         missing = [f"no object at {', '.join(map(repr, self.missing))}"] if self.missing else []
-        mixed = [f"another write's object at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
+        mixed = [f"an object of another write at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
 
 
 class LayoutChangedError(PartsStoreError):
-    """An array was created again with another layout since it was opened. Nothing was written.
+    """The array was created again with another layout since it was opened. Nothing was written.
 
-    Raised as well where consolidated metadata is out of date, and for a chunk that was written with another layout.
+    Also raised if consolidated metadata is out of date, and for a chunk that was written with another layout.
     """
 
     def __init__(self, array: str, problem: str) -> None:
@@ -354,7 +357,7 @@ class LayoutChangedError(PartsStoreError):
 
 
 class ConcurrentWriteError(PartsStoreError):
-    """Somebody else wrote a chunk while it was read or changed. If it was to be written, it was not."""
+    """Another client wrote the chunk while it was read or changed. This client did not write it."""
 
     def __init__(self, chunk_key: str, problem: str) -> None:
         super().__init__(chunk_key, problem)
@@ -362,11 +365,11 @@ class ConcurrentWriteError(PartsStoreError):
 
     @override
     def __str__(self) -> str:
-        return f"chunk {self.chunk_key!r} is being written by somebody else: {self.problem}; read it again"
+        return f"chunk {self.chunk_key!r} is being written by another client: {self.problem}; read it again"
 
 
 class AmbiguousWriteError(PartsStoreError):
-    """Nobody can know whether a chunk was written: no answer came."""
+    """The store did not answer, so it is unknown whether the chunk was written."""
 
     def __init__(self, chunk_key: str, problem: str) -> None:
         super().__init__(chunk_key, problem)
@@ -374,11 +377,11 @@ class AmbiguousWriteError(PartsStoreError):
 
     @override
     def __str__(self) -> str:
-        return f"chunk {self.chunk_key!r} may have been written or not: {self.problem}"
+        return f"chunk {self.chunk_key!r} may or may not have been written: {self.problem}"
 
 
 class CopyMismatchError(PartsStoreError):
-    """What was copied reads otherwise than it was written: the destination does not keep what it is given."""
+    """The destination of a copy does not return the bytes that were written."""
 
     def __init__(self, key: str, expected: int, found: int | None) -> None:
         super().__init__(key, expected, found)
@@ -386,12 +389,12 @@ class CopyMismatchError(PartsStoreError):
 
     @override
     def __str__(self) -> str:
-        found = "nothing" if self.found is None else f"{self.found} bytes that are not the same"
+        found = "nothing" if self.found is None else f"{self.found} other bytes"
         return f"copy at {self.key!r}: expected the {self.expected} bytes that were written, found {found}"
 
 
 class CodecError(PartsStoreError, ValueError):
-    """A chunk cannot be encoded, or what is stored is not what the codec writes."""
+    """The chunk cannot be encoded, or the stored bytes cannot be decoded."""
 
     def __init__(self, codec: str, expected: str, found: str) -> None:
         super().__init__(codec, expected, found)
@@ -403,7 +406,7 @@ class CodecError(PartsStoreError, ValueError):
 
 
 class CodecConfigError(CodecError):
-    """A member of a codec's configuration is missing, unknown or not what it should be."""
+    """A member of the codec's configuration is missing, unknown or wrong."""
 
     def __init__(self, codec: str, member: str, expected: str, found: str) -> None:
         super().__init__(codec, expected, found)
@@ -416,7 +419,7 @@ class CodecConfigError(CodecError):
 
 
 class UnboundPaddingError(CodecError):
-    """A chunk would be written, its padding is made by a callable, and none is bound."""
+    """The chunk cannot be written, because a callable makes its padding and none is bound."""
 
     def __init__(self, codec: str, argument: str) -> None:
         super().__init__(codec, f"a callable bound as {argument!r}", "none")
@@ -426,13 +429,13 @@ class UnboundPaddingError(CodecError):
     @override
     def __str__(self) -> str:
         return (
-            f"codec {self.codec!r}: this array's chunks get their padding from a callable, which is never stored; "
-            "bind it with `parts_store.codecs.bind_padding(array, callable)` and write to the array that returns"
+            f"codec {self.codec!r}: a callable makes the padding of this array's chunks and is never stored; "
+            "write to the array that `parts_store.codecs.bind_padding(array, callable)` returns"
         )
 
 
 class HeaderError(PartsStoreError, ValueError):
-    """A file format has no header that describes such a chunk."""
+    """The file format has no header for such a chunk."""
 
     def __init__(self, file_format: str, expected: str, found: str) -> None:
         super().__init__(file_format, expected, found)

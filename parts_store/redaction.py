@@ -1,6 +1,6 @@
-"""Take passwords, keys and signatures out of text that is raised, logged or shown.
+"""Remove passwords, keys and signatures from text that is raised, logged or shown.
 
-Everything that shows a URL, an option or the words of another library calls this module. Pure.
+Every module that shows a URL, an option or a message of another library uses these functions. No IO.
 """
 
 import html
@@ -13,14 +13,14 @@ from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN: Final = "***"
 
-# In these the part before '@' is the name of a container.
+# URLs of these schemes may have the name of a container before an '@'.
 _WITH_CONTAINERS: Final = ("abfs", "abfss", "wasb", "wasbs")
 _OF_OBJECTS: Final = (*_WITH_CONTAINERS, "s3", "s3a", "gs", "gcs", "az", "azure", "adl", "file", "memory", "vcc")
 _PLAIN_NAME: Final = re.compile("[a-z][a-z0-9_]{0,60}|[A-Z][A-Z0-9_]{0,60}")
-# The shortest known secret that is looked for: a shorter one would be found in every second word.
+# Shorter secrets are not searched for, because they would be found inside ordinary words.
 _MIN_SECRET: Final = 6
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Where a URL within text ends, and what behind it belongs to the sentence around it.
+# The end of a URL in a text, and punctuation after it that belongs to the text.
 _END_OF_URL: Final = re.compile(r"[\s\"<>]")
 _PUNCTUATION: Final = re.compile(r"[)'\]},.;:]*$")
 _PORT: Final = re.compile(r"[^:@]*:[0-9]{0,5}|\[[0-9A-Fa-f:.]*\](?::[0-9]{0,5})?")
@@ -30,7 +30,7 @@ _NAME: Final = (
     r"|service[_-]?account[_-]?key|proxy_url)[\w.-]*|sig|sas"
 )
 _SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
-# Credentials have digits or signs in them; "basic types" and "/data/basic run" are words and names.
+# Credentials contain digits or signs, unlike the words in "basic types" and "/data/basic run".
 _AUTHORIZATION: Final = re.compile(
     r"(?<![\w/])(bearer|basic|aws4-hmac-sha256|sharedkey)\s+(?=[^\s\"',]*[0-9=+/:.~-])[^\s\"',]+[^\n\"]*", re.IGNORECASE
 )
@@ -41,22 +41,22 @@ _NAMED_VALUE: Final = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option of this name holds a secret."""
+    """Return whether an option with this name contains a secret."""
     return _SECRET_NAME.fullmatch(name) is not None
 
 
 def is_url(text: str) -> bool:
-    """Whether text begins as a URL does."""
+    """Return whether the text starts like a URL."""
     return _SCHEME.match(text) is not None
 
 
 def hide_name(name: str) -> str:
-    """Return the name of an option, unless it may be a secret that was given in place of one."""
+    """Return the name of an option; hide it if it may be a secret that was given as a name by mistake."""
     return name if _PLAIN_NAME.fullmatch(name) else HIDDEN
 
 
 def hide_in_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment; a path is returned as it is."""
+    """Return a URL without user, password, query and fragment; return a path unchanged."""
     found = _SCHEME.match(url)
     if found is None:
         return url
@@ -64,29 +64,29 @@ def hide_in_url(url: str) -> str:
     scheme = start.removesuffix("://").lower()
     if "@" in rest and _may_hold_user(scheme, rest.rpartition("@")[0]):
         user, _, rest = rest.rpartition("@")
-        # An '@' in a query is not told from one in a password: then everything is hidden.
+        # An '@' in a query cannot be distinguished from one in a password. So everything is hidden.
         if any(each in user for each in "?#"):
             return f"{start}{HIDDEN}"
         start = f"{start}{HIDDEN}@"
-    # A key of an object store may have a '#' in it.
+    # The key of an object may contain a '#'.
     ends = "?#" if scheme in ("http", "https") else "?"
     first = min((at for each in ends if (at := rest.find(each)) >= 0), default=None)
     return f"{start}{rest}" if first is None else f"{start}{rest[: first + 1]}{HIDDEN}"
 
 
 def _may_hold_user(scheme: str, before: str) -> bool:
-    """Whether what stands before the last '@' of a URL may be a user with a password, in which '/' may be."""
+    """Return whether the text before the last '@' of a URL may be a user and a password, which may contain '/'."""
     authority, slash, _ = before.partition("/")
     if scheme not in _OF_OBJECTS:
         return not slash or ":" in before or "@" in authority
-    # A key of an object store may have a ':' and an '@' in it, but a bucket's name has none.
+    # The key of an object may contain ':' and '@'. The name of a bucket does not.
     if scheme in _WITH_CONTAINERS and ":" not in authority:
         return False
     return not slash or ":" in authority or "@" in authority
 
 
 def hide_in_text(text: str) -> str:
-    """Return text in which every URL is without user, password, query and fragment."""
+    """Return the text with user, password, query and fragment hidden in every URL."""
     pieces, at = [], 0
     while (found := _SCHEME.search(text, at)) is not None:
         pieces.append(text[at : found.start()])
@@ -100,20 +100,20 @@ def hide_in_text(text: str) -> str:
 
 
 def _end_of_url(text: str, scheme: re.Match[str]) -> int:
-    """Where a URL ends that begins with this match: at a blank or a quote, unless that is within a password."""
+    """Return the end of the URL that starts with this match: a space or a quote that is not in a password."""
     found = _END_OF_URL.search(text, scheme.end())
     stop = len(text) if found is None else found.start()
     authority = text[scheme.end() : stop].partition("/")[0]
     last = text.rfind("@")
     if last < stop or ":" not in authority or _PORT.fullmatch(authority):
         return stop
-    # A password with blanks, of which the URL does not seem to be the end.
+    # A password that contains spaces.
     found = _END_OF_URL.search(text, last)
     return len(text) if found is None else found.start()
 
 
 def hide_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """Return what another library says, without the `known` secrets and without anything that looks like one."""
+    """Return a message of another library without the `known` secrets and without text that looks like a secret."""
     for secret in sorted({spelling for each in known for spelling in _spellings(each)}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = hide_in_text(text)
@@ -130,7 +130,7 @@ def _spellings(secret: str) -> Iterator[str]:
 
 
 def secrets_in(options: Mapping[str, Any]) -> list[str]:
-    """Return the values of options that are secrets, also those of options within options, and URLs with a user."""
+    """Return the values of options that are secrets or URLs with a user, also in nested options."""
     found: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping):
@@ -148,7 +148,7 @@ def _text(value: object) -> str:
 
 
 def secrets_of_url(url: str) -> list[str]:
-    """Return what is secret in a URL, to be looked for in what another library says of it."""
+    """Return the secret pieces of a URL, which have to be hidden in messages of other libraries."""
     found = _SCHEME.match(url)
     if found is None or hide_in_url(url) == url:
         return []
@@ -161,7 +161,7 @@ def secrets_of_url(url: str) -> list[str]:
 
 
 class Shown(reprlib.Repr):
-    """Values as messages show them: short, and without secrets, which are taken out before the text is cut."""
+    """A `reprlib.Repr` that removes secrets before it shortens the text."""
 
     @override
     def repr_str(self, x: str, level: int) -> str:

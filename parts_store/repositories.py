@@ -9,7 +9,7 @@ from typing import Any, Final
 import icechunk
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.backends.object_store import local_path, open_url
+from parts_store.backends.addresses import local_path, open_url
 from parts_store.engine.steps import Found, Get, Steps
 from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
 from parts_store.options import Concurrency

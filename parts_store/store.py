@@ -15,9 +15,11 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
 
+from parts_store.backends.addresses import address_of, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
-from parts_store.backends.local_disk import HAS_LOCKS, LocalBackend
-from parts_store.backends.object_store import ObjectBackend, address_of, is_local, open_url, shown_address
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.backends.local_locks import HAS_LOCKS
+from parts_store.backends.object_store import ObjectBackend
 from parts_store.catalog import Catalog
 from parts_store.catalog import Entry as Known
 from parts_store.engine.backend import Means, Place

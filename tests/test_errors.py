@@ -59,15 +59,15 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     ),
     (
         ClusterWriteError("a", 5, (("[0:4]", "ValueError: no"), ("[4:8]", "killed"))),
-        "array 'a': 2 of 5 tasks failed, nothing is committed: [0:4]: ValueError: no; [4:8]: killed",
+        "array 'a': 2 of 5 tasks failed, nothing was committed: [0:4]: ValueError: no; [4:8]: killed",
     ),
     (
         ClusterWriteError("a", 20, (("[0:4]", "no"),) * 12),
-        f"array 'a': 12 of 20 tasks failed, nothing is committed: {'; '.join(['[0:4]: no'] * 10)}; and 2 more",
+        f"array 'a': 12 of 20 tasks failed, nothing was committed: {'; '.join(['[0:4]: no'] * 10)}; and 2 more",
     ),
     (
         ReservedKeyError("a/c/0.index", "chunk 'a/c/0'"),
-        "key 'a/c/0.index' belongs to chunk 'a/c/0', and cannot be written by itself",
+        "key 'a/c/0.index' belongs to chunk 'a/c/0' and cannot be written directly",
     ),
     (
         StorageError("a/c/0", "get", "NoSuchBucket", "the bucket does not exist"),
@@ -83,19 +83,19 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (PartSizeError("a/c/0.index", 4, 3), "part 'a/c/0.index': expected 4 bytes, found 3"),
     (
         IncompleteChunkError("a/c/0", ("a/c/0.x",), ("a/c/0.y", "a/c/0.z")),
-        ("chunk 'a/c/0' is incomplete: no object at 'a/c/0.x' and another write's object at 'a/c/0.y', 'a/c/0.z'"),
+        ("chunk 'a/c/0' is incomplete: no object at 'a/c/0.x' and an object of another write at 'a/c/0.y', 'a/c/0.z'"),
     ),
     (
         ConcurrentWriteError("a/c/0", "it changed 4 times while it was read"),
-        ("chunk 'a/c/0' is being written by somebody else: it changed 4 times while it was read; read it again"),
+        ("chunk 'a/c/0' is being written by another client: it changed 4 times while it was read; read it again"),
     ),
     (
         AmbiguousWriteError("a/c/0", "no answer came to 6 requests"),
-        "chunk 'a/c/0' may have been written or not: no answer came to 6 requests",
+        "chunk 'a/c/0' may or may not have been written: no answer came to 6 requests",
     ),
     (
         CopyMismatchError("a/c/0", 4, 3),
-        "copy at 'a/c/0': expected the 4 bytes that were written, found 3 bytes that are not the same",
+        "copy at 'a/c/0': expected the 4 bytes that were written, found 3 other bytes",
     ),
     (CopyMismatchError("a/c/0", 4, None), "copy at 'a/c/0': expected the 4 bytes that were written, found nothing"),
     (CodecError("pad", "4 bytes", "3 bytes"), "codec 'pad': expected 4 bytes, found 3 bytes"),
@@ -106,8 +106,8 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (
         UnboundPaddingError("pad", "padding_func"),
         (
-            "codec 'pad': this array's chunks get their padding from a callable, which is never stored; bind it with "
-            "`parts_store.codecs.bind_padding(array, callable)` and write to the array that returns"
+            "codec 'pad': a callable makes the padding of this array's chunks and is never stored; "
+            "write to the array that `parts_store.codecs.bind_padding(array, callable)` returns"
         ),
     ),
     (HeaderError("TIFF", "a shape", "none"), "TIFF header: expected a shape, found none"),

@@ -43,7 +43,7 @@ def create_arrays(
     )
     dataset = backend._validate_and_autodetect_region(dataset)  # noqa: SLF001
     backend._validate_encoding(encoding)  # noqa: SLF001
-    # Nobody calls `writer.sync`, so the writer keeps what it would hand to dask.
+    # Without a call of `writer.sync`, the writer keeps what it would pass to dask.
     writer = ArrayWriter()  # type: ignore[no-untyped-call]
     dump_to_store(dataset, backend, writer, encoding=encoding)  # type: ignore[no-untyped-call]
     return list(zip(writer.sources, writer.targets, writer.regions, strict=True))

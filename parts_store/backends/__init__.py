@@ -1,1 +1,1 @@
-"""Backends: object stores by obstore, local disks, Icechunk sessions. No other modules import obstore or Icechunk."""
+"""Backends: obstore, local disks, Icechunk sessions. They translate requests, responses and errors."""

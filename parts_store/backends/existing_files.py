@@ -1,4 +1,4 @@
-"""Files that exist already: opened to be adopted, and copied to where they are objects of a store."""
+"""Existing files: open them for adoption, and copy them into a store."""
 
 import os
 import shutil
@@ -10,28 +10,28 @@ from typing import Any
 import obstore
 from obstore.store import LocalStore, S3Store
 
-from parts_store.backends.failures import speaks_of_object, translated
-from parts_store.backends.object_store import address_of, local_path, open_url, secrets_of
+from parts_store.backends.addresses import address_of, local_path, open_url, secrets_of
+from parts_store.backends.failures import is_about_object, translated
 from parts_store.errors import StoreConfigError, describe, raise_translated
 from parts_store.redaction import secrets_of_url
 
-# A file that is copied through us is read in pieces of this size.
+# A file that is copied through this process is read in blocks of this size.
 _BLOCK = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that exists already, and by what a later change of it is known."""
+    """An existing file, with a checksum by which a later change is noticed."""
 
     store: Any
     key: str
-    # Its URL, as references have it.
+    # The URL for references.
     location: str
     nbytes: int
     checksum: str | datetime
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start <= i < stop` of it, as far as there are any."""
+        """Return the bytes `start <= i < stop`, cut at the end of the file."""
         last = min(stop, self.nbytes)
         if start >= last:
             return b""
@@ -40,12 +40,12 @@ class StoredFile:
 
 
 def _shown(key: str) -> str:
-    """The key of a file as a message shows it: behind the '?' of a URL there may be a signature."""
+    """Return the key for messages, without the query of a URL, which may be a signature."""
     return key.partition("?")[0]
 
 
 def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
-    """The file at a URL or a path."""
+    """Open the file at a URL or a path."""
     text = str(url)
     is_local = "://" not in text or text.startswith("file://")
     if is_local:
@@ -54,7 +54,7 @@ def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
             raise StoreConfigError("url", "a file", describe(text))
         folder, key, location = str(path.parent), path.name, path.as_uri()
     else:
-        # What is behind a '?' may have a '/' in it.
+        # The query may contain a '/'.
         address, mark, query = text.partition("?")
         folder, _, name = address.rpartition("/")
         key, location = f"{name}{mark}{query}", text
@@ -63,18 +63,18 @@ def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
         try:
             meta = obstore.head(store, key)
         except FileNotFoundError as error:
-            if not speaks_of_object(error):
+            if not is_about_object(error):
                 raise
             raise_translated(StoreConfigError("url", "a file", describe(text)))
-    # A local disk's ETag is of the inode, and says nothing after a copy; the time is what Icechunk compares.
+    # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
 
 
 def copy_file(file: StoredFile, store: Any, key: str) -> int:
-    """Copy a file to an object of a store: by the store itself where it can, else through us.
+    """Copy a file into a store, on the server if possible, and return the number of copied bytes.
 
-    On a local disk it is linked, if both are on the same. Returns how many bytes were copied.
+    On one local disk, the file is linked instead of copied.
     """
     with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
         return _copy_file(file, store, key)
@@ -92,7 +92,7 @@ def _copy_file(file: StoredFile, store: Any, key: str) -> int:
         return 0
     (one, above), (other, above_other) = address_of(file.store), address_of(store)
     if one == other and isinstance(store, S3Store):
-        # One that sees both: what lies beside it as well as below.
+        # A store of the whole bucket, which contains both keys.
         container = S3Store(config={**store.config}, client_options=store.client_options)
         source_key, target_key = (
             f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))

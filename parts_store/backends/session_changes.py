@@ -1,6 +1,6 @@
-"""What was written in a session by this process: which write each chunk is, and which are under way.
+"""The changes of an Icechunk session: which write each chunk is from, and which writes are in progress.
 
-Icechunk does not say. Knows of the session only which snapshot it is of, and whether anything was changed.
+Icechunk does not provide this. Uses only the snapshot of the session, and whether it has uncommitted changes.
 """
 
 import threading
@@ -14,23 +14,23 @@ from icechunk import Session
 
 @dataclass(slots=True)
 class Writes:
-    """Which write every chunk is that was changed in this process; those under way are no write yet."""
+    """A record of the writes to a session in this process."""
 
     generations: dict[str, str] = field(default_factory=dict)
     under_way: Counter[str] = field(default_factory=Counter)
     guard: threading.Lock = field(default_factory=threading.Lock)
-    # The snapshot when it was last looked at, whether anything was changed since, and how often that was discarded.
+    # The snapshot at the last check, whether it had changes, and how often changes were discarded.
     snapshot: str = ""
     has_changes: bool = False
     discards: int = 0
 
     def base(self, session: Session) -> str:
-        """What everything is that was not written since: the snapshot, and another one after each discard."""
+        """Return the label of all chunks that were not written: the snapshot, and another label after each discard."""
         with self.guard:
-            # Looked at here: a write that ends between the look and the guard is no discard.
+            # Read under the guard, so that a write that ends at this moment is not taken for a discard.
             snapshot, has_changes = session.snapshot_id, session.has_uncommitted_changes
             if snapshot != self.snapshot:
-                # Committed or rebased: what was written here is in the snapshot, or somebody else's is.
+                # Committed or rebased: the chunks are those of the new snapshot.
                 self.generations.clear()
                 self.snapshot, self.has_changes = snapshot, False
             elif self.has_changes and not has_changes and not self.under_way:
@@ -40,13 +40,13 @@ class Writes:
             return f"{snapshot}, {self.discards} discarded" if self.discards else snapshot
 
     def label(self, key: str, base: str) -> str | None:
-        """The write that a chunk is; None while it is being written."""
+        """Return the label of the write that a chunk is from; None while it is being written."""
         with self.guard:
             return None if self.under_way[key] else self.generations.get(key, base)
 
     @contextmanager
     def writing(self, key: str, generation: str, *, or_same: bool = False) -> Iterator[None]:
-        """Change a chunk. However it ends, it is not what it was; `or_same`, unless it fails."""
+        """Record that a chunk is written in this block; with `or_same`, a write that fails did not change it."""
         with self.guard:
             self.under_way[key] += 1
         is_changed = not or_same

@@ -1,4 +1,4 @@
-"""The codecs `pad`, `offset` and `packbits`, which zarr finds by their entry points."""
+"""The codecs `pad`, `offset` and `packbits`, which zarr finds through their entry points."""
 
 from parts_store.codecs.binding import bind_padding
 from parts_store.codecs.configuration import schema

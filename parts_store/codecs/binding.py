@@ -1,4 +1,4 @@
-"""Callables bound again to the codecs of a reopened array, whose padding they make."""
+"""Bind callables that make padding to the codecs of an array that was opened again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +13,38 @@ from parts_store.codecs.padding import PaddingCodec, PaddingFunction
 
 
 def bind_padding(array: zarr.Array, *functions: PaddingFunction) -> zarr.Array:  # type: ignore[type-arg]
-    """The same array, whose chunks get their padding from `functions` when they are written.
+    """Return the same array with `functions` as the callables that make the padding of its chunks.
 
-    What a callable makes is stored with each chunk, but the callable itself is not. An array that is opened again
-    can be read at once; before it can be written, its callables have to be bound:
-
-        array = bind_padding(zarr.open_array("image.zarr"), TiffHeader((256, 256), dtype="uint16"))
+    The padding that a callable makes is stored with each chunk. The callable itself is not stored. An array that is
+    opened again can be read immediately. Before it can be written, its callables have to be bound.
 
     Parameters
     ----------
     array
-        An open array. It stays as it is; nothing is stored.
-    functions
-        One callable for each codec of the array whose padding is dynamic, in the order of the codecs; those inside a
-        shard stand at the shard's place, its inner codecs before its index codecs.
+        An open array. It is not changed, and nothing is stored.
+    *functions
+        One callable for each codec whose padding is made by a callable, in the order of the codecs. For a sharded
+        array, the inner codecs come first, then the codecs of the index.
+
+    Returns
+    -------
+    zarr.Array
+        An array that can be written.
+
+    Raises
+    ------
+    TypeError
+        If `array` is not a zarr array.
+    ValueError
+        If the number of callables is not the number of such codecs.
+
+    Examples
+    --------
+    >>> header = ps.headers.TiffHeader((64, 64), dtype="uint8", compression="zstd")
+    >>> codecs = [zarr.codecs.ZstdCodec(), ps.codecs.pad_codec(header.nbytes, padding_func=header)]
+    >>> created = zarr.create_array("tiles.zarr", shape=(64, 64), chunks=(64, 64), dtype="uint8", compressors=codecs)
+    >>> array = ps.codecs.bind_padding(zarr.open_array("tiles.zarr"), header)
+    >>> array[:] = 1
     """
     if not isinstance(array, zarr.Array):
         raise TypeError(f"expected a zarr.Array, found {array!r}")

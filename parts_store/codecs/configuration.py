@@ -1,7 +1,7 @@
-"""A codec's configuration, taken apart strictly: every member known, of its type, and in its range.
+"""Checks of codec configurations: every member is known, has the right type, and is in its range.
 
-Decides what a valid member is and says it in one form of sentence; knows no codec in particular. The same rules, as
-far as JSON Schema can say them, stand in `schemas/`, and a test holds the two together.
+Knows no codec in particular. `schemas/` contains the same rules as JSON Schemas, as far as JSON Schema can express
+them; a test compares the two.
 """
 
 import base64
@@ -14,16 +14,37 @@ from typing import Any, SupportsIndex
 
 from parts_store.errors import CodecConfigError, describe
 
-# What a file offset can hold on every system we know.
+# The largest file offset on all supported systems.
 MAX_NBYTES = 2**63 - 1
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of `name`: `"pad"`, `"offset"`, `"packbits"` or the storage transformer `"concat-parts"`."""
+    """Return the JSON Schema of a codec or of the storage transformer.
+
+    Parameters
+    ----------
+    name
+        `"pad"`, `"offset"`, `"packbits"` or `"concat-parts"`.
+
+    Returns
+    -------
+    dict
+        The schema.
+
+    Raises
+    ------
+    ValueError
+        If there is no schema with this name.
+
+    Examples
+    --------
+    >>> ps.codecs.schema("pad")["type"]
+    'object'
+    """
     folder = resources.files("parts_store.codecs") / "schemas"
     known = sorted(file.name.removesuffix(".json") for file in folder.iterdir())
     if name not in known:
-        raise ValueError(f"no schema {name!r}: there are {', '.join(known)}")
+        raise ValueError(f"schema: expected one of {', '.join(known)}, found {name!r}")
     loaded: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return loaded
 
@@ -31,7 +52,7 @@ def schema(name: str) -> dict[str, Any]:
 def read_configuration(
     data: object, codec: str, *, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The configuration members of the codec object `data`, all of them known and none of the required missing.
+    """Return the members of a codec's configuration; raise `CodecConfigError` if one is unknown or missing.
 
     A codec without required members may be given without a configuration.
     """
@@ -51,7 +72,7 @@ def read_configuration(
     _require_known(codec, "configuration", configuration, (*required, *optional))
     for member in required:
         if member not in configuration:
-            raise CodecConfigError(codec, member, "a value, for it is required", "none")
+            raise CodecConfigError(codec, member, "a value, because it is required", "none")
     return dict(configuration)
 
 
@@ -66,9 +87,12 @@ def _listed(names: Collection[str]) -> str:
 
 
 def require_integer(codec: str, member: str, value: object, *, minimum: int = 0, maximum: int = MAX_NBYTES) -> int:
-    """`value` as an integer in `minimum <= value <= maximum`; NumPy's integers count, booleans and floats do not."""
+    """Return `value` as an integer; raise `CodecConfigError` unless it is one in `minimum <= value <= maximum`.
+
+    NumPy integers are accepted, booleans and floats are not.
+    """
     expected = f"an integer from {minimum} to {maximum}"
-    # JSON's true is no number, though Python's True is an int.
+    # In Python, True is an integer; in JSON, true is not a number.
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise CodecConfigError(codec, member, expected, describe(value))
     try:
@@ -81,7 +105,7 @@ def require_integer(codec: str, member: str, value: object, *, minimum: int = 0,
 
 
 def require_choice[T: str](codec: str, member: str, value: object, choices: tuple[T, ...]) -> T:
-    """`value` as one of `choices`."""
+    """Return `value`; raise `CodecConfigError` unless it is one of `choices`."""
     for choice in choices:
         if isinstance(value, str) and value == choice:
             return choice
@@ -89,14 +113,17 @@ def require_choice[T: str](codec: str, member: str, value: object, choices: tupl
 
 
 def require_text(codec: str, member: str, value: object) -> str:
-    """`value` as the text it must be in JSON."""
+    """Return `value`; raise `CodecConfigError` unless it is text."""
     if not isinstance(value, str):
         raise CodecConfigError(codec, member, "base64 text", describe(value))
     return value
 
 
 def require_bytes(codec: str, member: str, value: object, *, nbytes: int, counted_by: str) -> bytes:
-    """`value`, bytes or their base64 text, as exactly `nbytes` bytes: the number that the member `counted_by` gives."""
+    """Return bytes, or the bytes of a base64 text; raise `CodecConfigError` unless there are `nbytes` of them.
+
+    `counted_by` is the member that gives the number.
+    """
     match value:
         case str():
             literal = _decode_base64(codec, member, value)
@@ -117,13 +144,13 @@ def _decode_base64(codec: str, member: str, text: str) -> bytes:
         decoded = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise CodecConfigError(codec, member, "base64 text", f"{describe(text)} ({error})") from error
-    # RFC 4648: unused bits are zero; else one padding would have several texts, and ours would not be the stored one.
+    # RFC 4648: unused bits are zero. Otherwise the same bytes would have several texts.
     if base64.b64encode(decoded).decode("ascii") != text:
         raise CodecConfigError(codec, member, "base64 text", f"{describe(text)} (its unused bits are not zero)")
     return decoded
 
 
 def bytes_of(value: object) -> bytes:
-    """The memory of anything that offers it: never the zeros that `bytes` makes of a number."""
-    # The type is what memoryview takes, and what it refuses is the caller's to name.
+    """Return the bytes of an object with the buffer interface; raise `TypeError` for any other, such as a number."""
+    # `memoryview` raises `TypeError` for other objects.
     return memoryview(value).tobytes()  # type: ignore[arg-type]

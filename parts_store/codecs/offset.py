@@ -12,17 +12,30 @@ from parts_store.codecs.padding import Padding, PaddingCodec, PaddingFunction, P
 
 @dataclass(frozen=True, init=False, repr=False)
 class OffsetCodec(PaddingCodec):
-    """Puts a header of `offset` bytes before every encoded chunk, and skips it on reading.
+    """A codec that adds a header of `offset` bytes before every encoded chunk, and skips it when reading.
 
     Parameters
     ----------
     offset
         The size of the header in bytes.
     prefix
-        The header itself, or its base64 text; zeros if None. Its length must be `offset`.
+        The header, or its base64 text; zeros if None. Its length must be `offset`.
     prefix_func
-        Makes the header of each chunk from its encoded bytes; must return exactly `offset` bytes. It travels with
-        the array to other processes if it can be pickled, and is never stored: see `bind_padding`.
+        A callable that makes the header of each chunk from its encoded bytes. It must return exactly `offset` bytes. It
+        is pickled with the array, and never stored: see `bind_padding`.
+
+    Raises
+    ------
+    CodecConfigError
+        If an argument is wrong.
+
+    Examples
+    --------
+    >>> codec = ps.codecs.OffsetCodec(3, prefix=b"abc")
+    >>> array = zarr.create_array({}, shape=(4,), dtype="uint8", compressors=[codec])
+    >>> array[:] = 7
+    >>> array[:].tolist()
+    [7, 7, 7, 7]
     """
 
     content: Padding
@@ -41,12 +54,12 @@ class OffsetCodec(PaddingCodec):
 
     @property
     def prefix(self) -> bytes | None:
-        """The literal header; None if it is zeros. With a callable: the mark that `zarr.json` holds instead."""
+        """The header that is in `zarr.json`; None if it is zeros; with a callable, a mark that stands for it."""
         return self.content.literal
 
     @property
     def prefix_func(self) -> PaddingFunction | None:
-        """The callable that makes the header, if one is bound."""
+        """The callable that makes the header, None if no callable is bound."""
         return self.content.function
 
     @property
@@ -76,5 +89,28 @@ class OffsetCodec(PaddingCodec):
 def offset_codec(
     offset: int, *, prefix: Buffer | str | None = None, prefix_func: PaddingFunction | None = None
 ) -> OffsetCodec:
-    """An `OffsetCodec`, spelt like the specification's example."""
+    """Return an `OffsetCodec`.
+
+    Parameters
+    ----------
+    offset
+        The size of the header in bytes.
+    prefix
+        The header, or its base64 text; zeros if None. Its length must be `offset`.
+    prefix_func
+        A callable that makes the header of each chunk from its encoded bytes. It must return exactly `offset` bytes. It
+        is pickled with the array, and never stored: see `bind_padding`.
+
+    Returns
+    -------
+    OffsetCodec
+        The codec, to be used as the last of the `compressors` of an array.
+
+    Examples
+    --------
+    >>> header = ps.headers.n5((64, 64))
+    >>> codec = ps.codecs.offset_codec(offset=len(header), prefix=header)
+    >>> codec.offset
+    12
+    """
     return OffsetCodec(offset, prefix=prefix, prefix_func=prefix_func)

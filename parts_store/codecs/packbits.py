@@ -1,8 +1,8 @@
 """The `packbits` codec: elements of a fixed number of bits, packed without gaps.
 
-Decides the order of bits as zarr-extensions has it: elements in C order, the two coefficients of a complex number one
-after the other, and within each the least significant bit first; byte `i` of the result holds bits `8 * i` and up,
-again from its least significant bit.
+The order of the bits is that of the specification in zarr-extensions: elements in C order, the two coefficients of a
+complex number one after the other, and in each of them the least significant bit first. Byte `i` of the result holds
+the bits from `8 * i` on, starting at its least significant bit.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from parts_store.errors import CodecConfigError, CodecError
 
 type PaddingEncoding = Literal["first_byte", "last_byte", "none"]
 
-# The widest component, that of a 64-bit number, has bits 0 to 63.
+# The widest component has 64 bits.
 MAX_BIT = 63
 
-# A chunk is worked on in blocks of this many groups, so that what is in work stays in the processor's cache.
+# A chunk is processed in blocks of this many groups, so that a block stays in the processor's cache.
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class BitLayout:
-    """Which bits of an element are kept: `first <= i <= last` of each of its components of `width` bits."""
+    """A choice of the bits that are stored: `first <= i <= last` of each component of `width` bits."""
 
     element: np.dtype[Any]
     component: np.dtype[Any]
@@ -44,40 +44,40 @@ class BitLayout:
 
     @property
     def kept(self) -> int:
-        """The number of bits kept of a component."""
+        """The number of bits of a component that are stored."""
         return self.last - self.first + 1
 
     @property
     def mask(self) -> int:
-        """The kept bits, moved to the bottom, all set."""
+        """A mask of as many low bits as are stored."""
         return (1 << self.kept) - 1
 
     @property
     def group(self) -> int:
-        """The smallest number of components whose kept bits fill whole bytes."""
+        """The smallest number of components whose stored bits fill whole bytes."""
         return 8 // math.gcd(self.kept, 8)
 
     @property
     def pattern(self) -> np.dtype[Any]:
-        """The unsigned integer that holds a component's bits."""
+        """The unsigned integer type with the size of a component."""
         return np.dtype(f"<u{self.component.itemsize}")
 
     @property
     def is_signed(self) -> bool:
-        """Whether decoding repeats the highest kept bit up to the component's width."""
+        """Whether decoding extends the sign: it repeats the highest stored bit up to the component's width."""
         return self.component.kind == "i"
 
     def encoded_nbytes(self, elements: int) -> int:
-        """The bytes that so many elements need."""
+        """Return the number of bytes for this many elements."""
         return -(-elements * self.components * self.kept // 8)
 
     def padding_bits(self, elements: int) -> int:
-        """The unused bits at the end of them."""
+        """Return the number of unused bits in the last byte of this many elements."""
         return -elements * self.components * self.kept % 8
 
 
 def pack(components: NDArray[Any], layout: BitLayout) -> NDArray[np.uint8]:
-    """The kept bits of little-endian components, packed."""
+    """Return the packed bits of little-endian components."""
     if layout.width == 1:
         return np.packbits(components.view(np.uint8), bitorder="little")
     if layout.kept == layout.width:
@@ -90,7 +90,7 @@ def pack(components: NDArray[Any], layout: BitLayout) -> NDArray[np.uint8]:
         patterns = _whole_groups(components[start * group : stop * group].view(layout.pattern), group)
         patterns = (patterns >> layout.first) & layout.mask
         for byte in range(nbytes):
-            # The elements that have bits in this byte, shifted to where it begins; what lies above it falls away.
+            # The elements that have bits in this byte, shifted to its start. The assignment drops higher bits.
             touching = range(byte * 8 // layout.kept, min(group, (byte * 8 + 7) // layout.kept + 1))
             shifted = [_shift(patterns[:, each], each * layout.kept - byte * 8) for each in touching]
             packed[start:stop, byte] = functools.reduce(np.bitwise_or, shifted)
@@ -98,7 +98,7 @@ def pack(components: NDArray[Any], layout: BitLayout) -> NDArray[np.uint8]:
 
 
 def unpack(packed: NDArray[np.uint8], count: int, layout: BitLayout) -> NDArray[Any]:
-    """`count` little-endian components from their packed bits; the bits not kept are zero, or the sign."""
+    """Return `count` little-endian components from packed bits; bits that were not stored are zero, or the sign."""
     if layout.width == 1:
         return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
     if layout.kept == layout.width:
@@ -118,7 +118,7 @@ def unpack(packed: NDArray[np.uint8], count: int, layout: BitLayout) -> NDArray[
 
 
 def _whole_groups(values: NDArray[Any], length: int) -> NDArray[Any]:
-    """The values in rows of `length`, the last row filled up with zeros."""
+    """Return the values in rows of `length`, with zeros at the end of the last row."""
     if missing := -len(values) % length:
         values = np.concatenate([values, np.zeros(missing, values.dtype)])
     return values.reshape(-1, length)
@@ -129,7 +129,7 @@ def _shift(values: NDArray[Any], bits: int) -> NDArray[Any]:
 
 
 def _place(patterns: NDArray[Any], layout: BitLayout) -> None:
-    """Moves kept bits from the bottom to where they belong, in place, and extends the sign of signed integers."""
+    """Move the stored bits from the lowest position to their own, in place, and extend the sign."""
     above = layout.width - layout.kept
     patterns <<= above
     # NumPy shifts signed integers arithmetically: the sign is repeated.
@@ -140,16 +140,28 @@ def _place(patterns: NDArray[Any], layout: BitLayout) -> None:
 
 @dataclass(frozen=True, init=False)
 class PackBitsCodec(ArrayBytesCodec):
-    """Packs booleans to one bit each, and other numbers to the bits that are kept of them.
+    """A codec that packs booleans into one bit each, and numbers into a chosen range of their bits.
 
     Parameters
     ----------
     padding_encoding
-        Whether, and where, one byte tells the number of unused bits at the end: `"first_byte"`, `"last_byte"`, or
-        `"none"`.
+        Where one byte stores the number of unused bits at the end: `"first_byte"`, `"last_byte"` or `"none"`.
     first_bit, last_bit
-        The lowest and the highest bit kept of each element, both inclusive, counted from the least significant; None
-        is the lowest and the highest there is. For complex numbers they apply to each coefficient.
+        The lowest and the highest bit of each element that is stored, both inclusive, counted from the least
+        significant bit. None is the lowest and the highest bit of the data type. For complex numbers they apply to
+        each coefficient.
+
+    Raises
+    ------
+    CodecConfigError
+        If an argument is wrong, or does not fit the data type of the array.
+
+    Examples
+    --------
+    >>> array = zarr.create_array({}, shape=(8,), dtype="bool", serializer=ps.codecs.PackBitsCodec(), compressors=None)
+    >>> array[:] = [1, 1, 0, 0, 0, 0, 0, 1]
+    >>> array[:3].tolist()
+    [True, True, False]
     """
 
     is_fixed_size = True
@@ -188,7 +200,13 @@ class PackBitsCodec(ArrayBytesCodec):
         return {"name": "packbits", "configuration": {"padding_encoding": self.padding_encoding, **chosen}}
 
     def layout(self, dtype: ZDType[TBaseDType, TBaseScalar]) -> BitLayout:
-        """Which bits are kept of this data type, or a `CodecConfigError` if it has none to pack."""
+        """Return which bits of this data type are stored; raise `CodecConfigError` if it cannot be packed.
+
+        Parameters
+        ----------
+        dtype
+            The data type of an array, as zarr describes it.
+        """
         native = dtype.to_native_dtype()
         if native.kind not in "biufc":
             raise CodecConfigError("packbits", "data_type", "a boolean or a number", str(native))
@@ -209,7 +227,7 @@ class PackBitsCodec(ArrayBytesCodec):
 
     @override
     def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
-        # Inside a shard zarr calls this and not `validate`.
+        # Inside a shard, zarr calls this method and not `validate`.
         self.layout(array_spec.dtype)
         return self
 
@@ -225,7 +243,7 @@ class PackBitsCodec(ArrayBytesCodec):
 
     def _encode_sync(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
         layout = self.layout(chunk_spec.dtype)
-        # zarr: elements in C order, whatever the order in memory.
+        # The specification requires C order, also if the order in memory is another.
         elements = np.ascontiguousarray(chunk_array.as_numpy_array(), dtype=layout.element).reshape(-1)
         packed = pack(elements.view(layout.component), layout)
         padding_bits = np.array([layout.padding_bits(len(elements))], np.uint8)

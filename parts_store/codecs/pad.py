@@ -14,19 +14,32 @@ type Location = Literal["start", "end"]
 
 @dataclass(frozen=True, init=False, repr=False)
 class PadCodec(PaddingCodec):
-    """Pads every encoded chunk with `nbytes` bytes at its start or end, and ignores them on reading.
+    """A codec that adds `nbytes` bytes at the start or the end of every encoded chunk, and skips them when reading.
 
     Parameters
     ----------
     location
         Where the padding is: `"start"` or `"end"`.
     nbytes
-        How many bytes.
+        The number of bytes.
     padding
-        The bytes themselves, or their base64 text; zeros if None. Their number must be `nbytes`.
+        The bytes, or their base64 text; zeros if None. Their number must be `nbytes`.
     padding_func
-        Makes the padding of each chunk from its encoded bytes; must return exactly `nbytes` bytes. It travels with
-        the array to other processes if it can be pickled, and is never stored: see `bind_padding`.
+        A callable that makes the padding of each chunk from its encoded bytes. It must return exactly `nbytes` bytes.
+        It is pickled with the array, and never stored: see `bind_padding`.
+
+    Raises
+    ------
+    CodecConfigError
+        If an argument is wrong.
+
+    Examples
+    --------
+    >>> codec = ps.codecs.PadCodec("end", nbytes=2, padding=b"ab")
+    >>> array = zarr.create_array({}, shape=(4,), dtype="uint8", compressors=[codec])
+    >>> array[:] = 7
+    >>> array[:].tolist()
+    [7, 7, 7, 7]
     """
 
     location: Location
@@ -47,17 +60,17 @@ class PadCodec(PaddingCodec):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes every chunk is padded with."""
+        """The number of bytes that every chunk is padded with."""
         return self.content.nbytes
 
     @property
     def padding(self) -> bytes | None:
-        """The literal padding; None if it is zeros. With a callable: the mark that `zarr.json` holds instead."""
+        """The padding that is in `zarr.json`; None if it is zeros; with a callable, a mark that stands for it."""
         return self.content.literal
 
     @property
     def padding_func(self) -> PaddingFunction | None:
-        """The callable that makes the padding, if one is bound."""
+        """The callable that makes the padding, None if no callable is bound."""
         return self.content.function
 
     @property
@@ -91,5 +104,29 @@ def pad_codec(
     padding: Buffer | str | None = None,
     padding_func: PaddingFunction | None = None,
 ) -> PadCodec:
-    """A `PadCodec` whose padding is at the start unless said otherwise."""
+    """Return a `PadCodec`, with the padding at the start by default.
+
+    Parameters
+    ----------
+    nbytes
+        The number of bytes.
+    location
+        Where the padding is: `"start"` or `"end"`.
+    padding
+        The bytes, or their base64 text; zeros if None. Their number must be `nbytes`.
+    padding_func
+        A callable that makes the padding of each chunk from its encoded bytes. It must return exactly `nbytes` bytes.
+        It is pickled with the array, and never stored: see `bind_padding`.
+
+    Returns
+    -------
+    PadCodec
+        The codec, to be used as the last of the `compressors` of an array.
+
+    Examples
+    --------
+    >>> header = ps.headers.tiff(shape=(64, 64), dtype="uint16")
+    >>> codec = ps.codecs.pad_codec(nbytes=len(header), padding=header)
+    >>> image = zarr.create_array({}, shape=(128, 128), chunks=(64, 64), dtype="uint16", compressors=[codec])
+    """
     return PadCodec(location, nbytes=nbytes, padding=padding, padding_func=padding_func)

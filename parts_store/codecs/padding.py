@@ -1,10 +1,9 @@
-"""The bytes put around an encoded chunk: where they come from, and how they go on and come off.
+"""The padding around an encoded chunk, which the codecs `pad` and `offset` share: zeros, fixed bytes, or a callable.
 
-Decides what padding a chunk gets (zeros, a literal, or what a callable makes of the chunk) and what `zarr.json` says
-of it. Does not know how a codec spells its configuration: `pad` and `offset` are two spellings of this.
+Decides what padding a chunk gets, and what `zarr.json` says about it. Does not know the names of a codec's members.
 
-A callable is never stored. `zarr.json` then holds a mark, cut to size, as the padding: a valid static padding to other
-software, and to us the sign that no chunk must be written until a callable is bound again.
+A callable is never stored. In its place `zarr.json` has a mark, cut to the size of the padding. For other software the
+mark is a valid fixed padding. For this package it means that no chunk may be written until a callable is bound again.
 """
 
 import asyncio
@@ -23,22 +22,22 @@ from parts_store.codecs.configuration import bytes_of, require_bytes, require_in
 from parts_store.errors import CodecConfigError, CodecError, UnboundPaddingError, describe
 
 type PaddingFunction = abc.Callable[[bytes], abc.Buffer]
-"""Makes a chunk's padding, bytes of any kind, from its encoded bytes."""
+"""A callable that makes the padding of a chunk from its encoded bytes."""
 
-# Part of the format: arrays hold it. It begins with control characters, so that no header that anybody would want
-# begins like it, and then says what it is to whoever decodes the base64 in `zarr.json`.
+# Part of the stored format. It begins with control characters, with which no header of a file format begins, and
+# explains itself to a reader who decodes the base64 text in `zarr.json`.
 DYNAMIC_MARK = b"\x10\x16{made by a callable: parts_store.codecs.bind_padding(array, callable) before writing} "
-# One byte of it could be anybody's padding; two can be taken for it only by those who mean it.
+# One byte of the mark could be an ordinary padding; two bytes are specific enough.
 MIN_DYNAMIC_NBYTES, MAX_DYNAMIC_NBYTES = 2, 2**26
 
 
 def dynamic_mark(nbytes: int) -> bytes:
-    """The static padding of `nbytes` bytes that stands in `zarr.json` for padding made by a callable."""
+    """Return the mark of `nbytes` bytes that is in `zarr.json` if a callable makes the padding."""
     return (DYNAMIC_MARK * -(-nbytes // len(DYNAMIC_MARK)))[:nbytes]
 
 
 class BoundText(str):
-    """The mark's base64 text, with the callable behind it: text to JSON, and both to pickle.
+    """A base64 text of the mark that also holds the callable: JSON stores the text, pickle stores both.
 
     zarr's sharding codec pickles and copies its inner codecs by `to_dict` and `from_dict`.
     """
@@ -57,14 +56,14 @@ class BoundText(str):
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """Padding made by a callable, which is None where it is not bound."""
+    """A source of padding: a callable, None if it is not bound."""
 
     function: PaddingFunction | None
 
 
 @dataclass(frozen=True, slots=True)
 class PaddingNames:
-    """What a codec calls itself and the three arguments its padding is made of, for messages."""
+    """The names of a codec and of its three arguments for the padding, for error messages."""
 
     codec: str
     nbytes: str
@@ -74,16 +73,16 @@ class PaddingNames:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """`nbytes` bytes for every chunk: a literal, zeros where it is None, or what a callable makes."""
+    """A padding of `nbytes` bytes for every chunk: fixed bytes, zeros if None, or the result of a callable."""
 
     names: PaddingNames
     nbytes: int
-    # An unhashable callable must not make the codec unhashable, and equality still tells callables apart.
+    # Not in the hash, because a callable may be unhashable; equality still compares the callables.
     source: bytes | Dynamic | None = field(hash=False)
 
     @classmethod
     def parse(cls, names: PaddingNames, nbytes: object, literal: object, function: object) -> Self:
-        """The padding that a codec's arguments describe, or a `CodecConfigError` naming the wrong one."""
+        """Return the padding for the arguments of a codec; raise `CodecConfigError` if one of them is wrong."""
         size = require_integer(names.codec, names.nbytes, nbytes)
         if function is None and isinstance(literal, BoundText):
             function = literal.function
@@ -102,12 +101,12 @@ class Padding:
 
     @property
     def literal(self) -> bytes | None:
-        """The static padding that `zarr.json` holds; None for zeros."""
+        """The fixed padding that is in `zarr.json`; None for zeros."""
         return dynamic_mark(self.nbytes) if isinstance(self.source, Dynamic) else self.source
 
     @property
     def function(self) -> PaddingFunction | None:
-        """The callable that makes the padding, if one is bound."""
+        """The callable that makes the padding, None if no callable is bound."""
         return self.source.function if isinstance(self.source, Dynamic) else None
 
     @property
@@ -116,7 +115,7 @@ class Padding:
         return isinstance(self.source, Dynamic)
 
     def to_json(self) -> dict[str, JSON]:
-        """The configuration members that `zarr.json` holds: the number of bytes, and the literal unless it is zeros."""
+        """Return the members for `zarr.json`: the number of bytes, and the fixed bytes unless they are zeros."""
         members: dict[str, JSON] = {self.names.nbytes: self.nbytes}
         if (literal := self.literal) is not None:
             text = b64encode(literal).decode("ascii")
@@ -124,7 +123,7 @@ class Padding:
         return members
 
     def __str__(self) -> str:
-        """The arguments of the codec, as its `repr` shows them."""
+        """Return the arguments of the codec, for its `repr`."""
         size = f"{self.names.nbytes}={self.nbytes}"
         match self.source:
             case None:
@@ -136,14 +135,14 @@ class Padding:
                 return f"{size}, {self.names.literal}={shown}"
 
     def around(self, chunk: Buffer) -> bytes:
-        """The padding of this chunk, exactly `nbytes` bytes."""
+        """Return the padding of this chunk, exactly `nbytes` bytes."""
         match self.source:
             case None:
                 try:
                     return bytes(self.nbytes)
                 except (MemoryError, OverflowError) as error:
-                    expected = f"room in memory for {self.nbytes} bytes of padding"
-                    raise CodecError(self.names.codec, expected, "none") from error
+                    expected = f"enough memory for {self.nbytes} bytes of padding"
+                    raise CodecError(self.names.codec, expected, "too little") from error
             case Dynamic(None):
                 raise UnboundPaddingError(self.names.codec, self.names.function)
             case Dynamic(function):
@@ -163,7 +162,7 @@ class Padding:
 
 
 def _as_bytes(chunk: Buffer) -> bytes:
-    """The chunk as a bytes object, without a copy where it already is one: compressors return such."""
+    """Return the chunk as a bytes object, without a copy if it is one, as the results of compressors are."""
     array = chunk.as_numpy_array()
     if isinstance(array.base, bytes) and len(array.base) == array.nbytes and array.strides == (1,):
         return array.base
@@ -171,7 +170,7 @@ def _as_bytes(chunk: Buffer) -> bytes:
 
 
 class PaddingCodec(BytesBytesCodec):
-    """Puts its padding before or after the encoded chunk, with one copy; takes it off again with none."""
+    """A codec that adds padding before or after the encoded chunk with one copy, and removes it without a copy."""
 
     is_fixed_size = True
     content: Padding
@@ -179,11 +178,17 @@ class PaddingCodec(BytesBytesCodec):
     @property
     @abstractmethod
     def at_start(self) -> bool:
-        """Whether the padding comes before the chunk, rather than after it."""
+        """Whether the padding is before the chunk."""
 
     @abstractmethod
     def bound(self, function: PaddingFunction) -> Self:
-        """The same codec, with `function` making the padding of the chunks written through it."""
+        """Return the same codec with `function` as the callable that makes the padding.
+
+        Parameters
+        ----------
+        function
+            A callable that makes the padding of each chunk from its encoded bytes.
+        """
 
     def _encode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         if self.content.nbytes == 0:
@@ -204,7 +209,7 @@ class PaddingCodec(BytesBytesCodec):
 
     @override
     async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        # A user's callable may take its time, or use zarr itself, which its event loop does not allow.
+        # In a thread: a callable may be slow, or may call zarr, which is not possible on zarr's event loop.
         if self.content.is_dynamic:
             return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
         return self._encode_sync(chunk_data, chunk_spec)

@@ -1,1 +1,1 @@
-"""Requests and outcomes, the protocol of backends, and the executors that carry requests to a backend."""
+"""Requests and outcomes, the interface of backends, and the executors that carry out requests on a backend."""

@@ -1,4 +1,4 @@
-"""Nearby spans of one object, merged into fewer fetches."""
+"""How byte ranges are merged: nearby ranges of one object become one request."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from parts_store.format.ranges import Span
 
 
 def coalesce(spans: Iterable[Span], *, max_gap: int, max_nbytes: int) -> tuple[Span, ...]:
-    """Spans that cover all of `spans`, each of them within one, in order.
+    """Return merged spans in ascending order; each of `spans` is inside exactly one of them.
 
-    Two neighbours are merged if at most `max_gap` bytes lie between them and the result has at most `max_nbytes` bytes,
+    Two neighbours are merged if at most `max_gap` bytes are between them and the result has at most `max_nbytes` bytes,
     or if one covers the other.
     """
     merged: list[Span] = []

@@ -1,4 +1,4 @@
-"""The two loops that carry steps to a backend: with an event loop, and without. They differ by one `await`."""
+"""The executors: carry out steps on a backend, with an event loop (`run`) or without (`run_sync`)."""
 
 import asyncio
 import os
@@ -35,19 +35,19 @@ from parts_store.engine.steps import (
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
 
-# The first wait before a read is repeated; each further one is twice as long.
+# The first wait before a retry; each further wait is twice as long.
 _FIRST_WAIT_SECONDS = 0.01
 _MAX_AT_ONCE = 64
-# How long a call without an event loop waits for a lock on the thread of one, which stands still meanwhile.
+# How long `run_sync` may wait for a lock on the thread of an event loop, which is blocked meanwhile.
 _MAX_SECONDS_ON_LOOP = 5.0
 _MAX_THREADS = 32
 
 
 async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
-    """Carry out steps to their end, up to `at_once` requests of a batch at the same time."""
+    """Carry out steps to their end, with up to `at_once` requests of a batch at the same time."""
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
-    # Closed at once when a request fails, so that the steps can undo what they were about to make true.
+    # The steps are closed as soon as a request fails, so that they can undo what they prepared.
     with ExitStack() as held, closing(steps):
         while True:
             try:
@@ -79,13 +79,13 @@ def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
                 outcomes = (_take(batch[0], backend, held),)
                 if isinstance(outcomes[0], Refused):
                     refused_since = refused_since or time.monotonic()
-                    _require_no_standstill(batch[0], backend, refused_since)
+                    _require_no_blocked_loop(batch[0], backend, refused_since)
             else:
                 outcomes = _perform_all_sync(batch, backend, stats)
 
 
 def _take(lock: Lock, backend: Backend, held: ExitStack) -> Outcome:
-    """Take a lock without waiting for it, to be given back when the steps have ended."""
+    """Take a lock without waiting for it; it is released when the steps have ended."""
     taken = backend.lock(lock)
     if taken is None:
         return Refused()
@@ -93,12 +93,12 @@ def _take(lock: Lock, backend: Backend, held: ExitStack) -> Outcome:
     return Done()
 
 
-# The locks that the tasks of event loops hold; a task has it more than once if it shares it with others.
-_of_loops: Counter[tuple[int, str, str]] = Counter()
+# How often the tasks of each event loop hold each lock.
+_held_by_loops: Counter[tuple[int, str, str]] = Counter()
 
 
 def _names(lock: Lock, backend: Backend) -> list[tuple[int, str, str]]:
-    """The lock, and the one that is shared, as the running event loop's."""
+    """Return the entries of `_held_by_loops` for a lock and its shared lock, for the running event loop."""
     loop = id(asyncio.get_running_loop())
     shared = [] if lock.shared is None else [lock.shared, gate_of(lock.shared)]
     return [(loop, str(backend), key) for key in (lock.key, *shared)]
@@ -106,29 +106,29 @@ def _names(lock: Lock, backend: Backend) -> list[tuple[int, str, str]]:
 
 @contextmanager
 def _held_by_loop(lock: Lock, backend: Backend) -> Iterator[None]:
-    """Remember that a task of the running event loop holds a lock."""
+    """Record that a task of the running event loop holds a lock."""
     name = _names(lock, backend)[0]
-    _of_loops[name] += 1
+    _held_by_loops[name] += 1
     try:
         yield
     finally:
-        _of_loops[name] -= 1
-        if not _of_loops[name]:
-            del _of_loops[name]
+        _held_by_loops[name] -= 1
+        if not _held_by_loops[name]:
+            del _held_by_loops[name]
 
 
-def _require_no_standstill(lock: Lock, backend: Backend, since: float) -> None:
-    """Raise if waiting for a lock stops the event loop whose task holds it, or stops any event loop for long."""
+def _require_no_blocked_loop(lock: Lock, backend: Backend, since: float) -> None:
+    """Raise if waiting blocks the event loop whose task holds the lock, or blocks any event loop for long."""
     try:
         names = _names(lock, backend)
     except RuntimeError:
         # No event loop runs on this thread.
         return
     instead = "on the thread of an event loop, await `set` or `delete` instead of calling `set_sync` or `delete_sync`"
-    if any(name in _of_loops for name in names):
-        raise ConcurrentWriteError(lock.key, f"a task of this thread's event loop has its lock; {instead}")
+    if any(name in _held_by_loops for name in names):
+        raise ConcurrentWriteError(lock.key, f"a task of this thread's event loop holds its lock; {instead}")
     if time.monotonic() - since > _MAX_SECONDS_ON_LOOP:
-        problem = f"somebody has held its lock for {_MAX_SECONDS_ON_LOOP:g} seconds; {instead}"
+        problem = f"its lock has been held for {_MAX_SECONDS_ON_LOOP:g} seconds; {instead}"
         raise ConcurrentWriteError(lock.key, problem)
 
 
@@ -141,7 +141,7 @@ async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stat
         async with places:
             return await _perform(request, backend, stats)
 
-    # All of them come to an end before an error is raised: nothing of ours is still under way then.
+    # All requests end before an error is raised, so that none of them takes effect later.
     outcomes = await asyncio.gather(*map(perform, batch), return_exceptions=True)
     return _without_errors(outcomes)
 
@@ -153,7 +153,7 @@ def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats
     try:
         wait(futures)
     except BaseException:
-        # Ctrl-C: a PUT that went on by itself could come after what is written next.
+        # Ctrl-C: a PUT that continues in its thread could overwrite a later write.
         for future in futures:
             future.cancel()
         wait(futures)
@@ -163,7 +163,7 @@ def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats
 
 
 def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, ...]:
-    """The outcomes, or the first error, bare: zarr's users do not expect a group."""
+    """Return the outcomes; raise the first error, not an exception group, which users of zarr do not expect."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
@@ -180,26 +180,26 @@ async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
         await asyncio.sleep(_seconds(request))
         return Done()
     if isinstance(request, Lock):
-        raise TypeError(f"a lock is taken alone: {request}")
+        raise TypeError(f"expected a lock in a batch of its own, found {request}")
     if isinstance(request, Put | Refer | Delete | Move):
-        outcome = await _to_its_end(request, backend)
+        outcome = await _finish(request, backend)
     else:
         outcome = await backend.perform(request)
     _count(request, outcome, stats)
     return outcome
 
 
-async def _to_its_end(request: BackendRequest, backend: Backend) -> Outcome:
-    """Carry out a request, also if it is cancelled: if it went on by itself, it could come after what is written next.
+async def _finish(request: BackendRequest, backend: Backend) -> Outcome:
+    """Carry out a request to its end even if the task is cancelled; otherwise it could overwrite a later write.
 
-    Who cannot wait for that cancels again.
+    A second cancellation does not wait.
     """
     performing = asyncio.ensure_future(backend.perform(request))
     try:
         return await asyncio.shield(performing)
     except asyncio.CancelledError:
         await asyncio.wait({performing})
-        # It is nobody's business any more, not even what went wrong.
+        # The result is no longer needed. Reading the exception prevents a warning of asyncio.
         if not performing.cancelled():
             performing.exception()
         raise
@@ -215,14 +215,14 @@ def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
         time.sleep(_seconds(request))
         return Done()
     if isinstance(request, Lock):
-        raise TypeError(f"a lock is taken alone: {request}")
+        raise TypeError(f"expected a lock in a batch of its own, found {request}")
     outcome = backend.perform_sync(request)
     _count(request, outcome, stats)
     return outcome
 
 
 def _failed(trial: Trial, error: Exception, stats: Stats) -> Outcome:
-    """The outcome of a trial that raised; the request was made, and counts."""
+    """Return the outcome of a trial that raised, and count the request."""
     outcome = Failed(error)
     _count(trial.request, outcome, stats)
     return outcome
@@ -258,8 +258,8 @@ _pool_lock = threading.Lock()
 
 
 def _threads() -> ThreadPoolExecutor:
-    """The threads that make the requests of a batch at once, where there is no event loop."""
-    global _pool  # noqa: PLW0603 - threads are worth sharing between stores
+    """Return the threads that make the requests of a batch at the same time without an event loop."""
+    global _pool  # noqa: PLW0603 - all stores share the threads
     with _pool_lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store")
@@ -267,7 +267,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget_threads() -> None:
-    """Threads do not survive a fork, and a lock may be held by one of them."""
+    """Forget the threads, which do not exist in a forked process, and the lock, which one of them may hold."""
     global _pool, _pool_lock
     _pool, _pool_lock = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What a read would do: a backend that makes the requests for metadata, and only notes those for data."""
+"""Explain a read: a backend that makes the requests for metadata and only records the requests for data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from parts_store.format.shard_index import ShardIndex
 
 @dataclass(slots=True)
 class DryBackend:
-    """Notes every request, carries out those for documents and indexes, and says of data that it is missing."""
+    """A backend that records every request, carries out those for documents and indexes, and finds no data."""
 
     backend: Backend
     requests: list[Request] = field(default_factory=list)
-    # How zarr asks for the index of a shard, which tells it what to ask for next.
+    # The request by which zarr reads the index of a shard, which decides what zarr requests next.
     index_request: Wanted = None
 
     def __str__(self) -> str:
@@ -26,25 +26,25 @@ class DryBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the real backend can do."""
+        """The capabilities of the real backend."""
         return self.backend.capabilities
 
     def expect_index(self, index: ShardIndex | None) -> None:
-        """Begin anew, with an array whose shards have this index."""
+        """Start again, for an array whose shards have this index."""
         self.requests.clear()
         self.index_request = None if index is None else index.request
 
     async def perform(self, request: BackendRequest) -> Outcome:
-        """Note a request, and carry it out unless it is for data."""
+        """Record a request, and carry it out unless it is for data."""
         return Missing() if self._is_data(request) else await self.backend.perform(request)
 
     def perform_sync(self, request: BackendRequest) -> Outcome:
-        """The same, without an event loop."""
+        """Record a request, and carry it out without an event loop unless it is for data."""
         return Missing() if self._is_data(request) else self.backend.perform_sync(request)
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
-        """A read takes no lock."""
-        raise TypeError(f"a read that writes: {lock}")
+        """Raise: a read takes no lock."""
+        raise TypeError(f"expected a read, found a lock: {lock}")
 
     def _is_data(self, request: BackendRequest) -> bool:
         match request:
@@ -58,7 +58,7 @@ class DryBackend:
                 self.requests.append(Request("head", key, None, None, why))
                 return why == DATA
             case Put() | Refer() | Delete() | List() | Move():
-                raise TypeError(f"a read that writes: {request}")
+                raise TypeError(f"expected a read, found a write: {request}")
 
 
 def _bounds(wanted: Wanted) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""Counters of requests and bytes, and a request as `explain` shows it."""
+"""Counters of requests and bytes (`store.stats`), and requests as `store.explain` returns them."""
 
 import threading
 from collections.abc import Callable
@@ -7,13 +7,33 @@ from typing import Literal
 
 type Kind = Literal["get", "put", "head", "list", "delete", "copy"]
 type Progress = Callable[[int, int], None]
-"""Called with how much of something is done, and how much there is of it."""
+"""A callback for progress: called with the amount that is done, and the total amount."""
 KINDS: tuple[Kind, ...] = ("get", "put", "head", "list", "delete", "copy")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that a read makes, of bytes `start <= i < stop` of a stored object; of all of it if both are None."""
+    """A request that a read makes, as `store.explain` returns it.
+
+    Parameters
+    ----------
+    kind
+        The kind of the request: `"get"` or `"head"`.
+    key
+        The key of the object.
+    start, stop
+        The requested bytes `start <= i < stop`; the whole object if both are None. A negative `start` counts from the
+        end of the object.
+    why
+        What the request is for.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(store, "a", shape=(4,), chunks=(4,), dtype="uint8", parts=["", ps.Part(".b", size=1)])
+    >>> [request.key for request in store.explain("a", np.s_[:])]
+    ['a/c/0', 'a/c/0.b']
+    """
 
     kind: Kind
     key: str
@@ -23,28 +43,31 @@ class Request:
 
 
 class Stats:
-    """Counters of the calls made to the object store, of the bytes they moved, and of the calls that were saved."""
+    """A set of counters: calls to the object store, transferred bytes, and calls that were saved.
+
+    `stats.get`, `stats.put`, `stats.head`, `stats.list`, `stats.delete` and `stats.copy` are the numbers of calls.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count from zero."""
+        """Set all counters to zero."""
         with self._lock:
             self._calls = dict.fromkeys(KINDS, 0)
             self.bytes_read = self.bytes_written = 0
             self.saved_by_coalescing = self.saved_by_index_cache = 0
 
     def count(self, kind: Kind, *, calls: int = 1, nbytes_read: int = 0, nbytes_written: int = 0) -> None:
-        """Add calls, and the bytes that they moved."""
+        """Add calls, and the bytes that they transferred."""
         with self._lock:
             self._calls[kind] += calls
             self.bytes_read += nbytes_read
             self.bytes_written += nbytes_written
 
     def count_saved(self, *, by_coalescing: int = 0, by_index_cache: int = 0) -> None:
-        """Add calls that were not made."""
+        """Add calls that were saved."""
         with self._lock:
             self.saved_by_coalescing += by_coalescing
             self.saved_by_index_cache += by_index_cache

@@ -1,7 +1,7 @@
-"""What a plan asks of a backend, and what comes back.
+"""Requests to a backend, and their outcomes.
 
-A protocol is a generator that yields batches of requests, whose order within the batch does not matter, and is sent
-their outcomes. What may be expected to fail comes back as an outcome; everything else is raised.
+`Steps` are a generator that yields batches of requests and receives their outcomes. The order of the requests in a
+batch does not matter. Expected failures are outcomes; all other failures are raised.
 """
 
 from collections.abc import Buffer, Generator
@@ -13,7 +13,7 @@ from parts_store.format.ranges import Span, Wanted
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
 
-# How often a request is made again, that was refused for no reason or not answered, or lost a race.
+# How often a request is made if it is refused without a reason, is not answered, or loses a race.
 MAX_TRIES: Final = 6
 
 # Why a read makes a request, in the words of `explain`.
@@ -23,12 +23,12 @@ INDEX: Final = "index of the shard"
 
 @dataclass(frozen=True, slots=True)
 class IfAbsent:
-    """Only if there is no such object."""
+    """A condition: the object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class IfMatch:
-    """Only if the object is still the one that had this ETag, and this version where the store counts them."""
+    """A condition: the object still has this ETag, and this version if the store has versions."""
 
     etag: str | None
     version: str | None
@@ -39,9 +39,9 @@ type Condition = IfAbsent | IfMatch
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read an object, or a range of it; with `if_match`, only if it still has this ETag: else it is `Refused`.
+    """A request to read an object or a range of it; with `if_match`, it is `Refused` if the ETag is another.
 
-    Not every server keeps this condition. Whoever sets it compares the ETag that came back, too.
+    Some servers ignore this condition, so the caller also compares the ETag of the response.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Ask for an object's size, ETag and tag."""
+    """A request for the size, the ETag and the tag of an object."""
 
     key: str
     why: str
@@ -60,22 +60,22 @@ class Head:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Put:
-    """Write an object, whole.
+    """A request to write a whole object.
 
-    A backend that cannot keep the tag gives the object an ETag instead that no object at this key had before.
+    A backend that cannot store tags gives the object an ETag that no object at this key had before.
     """
 
     key: str
     data: Buffer
     tag: Tag | None
-    # None: whatever is there.
+    # None: write in any case.
     condition: Condition | None
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refer:
-    """Let a chunk be a range of an existing file; only in a session."""
+    """A request to make a chunk a range of an existing file; only in a session."""
 
     key: str
     reference: Reference
@@ -85,7 +85,7 @@ class Refer:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove objects; those that are not there are no matter."""
+    """A request to delete objects; keys without an object are ignored."""
 
     keys: tuple[str, ...]
     why: str
@@ -93,17 +93,17 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Ask for all objects in a folder, and below it."""
+    """A request for all objects in a folder and below it."""
 
     folder: str
     why: str
-    # On a local disk, whether to show what is behind symbolic links; if not, links are shown as themselves.
+    # On a local disk: whether to follow symbolic links; if not, the links themselves are listed.
     through_links: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Let an object take the place of another, or of none, at once and with its ETag; only on a local disk."""
+    """A request to rename an object, which keeps its ETag and replaces any object there; only on a local disk."""
 
     source: str
     target: str
@@ -112,11 +112,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Be the only one who holds this lock until the steps have ended; only on a local disk, and in a session.
+    """A request for an exclusive lock until the steps have ended; only on a local disk and in a session.
 
-    Together with it, on a local disk, hold the lock at `shared`, which any number of such requests hold at a time, and
-    nobody then holds alone. The request is refused while the lock at `gate_of(shared)` is held: whoever wants the
-    shared lock alone takes that one first, so that no further requests get in the way.
+    On a local disk, the lock at `shared` is taken too. Any number of these requests hold it at the same time, and then
+    no request holds it exclusively. The request is refused while the lock at `gate_of(shared)` is held: a request for
+    exclusive use of the shared lock takes that lock first, so that no new requests get the shared lock.
     """
 
     key: str
@@ -126,7 +126,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let the `repeat`-th moment pass before trying again; each is longer than the one before."""
+    """A request to wait before the `repeat`-th retry; each wait is longer than the one before."""
 
     repeat: int
 
@@ -136,7 +136,7 @@ type TrialRequest = Get | Head | Put | Delete | List
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Carry out a request, and return what it would raise as `Failed`."""
+    """A request whose error is returned as the outcome `Failed` instead of raised."""
 
     request: TrialRequest
 
@@ -146,7 +146,7 @@ type Request = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait | T
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """An object, or a range of it: its bytes at `span`, and what is known of the whole."""
+    """An outcome: the bytes of an object at `span`, and the size, ETag, version and tag of the object."""
 
     data: Buffer
     span: Span
@@ -157,27 +157,27 @@ class Found:
 
     @property
     def generation(self) -> str | None:
-        """The write that the object belongs to, None if it does not say."""
+        """The write that the object belongs to, None if it has no tag."""
         return None if self.tag is None else self.tag.generation
 
     @property
     def unchanged(self) -> IfMatch:
-        """The condition that the object is still this one."""
+        """The condition that the object has not changed."""
         return IfMatch(self.etag, self.version)
 
     def is_same(self, other: "Found") -> bool:
-        """Whether two looks saw the same write of an object; an ETag alone may come back with the bytes."""
+        """Return whether both are of the same write; an ETag alone may be the same for equal bytes."""
         return (self.generation, self.unchanged) == (other.generation, other.unchanged)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no such object."""
+    """An outcome: the object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The range asked for begins beyond the end of the object."""
+    """An outcome: the requested range starts beyond the end of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,31 +193,31 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The objects of a listing, in no order."""
+    """An outcome: the objects of a listing, in no particular order."""
 
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The object was written or moved, the objects removed, the lock taken, the moment passed."""
+    """An outcome: the request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was done: the condition is not met, somebody holds the lock, or the store says so for no reason."""
+    """An outcome: nothing was done. A condition is not met, a lock is held, or the store refused without a reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """No answer came: what was asked for may have been done, or not, or be done at any later time."""
+    """An outcome: no response. The request may have been carried out, or may be carried out later."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """A request of a `Trial` raised this error."""
+    """An outcome: the request of a `Trial` raised this error."""
 
     error: Exception
 
@@ -227,45 +227,45 @@ type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
 
 
 def gate_of(shared: str) -> str:
-    """Return the key of the lock that is taken first by whoever wants a shared lock alone."""
+    """Return the key of the lock that is taken before exclusive use of a shared lock."""
     return f"{shared.removesuffix('.lock')}.wanted.lock"
 
 
 def unchanged(outcome: Outcome | None) -> Condition:
-    """The condition that there is still what was found, or still nothing."""
+    """Return the condition that the object is unchanged, or still absent."""
     return outcome.unchanged if isinstance(outcome, Found) else IfAbsent()
 
 
 def content(outcome: Outcome) -> bytes | None:
-    """The bytes of an object that was read whole, None if there is none."""
+    """Return the bytes of an object that was read completely, None if it does not exist."""
     return bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else None
 
 
 def head(key: str, why: str) -> Steps[Found | None]:
-    """An object's size, ETag and tag; None if there is no such object."""
+    """Return the size, ETag and tag of an object; None if it does not exist."""
     (outcome,) = yield (Head(key, why),)
     return outcome if isinstance(outcome, Found) else None
 
 
 def get(key: str, why: str) -> Steps[Found | None]:
-    """An object, whole; None if there is no such object."""
+    """Return a whole object; None if it does not exist."""
     (outcome,) = yield (Get(key, None, why),)
     return outcome if isinstance(outcome, Found) else None
 
 
 def remove(keys: tuple[str, ...], why: str) -> Steps[None]:
-    """Objects, gone; raises if no answer tells so."""
-    yield from _insist(Delete(keys, why))
+    """Delete objects; raise if the store never confirms it."""
+    yield from _repeat_until_answered(Delete(keys, why))
 
 
 def put_if_absent(key: str, data: Buffer, why: str) -> Steps[None]:
-    """An object, written unless there is one; raises if no answer tells that there is."""
-    yield from _insist(Put(key, data, None, IfAbsent(), why))
+    """Write an object unless it exists; raise if the store never confirms that it exists."""
+    yield from _repeat_until_answered(Put(key, data, None, IfAbsent(), why))
 
 
-def _insist(request: Request) -> Steps[None]:
-    """A request that may be made twice, until it is answered."""
-    # MinIO closes the connection after a refusal, and whoever uses it next gets no answer.
+def _repeat_until_answered(request: Request) -> Steps[None]:
+    """Repeat a request that has the same effect twice until the store answers."""
+    # MinIO closes the connection after a refusal, so that the next request on it gets no response.
     outcome: Outcome = Missing()
     for repeat in range(MAX_TRIES):
         if repeat:

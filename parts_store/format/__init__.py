@@ -1,1 +1,1 @@
-"""What is stored: parts, metadata documents, shard indexes, keys, byte ranges, layout, tags. No IO."""
+"""The stored format: parts, metadata documents, shard indexes, keys, byte ranges, layouts, tags. No IO."""

@@ -1,6 +1,6 @@
-"""What a key is: a document, a chunk, a part of one, the protocol's own, or something else.
+"""Keys: which array a key may belong to, and whether it names a document, a chunk, a part or a protocol object.
 
-Decides which array a key may belong to, and what listings show. Does not know whether anything exists.
+Does not know whether anything exists.
 """
 
 import re
@@ -18,12 +18,12 @@ from parts_store.format.parts import ConcatParts
 DOCUMENT: Final = "zarr.json"
 PROTOCOL_FOLDER: Final = ".parts-txn"
 _PROBE: Final = re.compile(rf"(?:.*/)?{re.escape(PROTOCOL_FOLDER)}/probe-")
-# Below an array in a session: a node for each of its parts but the anchor.
+# Below an array in a session: one node for each part except the anchor.
 NODES_FOLDER: Final = "__parts__"
 
-# A number, as zarr writes it.
+# A number as zarr writes it.
 _NUMBER = r"(?:0|[1-9][0-9]*)"
-# The rest of a key below its array, if it may be a chunk's or a part's under any encoding and of any dimension.
+# Keys of chunks and parts below an array, for any encoding and any number of dimensions.
 _DEFAULT_LIKE = re.compile(rf"c(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
 _DEFAULT = re.compile(rf"c(?:/{_NUMBER})*")
 _V2_LIKE = re.compile(rf"{_NUMBER}(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
@@ -31,7 +31,7 @@ _V2_LIKE = re.compile(rf"{_NUMBER}(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeyEncoding:
-    """How an array names its chunks."""
+    """An encoding of chunk coordinates into keys."""
 
     name: Literal["default", "v2"]
     separator: Literal["/", "."]
@@ -39,7 +39,7 @@ class ChunkKeyEncoding:
 
     @classmethod
     def from_json(cls, data: object, ndim: int) -> "ChunkKeyEncoding":
-        """The encoding that a document describes, by its name alone or with a configuration."""
+        """Return the encoding that a document gives by its name, with or without a configuration."""
         encoding = {"name": data} if isinstance(data, str) else data
         if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
             raise PartsConfigError("chunk_key_encoding", "'default' or 'v2'", describe(data))
@@ -57,7 +57,7 @@ class ChunkKeyEncoding:
                 raise PartsConfigError("chunk_key_encoding", "'/' or '.' as separator", describe(separator))
 
     def is_chunk_key(self, relative: str) -> bool:
-        """Whether this is the key of a chunk, relative to its array."""
+        """Return whether `relative`, a key relative to its array, is the key of a chunk."""
         return _chunk_pattern(self).fullmatch(relative) is not None
 
 
@@ -75,27 +75,27 @@ def _chunk_pattern(encoding: ChunkKeyEncoding) -> re.Pattern[str]:
 
 
 class PartPlacement(Enum):
-    """Where the parts of an array's chunks are."""
+    """A choice of where the parts of an array's chunks are stored."""
 
-    # Each its own object, at the chunk's key and its suffix: what concat-parts says.
+    # Each part is an object at the chunk's key with its suffix, as concat-parts specifies.
     BESIDE = "beside"
-    # All of them one chunk of a session, for there a commit keeps them together.
+    # All parts are one chunk of a session.
     WHOLE = "whole"
-    # Each its own chunk of a session: the anchor the array's, every other one that of a node below the array.
+    # Each part is a chunk of a session: the anchor in the array itself, the other parts in nodes below the array.
     SPLIT = "split"
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk whose array has parts: its key, its parts, and the key of each."""
+    """A chunk of an array with parts: its key, its parts, and the key of each part."""
 
     chunk_key: str
     parts: ConcatParts
     # The path of its array.
     array: str = ""
-    # Whether the parts but the anchor are chunks of nodes of their own.
+    # Whether all parts except the anchor are stored in nodes of their own.
     is_split: bool = False
-    # The digest of the array's layout, which the tags of its parts carry; None if it does not matter.
+    # The digest of the array's layout, which is in the tags of its parts; None if it is not checked.
     layout: str | None = None
 
     @cached_property
@@ -115,49 +115,49 @@ class Chunk:
 
     @property
     def anchor_key(self) -> str:
-        """The key of the part whose existence is the chunk's."""
+        """The key of the part that decides whether the chunk exists."""
         return self.part_keys[self.parts.anchor]
 
     @property
     def relative(self) -> str:
-        """The key, relative to its array: what stays when the array is moved."""
+        """The key relative to its array, which does not change when the array is moved."""
         return self.chunk_key.removeprefix(f"{self.array}/" if self.array else "")
 
     @cached_property
     def side_folder(self) -> str:
-        """The folder of what the write protocol keeps of this chunk; by a digest, for keys are prefixes of others."""
+        """The folder of the write protocol for this chunk, named by a digest because keys can be prefixes of keys."""
         digest = blake2b(self.relative.encode(), digest_size=16).hexdigest()
         return join(self.array, f"{PROTOCOL_FOLDER}/{digest}")
 
 
 def split(key: str) -> tuple[str, str]:
-    """A key as the path of its folder and the name in it."""
+    """Return the path of the folder of a key, and its name in the folder."""
     folder, _, name = key.rpartition("/")
     return folder, name
 
 
 def join(path: str, relative: str) -> str:
-    """The key of something below a path."""
+    """Return the key of `relative` below a path."""
     return f"{path}/{relative}" if path else relative
 
 
 def is_protocol_key(key: str) -> bool:
-    """Whether the key belongs to the write protocol."""
+    """Return whether the key belongs to the write protocol."""
     return PROTOCOL_FOLDER in key.split("/")
 
 
 def probe_key(path: str, name: str) -> str:
-    """Return the key of an object below a path with which a server is asked what it supports."""
+    """Return the key of a probe object below a path, which finds out what the server supports."""
     return join(path, f"{PROTOCOL_FOLDER}/probe-{name}")
 
 
 def is_probe_key(key: str) -> bool:
-    """Whether the key is that of an object with which a server is asked what it supports."""
+    """Return whether the key is the key of a probe object."""
     return _PROBE.match(key) is not None
 
 
 def side_folder_of(key: str) -> str | None:
-    """The folder of what the write protocol keeps of one chunk, if the key is in one."""
+    """Return the folder of the write protocol for one chunk that the key is in, None if it is in none."""
     segments = key.split("/")
     if PROTOCOL_FOLDER not in segments[:-2]:
         return None
@@ -165,9 +165,9 @@ def side_folder_of(key: str) -> str | None:
 
 
 def part_node(array: str, suffix: str) -> str:
-    """The path of the node whose chunks are the parts with this suffix of an array in a session."""
+    """Return the path of the node that stores the parts with this suffix of an array in a session."""
     name = quote(suffix, safe="")
-    # A name of dots alone is no name of a node.
+    # zarr allows no node whose name consists of dots only.
     return join(array, f"{NODES_FOLDER}/{name if name.strip('.') else name.replace('.', '%2E')}")
 
 
@@ -186,7 +186,7 @@ class NodeKey:
 
 
 def parse_node_key(key: str) -> NodeKey | None:
-    """What a key says if it is at or below the node of a part, None if it is not."""
+    """Return the parts of a key that is at or below the node of a part, None for other keys."""
     segments = key.split("/")
     if NODES_FOLDER not in segments[:-2]:
         return None
@@ -195,22 +195,22 @@ def parse_node_key(key: str) -> NodeKey | None:
 
 
 def is_node_key(key: str) -> bool:
-    """Whether the key is at or below a folder for the nodes of parts."""
+    """Return whether the key is in the folder for the nodes of parts."""
     return NODES_FOLDER in key.split("/")
 
 
 def is_default_key(relative: str) -> bool:
-    """Whether this, below an array, is the key of a chunk by the default encoding, of any number of dimensions."""
+    """Return whether `relative` is a chunk key of the default encoding, with any number of dimensions."""
     return _DEFAULT.fullmatch(relative) is not None
 
 
 def may_be_part(key: str) -> bool:
-    """Whether the key could be a chunk's with a suffix: if not, listings may show it without asking whose it is."""
+    """Return whether the key could be a chunk key with a suffix; if not, listings show it without a further check."""
     return any(suffix for _, _, suffix in _guesses(key))
 
 
 def candidates(key: str) -> tuple[tuple[str, str], ...]:
-    """The arrays that a key may belong to, each with the rest of the key below it; the likeliest first."""
+    """Return the arrays that a key may belong to, most likely first, each with the rest of the key below it."""
     return tuple((path, relative) for path, relative, _ in _guesses(key))
 
 

@@ -1,7 +1,7 @@
-"""A chunk's bytes in terms of its parts: which part holds what is read, and which bytes go to which part.
+"""The layout of a chunk: which part holds a requested byte range, and which bytes are written to which part.
 
-Decides where to look when sizes are missing: it looks where the bytes are if the first part of unknown size (from the
-end that the request counts from) is large enough, and asks again when the answer has told that part's size.
+If the sizes of parts are not known, a read first tries the place where the bytes are if the first part of unknown size
+(counted from the end that the request counts from) is large enough. The response says the size of that part.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from parts_store.format.ranges import Span, Wanted, resolve
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Bytes of one part, in the part's own coordinates. Never empty."""
+    """A byte range of one part, in the coordinates of the part. Never empty."""
 
     part: int
     span: Span
@@ -25,7 +25,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request to one part that may answer with fewer bytes than it asks for, and tells the part's size."""
+    """A request to one part that may return fewer bytes than requested, and returns the size of the part."""
 
     part: int
     wanted: Wanted
@@ -33,20 +33,20 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Exactly the bytes asked for, in order."""
+    """A result of planning: the slices that contain exactly the requested bytes, in order."""
 
     slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NeedSizes:
-    """Where the bytes are depends on the sizes of parts; these requests find them, and most likely the bytes too."""
+    """A result of planning: requests that find missing sizes of parts, and most likely the requested bytes too."""
 
     probes: tuple[Probe, ...]
 
 
 def plan_read(sizes: Sequence[int | None], wanted: Wanted) -> Located | NeedSizes:
-    """Where the bytes asked for are, given the sizes of the parts as far as they are known."""
+    """Return where the requested bytes are, given the sizes of the parts, None where a size is not known."""
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         return _locate(known, resolve(wanted, sum(known)))
@@ -95,7 +95,7 @@ def _as_probes(slices: tuple[Slice, ...]) -> tuple[Probe, ...]:
 
 
 def require_fit(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
-    """Raise unless these are the sizes of the parts of a chunk, one for each."""
+    """Raise unless these sizes, one for each part, fit the parts of a chunk."""
     if len(sizes) != len(parts.parts):
         raise PartsConfigError("parts", f"{len(parts.parts)} values for the parts of {chunk_key!r}", str(len(sizes)))
     for part, size, found in zip(parts.parts, parts.sizes, sizes, strict=True):
@@ -104,24 +104,24 @@ def require_fit(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> Non
 
 
 def require_writable(parts: ConcatParts) -> None:
-    """Raise if more than one part could take what the others leave of a chunk."""
+    """Raise `PartsConfigError` if more than one part has no size, so that a chunk cannot be split."""
     if len(parts.unsized) > 1:
         suffixes = ", ".join(repr(parts.parts[index].key_suffix) for index in parts.unsized)
         raise PartsConfigError("parts", "at most one part without 'size' for writing", suffixes)
 
 
 def require_no_empty(parts: ConcatParts, sizes: Sequence[int], chunk_key: str) -> None:
-    """Raise if a part would be empty: a session keeps no chunk without bytes."""
+    """Raise `ChunkSizeError` if a part would be empty, because a session stores no empty chunks."""
     for part, found in zip(parts.parts, sizes, strict=True):
         if not found:
             raise ChunkSizeError(chunk_key + part.key_suffix, "at least 1", found)
 
 
 def plan_split(parts: ConcatParts, nbytes: int, chunk_key: str) -> tuple[Span, ...]:
-    """The bytes of a chunk of `nbytes` bytes that go to each part.
+    """Return the bytes of a chunk of `nbytes` bytes that go to each part.
 
     Raises `ChunkSizeError` if the sizes of the parts do not fit the chunk, and `PartsConfigError` if more than one part
-    could take what is left.
+    has no size.
     """
     require_writable(parts)
     fixed = sum(size for size in parts.sizes if size is not None)

@@ -1,6 +1,6 @@
-"""The parts of a chunk: Part and ConcatParts, from the specification's JSON and back.
+"""The parts of a chunk: `Part` and `ConcatParts`, and their JSON form in the specification of concat-parts.
 
-Decides what a valid list of parts is. Does not know arrays, keys or stores.
+Decides which lists of parts are valid. Knows nothing about arrays, keys and stores.
 """
 
 import operator
@@ -18,8 +18,8 @@ NAME: Final = "concat-parts"
 MAX_PARTS: Final = 64
 MAX_SIZE: Final = 2**63 - 1
 
-# What would make a part's key another chunk's key or a temporary file's, lead out of the array, or be another name on
-# another file system; each with what is expected instead.
+# Suffixes that would give a part the key of another chunk or of a temporary file, would lead out of the array, or would
+# become another name on another file system; each with what is expected.
 _FORBIDDEN: Final = tuple(
     (re.compile(pattern), f"a suffix that {expected}")
     for pattern, expected in (
@@ -33,7 +33,7 @@ _FORBIDDEN: Final = tuple(
 
 
 class ShardIndexSize(Enum):
-    """The size of an array's shard index, which is known when the array is created."""
+    """A size that stands for the size of an array's shard index until the array is created."""
 
     SHARD_INDEX = "shard index"
 
@@ -46,7 +46,26 @@ SHARD_INDEX: Final = ShardIndexSize.SHARD_INDEX
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One object of a chunk: at the chunk's key with this suffix, of this many bytes, or of any number if None."""
+    """A part of a chunk: one object at the chunk's key with a suffix.
+
+    Parameters
+    ----------
+    key_suffix
+        The text that is added to the key of the chunk; `""` for the key itself. It must not start with a digit and must
+        not contain slashes, backslashes, `..` or control characters.
+    size
+        The number of bytes; `SHARD_INDEX` for the size of the array's shard index; None if it may be any number.
+
+    Raises
+    ------
+    PartsConfigError
+        If the suffix or the size is not allowed.
+
+    Examples
+    --------
+    >>> ps.Part(".header", size=64)
+    Part(key_suffix='.header', size=64)
+    """
 
     key_suffix: str
     size: int | ShardIndexSize | None = None
@@ -72,7 +91,13 @@ class Part:
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """The part that one of the specification's objects describes."""
+        """Return the part for an object in the JSON form of the specification.
+
+        Parameters
+        ----------
+        data
+            A mapping with `key_suffix` and, optionally, `size`.
+        """
         if not isinstance(data, Mapping):
             raise PartsConfigError("parts", "objects with a 'key_suffix'", describe(data))
         for member in data:
@@ -86,12 +111,31 @@ class Part:
 
 
 type PartsLike = "ConcatParts | Iterable[Part | Mapping[str, Any] | str]"
-"""What is taken wherever parts are: ConcatParts, or a list of parts, of the specification's objects, or of suffixes."""
+"""The accepted forms of parts: `ConcatParts`, or a list of parts, of JSON objects, or of suffixes."""
 
 
 @dataclass(frozen=True)
 class ConcatParts:
-    """The parts of every chunk of an array, in the order in which they make it up."""
+    """A list of the parts of every chunk of an array, in their order in the chunk.
+
+    Parameters
+    ----------
+    parts
+        The parts: as `Part`, as an object in the JSON form of the specification, or as a suffix for a part of any size.
+
+    Raises
+    ------
+    PartsConfigError
+        If a part is not allowed, two suffixes are equal, or there are none or more than 64 parts.
+
+    Examples
+    --------
+    >>> parts = ps.ConcatParts([ps.Part(".header", size=64), "", {"key_suffix": ".crc32c", "size": 4}])
+    >>> parts.sizes
+    (64, None, 4)
+    >>> parts.to_json()["configuration"]["parts"][0]
+    {'key_suffix': '.header', 'size': 64}
+    """
 
     parts: tuple[Part, ...]
 
@@ -105,12 +149,24 @@ class ConcatParts:
 
     @classmethod
     def parse(cls, parts: PartsLike) -> "ConcatParts":
-        """The parts, in whichever form they are given."""
+        """Return the parts as `ConcatParts`.
+
+        Parameters
+        ----------
+        parts
+            The parts in any accepted form.
+        """
         return parts if isinstance(parts, ConcatParts) else cls(parts)
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """The parts of the storage transformer `data`."""
+        """Return the parts of a storage transformer.
+
+        Parameters
+        ----------
+        data
+            The storage transformer as it is in `zarr.json`.
+        """
         if not isinstance(data, Mapping) or data.get("name") != NAME:
             raise PartsConfigError("name", repr(NAME), describe(data))
         for member in data:
@@ -130,7 +186,7 @@ class ConcatParts:
         return cls([Part.from_json(part) for part in parts])
 
     def to_json(self) -> dict[str, Any]:
-        """The storage transformer, as `zarr.json` holds it."""
+        """Return the storage transformer as it is in `zarr.json`."""
         objects: list[dict[str, Any]] = []
         for part in self.parts:
             if isinstance(part.size, ShardIndexSize):
@@ -140,33 +196,42 @@ class ConcatParts:
 
     @cached_property
     def anchor(self) -> int:
-        """The number of the part whose existence is the chunk's: that without suffix, or size, or the first."""
+        """The number of the part that decides whether a chunk exists.
+
+        The part without a suffix; if there is none, the first without a size; if there is none, the first.
+        """
         by_suffix = [index for index, part in enumerate(self.parts) if part.key_suffix == ""]
         return (by_suffix or self.unsized or (0,))[0]
 
     @cached_property
     def unsized(self) -> tuple[int, ...]:
-        """The numbers of the parts of any size."""
+        """The numbers of the parts without a size."""
         return tuple(index for index, part in enumerate(self.parts) if part.size is None)
 
     @cached_property
     def sizes(self) -> tuple[int | None, ...]:
-        """The size of every part, None where it is any."""
+        """The size of every part, None if it may be any number."""
         return tuple(part.size if isinstance(part.size, int) else None for part in self.parts)
 
     def with_shard_index(self, nbytes: int | None) -> "ConcatParts":
-        """The same parts, with `nbytes` in place of `SHARD_INDEX`; None if the array has no shard index."""
+        """Return the same parts with a number in place of `SHARD_INDEX`.
+
+        Parameters
+        ----------
+        nbytes
+            The size of the shard index, None if the array has no shard index.
+        """
         if not any(part.size is SHARD_INDEX for part in self.parts):
             return self
         if nbytes is None:
             raise PartsConfigError(
-                "size", "an array with `sharding_indexed` as its only codec, for SHARD_INDEX", "none"
+                "size", "an array whose only codec is `sharding_indexed`, for SHARD_INDEX", "another array"
             )
         return ConcatParts(replace(part, size=nbytes) if part.size is SHARD_INDEX else part for part in self.parts)
 
 
 def _require_different(suffixes: Sequence[str]) -> None:
-    """Raise if two suffixes are the same, or would be the same file on some file systems."""
+    """Raise `PartsConfigError` if two suffixes are equal, or name the same file on some file systems."""
     seen: dict[str, str] = {}
     for suffix in suffixes:
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", suffix).casefold())

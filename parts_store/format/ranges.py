@@ -1,16 +1,16 @@
-"""Half-open spans of bytes, and zarr's byte requests resolved against a size."""
+"""Byte ranges: half-open spans, and the resolution of zarr's byte requests for a given size."""
 
 from dataclasses import dataclass
 
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 type Wanted = ByteRequest | None
-"""What zarr asks for of a value: one of its three byte requests, or None for all of it."""
+"""The part of a value that zarr requests: one of its three byte requests, or None for the whole value."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """Bytes `start <= i < stop`. May be empty."""
+    """A range of bytes `start <= i < stop`. May be empty."""
 
     start: int
     stop: int
@@ -21,16 +21,16 @@ class Span:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.stop - self.start
 
     def covers(self, other: "Span") -> bool:
-        """Whether every byte of `other` is in this span."""
+        """Return whether every byte of `other` is in this span."""
         return self.start <= other.start and other.stop <= self.stop
 
 
 def resolve(wanted: Wanted, nbytes: int) -> Span:
-    """The bytes asked for of a value of `nbytes` bytes; what lies beyond it is left out, as slicing does."""
+    """Return the requested bytes of a value of `nbytes` bytes, cut at its end as Python slices are."""
     match wanted:
         case None:
             return Span(0, nbytes)
@@ -44,6 +44,6 @@ def resolve(wanted: Wanted, nbytes: int) -> Span:
 
 
 def require_byte_request(wanted: object) -> None:
-    """Refuses what is none of zarr's byte requests, in zarr's own words."""
+    """Raise `TypeError`, with the message of zarr, unless `wanted` is a byte request or None."""
     if wanted is not None and not isinstance(wanted, RangeByteRequest | OffsetByteRequest | SuffixByteRequest):
         raise TypeError(f"Unexpected byte_range, got {wanted!r}")

@@ -1,4 +1,4 @@
-"""A part that is a range of a file which exists already."""
+"""References: parts that are byte ranges of existing files."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,17 +8,29 @@ from parts_store.errors import StoreConfigError, describe
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Bytes `offset <= i < offset + length` of a file, by its URL.
+    """A reference to the bytes `offset <= i < offset + length` of an existing file.
 
     Parameters
     ----------
     location
         The URL of the file, in a virtual chunk container of the repository: `s3://bucket/file.h5`.
-    offset, length
-        Which bytes of it.
+    offset
+        The first byte.
+    length
+        The number of bytes.
     checksum
-        The file's ETag, or the time when it was last modified: one that was changed since is not read. If None, that is
-        the time when the reference is written.
+        The file's ETag, or a time with its time zone. A file that has another ETag, or was modified after the time, is
+        not read. If None, the time when the reference is written.
+
+    Raises
+    ------
+    StoreConfigError
+        If an argument is wrong.
+
+    Examples
+    --------
+    >>> ps.Reference("s3://bucket/file.h5", offset=2048, length=512).nbytes
+    512
     """
 
     location: str
@@ -34,11 +46,11 @@ class Reference:
             if isinstance(found, bool) or not isinstance(found, int) or found < least:
                 raise StoreConfigError(name, f"an integer from {least}", describe(found))
         if self.checksum is not None and not isinstance(self.checksum, str | datetime):
-            raise StoreConfigError("checksum", "an ETag, or a time", describe(self.checksum))
+            raise StoreConfigError("checksum", "an ETag or a time", describe(self.checksum))
         if isinstance(self.checksum, datetime) and self.checksum.tzinfo is None:
             raise StoreConfigError("checksum", "a time with its time zone", describe(self.checksum))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.length

@@ -1,8 +1,8 @@
-"""The tag that every part of one write carries, and by which a mixture of two writes is known.
+"""Tags: user metadata of objects that identifies the write a part belongs to, so that mixed writes are detected.
 
 1;<generation: 32 hex digits>;<mode>;<size of each part, with commas>;<layout of the array: 8 hex digits>
 
-The layout may be missing: older versions wrote none.
+The layout may be missing, because older versions did not write it.
 """
 
 import re
@@ -15,8 +15,8 @@ _VERSION = "1"
 _FORM = re.compile(r"1;([0-9a-f]{32});([csum]);([0-9]{1,20}(?:,[0-9]{1,20}){0,63})(?:;([0-9a-f]{8}))?")
 
 type Mode = Literal["c", "s", "u", "m"]
-"""How a chunk was written: `c` by a bare create, `s` with a staged copy; `u` and `m` the same, under the condition that
-the chunk was still what its writer had seen."""
+"""How a chunk was written: `c` without a staged copy, `s` with a staged copy; `u` and `m` the same, under the condition
+that the chunk had not changed since the writer read it."""
 
 
 _MODES: dict[str, Mode] = {"c": "c", "s": "s", "u": "u", "m": "m"}
@@ -24,18 +24,18 @@ _MODES: dict[str, Mode] = {"c": "c", "s": "s", "u": "u", "m": "m"}
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Which write a part belongs to, and how large the parts of that write are."""
+    """A tag: the write that a part belongs to, and the sizes of all parts of that write."""
 
     generation: str
     mode: Mode
     sizes: tuple[int, ...]
-    # The digest of the array's layout, as its writer knew it; None if the tag does not say.
+    # The digest of the array's layout, as its writer knew it; None if the tag has none.
     layout: str | None = None
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str | None) -> "Tag | None":
-        """The tag, or None if there is none, or one of a version that we do not know: the part is then untagged."""
+        """Return the tag; None if there is none or its version is unknown, so that the part counts as untagged."""
         found = _FORM.fullmatch(text or "")
         if found is None:
             return None
@@ -44,12 +44,12 @@ class Tag:
 
     @property
     def is_staged(self) -> bool:
-        """Whether there is, or was, a staged copy of this write."""
+        """Whether this write has, or had, a staged copy."""
         return self.mode in ("s", "m")
 
     @property
     def is_conditional(self) -> bool:
-        """Whether the write depended on what was there: it cannot come after another one that it did not see."""
+        """Whether the write required that the chunk had not changed since the writer read it."""
         return self.mode in ("u", "m")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Headers that make an encoded chunk a file, or a block, of another format."""
+"""Headers of other file formats: with one before it, an encoded chunk is a TIFF file or an N5 block."""
 
 from parts_store.headers.n5 import N5Header, n5
 from parts_store.headers.tiff import TiffHeader, tiff

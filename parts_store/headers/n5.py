@@ -1,8 +1,8 @@
 """N5 block headers: with one before it, an encoded chunk is a block of an N5 dataset.
 
-Decides the bytes of a block in N5's default mode; knows nothing of zarr. A dataset of N5 is an array of the same shape,
-block size and order of axes, with the codecs `transpose` (N5 keeps the first axis together, so all axes reversed),
-`bytes` (big endian), a compressor that N5 knows, and last `pad` or `offset` with this header.
+Makes the header of a block in N5's default mode. Knows nothing about zarr. An N5 dataset corresponds to an array with
+the same shape, block size and order of axes, and with these codecs: `transpose` with all axes reversed (in N5 the first
+axis varies fastest), `bytes` (big endian), a compressor that N5 has, and last `pad` or `offset` with this header.
 """
 
 import struct
@@ -18,14 +18,52 @@ _MAX_LENGTH = 2**31 - 1
 
 
 def n5(shape: Iterable[SupportsIndex]) -> bytes:
-    """The header of an N5 block of this shape, its axes in the order of the dataset's `blockSize`."""
+    """Return the header of an N5 block.
+
+    Parameters
+    ----------
+    shape
+        The shape of the block, with the axes in the order of the dataset's `blockSize`.
+
+    Returns
+    -------
+    bytes
+        The header, which is the same for all blocks of this shape.
+
+    Raises
+    ------
+    HeaderError
+        If N5 cannot describe such a block.
+
+    Examples
+    --------
+    >>> ps.headers.n5((64, 32)).hex(" ", 4)
+    '00000002 00000040 00000020'
+    """
     dimensions = require_shape("N5", shape, minimum_axes=1, maximum_length=_MAX_LENGTH)
     return struct.pack(f">HH{len(dimensions)}I", _DEFAULT_MODE, len(dimensions), *dimensions)
 
 
 @dataclass(frozen=True, init=False, slots=True)
 class N5Header:
-    """A callable that gives every encoded chunk the header of a full N5 block, for `padding_func` and `prefix_func`."""
+    """A callable that returns the header of an N5 block, for `padding_func` and `prefix_func`.
+
+    Parameters
+    ----------
+    shape
+        The shape of the block, with the axes in the order of the dataset's `blockSize`.
+
+    Raises
+    ------
+    HeaderError
+        If N5 cannot describe such a block.
+
+    Examples
+    --------
+    >>> header = ps.headers.N5Header((64, 32))
+    >>> header(b"an encoded chunk") == ps.headers.n5((64, 32))
+    True
+    """
 
     shape: tuple[int, ...]
 
@@ -35,9 +73,9 @@ class N5Header:
 
     @property
     def nbytes(self) -> int:
-        """The size of the header."""
+        """The size of the header in bytes."""
         return 4 + 4 * len(self.shape)
 
-    def __call__(self, encoded: bytes) -> bytes:  # noqa: ARG002 - N5 says nothing of the encoded bytes
-        """The header of this encoded chunk."""
+    def __call__(self, encoded: bytes) -> bytes:  # noqa: ARG002 - the header does not depend on the chunk
+        """Return the header of this encoded chunk."""
         return n5(self.shape)

@@ -1,4 +1,4 @@
-"""A chunk's shape, checked before a header is built from it."""
+"""Check the shape of a chunk before a header is made for it."""
 
 import operator
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ import numpy as np
 
 from parts_store.errors import HeaderError, describe
 
-# zarr and NumPy go no further either.
+# The limit of NumPy.
 _MAX_AXES = 64
 
 
 def require_shape(
     file_format: str, shape: Iterable[SupportsIndex], *, minimum_axes: int, maximum_length: int
 ) -> tuple[int, ...]:
-    """`shape` as integers from 1 to `maximum_length`, at least `minimum_axes` of them."""
+    """Return `shape` as integers; raise `HeaderError` unless a header can describe it."""
     try:
         axes = tuple(shape)
         lengths = tuple(operator.index(length) for length in axes)

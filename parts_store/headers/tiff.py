@@ -1,6 +1,6 @@
 """TIFF headers: with one before it, an encoded chunk is a TIFF file of one image in one strip.
 
-Decides the tags and their bytes; knows nothing of zarr. The chunk's bytes must be what the header says of them:
+Makes the tags and their bytes. Knows nothing about zarr. The header has to match the codecs of the array:
 
 | compression | codecs, in this order                       | header                                     |
 |-------------|---------------------------------------------|--------------------------------------------|
@@ -8,8 +8,8 @@ Decides the tags and their bytes; knows nothing of zarr. The chunk's bytes must 
 | `"deflate"` | `bytes`, `numcodecs.zlib`, `pad`/`offset`   | `TiffHeader(...)`, called for every chunk  |
 | `"zstd"`    | `bytes`, `zstd`, then `pad` or `offset`     | `TiffHeader(...)`, called for every chunk  |
 
-zarr's `gzip` does not do for deflate: it wraps the same compressed data in gzip's own header, which TIFF has no name
-for. The byte order of the `bytes` codec must be that of the header, and no codec may follow `pad` or `offset`.
+zarr's `gzip` cannot be used for deflate: it adds a gzip header, for which TIFF has no compression scheme. The `bytes`
+codec must have the byte order of the header, and no codec may follow `pad` or `offset`.
 """
 
 import math
@@ -30,8 +30,8 @@ type Compression = Literal["none", "deflate", "zstd"]
 # TIFF 6.0, its supplements, and libtiff's registry of compression schemes.
 _COMPRESSION: dict[str, int] = {"none": 1, "deflate": 8, "zstd": 50000}
 _CODEC: dict[str, str] = {"none": "", "deflate": "zarr's codec `numcodecs.zlib`", "zstd": "zarr's codec `zstd`"}
-# What a compressed chunk begins with: RFC 1950 (zlib), RFC 8878 (zstd).
-_BEGINS_RIGHT: dict[str, Callable[[bytes], bool]] = {
+# How a compressed chunk begins: RFC 1950 (zlib), RFC 8878 (zstd).
+_HAS_MAGIC: dict[str, Callable[[bytes], bool]] = {
     "none": lambda _: True,
     "deflate": lambda chunk: len(chunk) > 1 and chunk[0] & 15 == 8 and int.from_bytes(chunk[:2]) % 31 == 0,
     "zstd": lambda chunk: chunk[:4] == b"\x28\xb5\x2f\xfd",
@@ -41,8 +41,8 @@ _SHORT, _LONG = 3, 4
 _MAX_NBYTES = 2**32 - 1
 _GRAY, _RGB, _RGBA = 1, 3, 4
 _STRIP_OFFSETS = 273
-# The bytes of values that fit into a directory entry; more are stored behind the directory.
-_ENTRY_ROOM = 4
+# Values of at most this many bytes are in the directory entry; longer values are behind the directory.
+_ENTRY_NBYTES = 4
 
 
 def tiff(
@@ -52,20 +52,36 @@ def tiff(
     byteorder: ByteOrder | None = None,
     rgb: bool | None = None,
 ) -> bytes:
-    """The header that makes an uncompressed chunk a TIFF file.
+    """Return the header that makes an uncompressed chunk a TIFF file.
 
     Parameters
     ----------
     shape
-        The chunk's shape: `(height, width)`, or `(height, width, 3)` and `(height, width, 4)` for RGB and RGBA; axes
+        The shape of a chunk: `(height, width)`, or `(height, width, 3)` and `(height, width, 4)` for RGB and RGBA. Axes
         of length 1 may come before.
     dtype
-        The chunk's data type.
+        The data type of the chunk.
     byteorder
-        `"little"` or `"big"`, as the `bytes` codec has it; if None, that of `dtype`, little where it has none.
+        `"little"` or `"big"`, the same as in the `bytes` codec; if None, that of `dtype`, and little if it has none.
     rgb
-        Whether the last axis is the colours; if None, it is where the shape allows nothing else, and a shape that
-        allows both, like `(1, 512, 3)`, is refused.
+        Whether the last axis contains the colours. If None, the shape decides; a shape that allows both, such as
+        `(1, 512, 3)`, is refused.
+
+    Returns
+    -------
+    bytes
+        The header, which is the same for every chunk.
+
+    Raises
+    ------
+    HeaderError
+        If TIFF cannot describe such a chunk.
+
+    Examples
+    --------
+    >>> header = ps.headers.tiff(shape=(64, 64), dtype="uint16")
+    >>> header[:2], len(header)
+    (b'II', 110)
     """
     header = TiffHeader(shape, dtype=dtype, byteorder=byteorder, rgb=rgb)
     return header.for_encoded(header.chunk_nbytes)
@@ -73,10 +89,34 @@ def tiff(
 
 @dataclass(frozen=True, init=False, slots=True)
 class TiffHeader:
-    """A callable that makes an encoded chunk's TIFF header from the chunk, for `padding_func` and `prefix_func`.
+    """A callable that makes the TIFF header of an encoded chunk, for `padding_func` and `prefix_func`.
 
-    Its arguments are those of `tiff`, and `compression`: `"none"`, `"deflate"` or `"zstd"`, as the codecs before it
-    compress. `nbytes` is the size of the header, the same for every chunk.
+    Parameters
+    ----------
+    shape
+        The shape of a chunk: `(height, width)`, or `(height, width, 3)` and `(height, width, 4)` for RGB and RGBA. Axes
+        of length 1 may come before.
+    dtype
+        The data type of the chunk.
+    byteorder
+        `"little"` or `"big"`, the same as in the `bytes` codec; if None, that of `dtype`, and little if it has none.
+    compression
+        The compression of the codecs before it: `"none"`, `"deflate"` or `"zstd"`.
+    rgb
+        Whether the last axis contains the colours. If None, the shape decides; a shape that allows both, such as
+        `(1, 512, 3)`, is refused.
+
+    Raises
+    ------
+    HeaderError
+        If TIFF cannot describe such a chunk.
+
+    Examples
+    --------
+    >>> header = ps.headers.TiffHeader((64, 64), dtype="uint16", compression="zstd")
+    >>> codecs = [zarr.codecs.ZstdCodec(), ps.codecs.pad_codec(header.nbytes, padding_func=header)]
+    >>> image = zarr.create_array({}, shape=(128, 128), chunks=(64, 64), dtype="uint16", compressors=codecs)
+    >>> image[:] = 1
     """
 
     shape: tuple[int, ...]
@@ -110,7 +150,7 @@ class TiffHeader:
 
     @property
     def nbytes(self) -> int:
-        """The size of the header, whatever the chunk."""
+        """The size of the header in bytes, the same for every chunk."""
         return len(self._build(0))
 
     @property
@@ -119,18 +159,24 @@ class TiffHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __call__(self, encoded: bytes) -> bytes:
-        """The header of this encoded chunk."""
+        """Return the header of this encoded chunk."""
         if self.compression == "none" and len(encoded) != self.chunk_nbytes:
             expected = f"{self.chunk_nbytes} bytes of an uncompressed {self.dtype.name} chunk of shape {self.shape}"
             raise HeaderError("TIFF", expected, f"{len(encoded)} bytes")
-        if not _BEGINS_RIGHT[self.compression](encoded):
+        if not _HAS_MAGIC[self.compression](encoded):
             expected = f"a chunk compressed by {self.compression} ({_CODEC[self.compression]})"
-            raise HeaderError("TIFF", expected, f"one that begins with {encoded[:4].hex(' ')!r}")
+            raise HeaderError("TIFF", expected, f"a chunk that begins with {encoded[:4].hex(' ')!r}")
         return self.for_encoded(len(encoded))
 
     def for_encoded(self, nbytes: int) -> bytes:
-        """The header of a chunk of `nbytes` encoded bytes."""
-        # TIFF: offsets and sizes are of 32 bits.
+        """Return the header of a chunk of `nbytes` encoded bytes.
+
+        Parameters
+        ----------
+        nbytes
+            The size of the encoded chunk.
+        """
+        # Offsets and sizes in TIFF have 32 bits.
         if not 0 <= nbytes <= _MAX_NBYTES - self.nbytes:
             raise HeaderError("TIFF", f"a file of at most {_MAX_NBYTES} bytes", f"{self.nbytes + nbytes} bytes")
         return self._build(nbytes)
@@ -138,22 +184,22 @@ class TiffHeader:
     def _build(self, strip_nbytes: int) -> bytes:
         order = "<" if self.byteorder == "little" else ">"
         tags = list(self._tags(strip_nbytes))
-        # The header proper, the directory, and behind it the values that do not fit into their entry.
+        # The file header, the directory, and behind it the values that do not fit into their entries.
         overflow_at = 8 + 2 + 12 * len(tags) + 4
-        strip_at = overflow_at + sum(tag.nbytes for tag in tags if tag.nbytes > _ENTRY_ROOM)
+        strip_at = overflow_at + sum(tag.nbytes for tag in tags if tag.nbytes > _ENTRY_NBYTES)
         directory, overflow = b"", b""
         for tag in tags:
-            # The offset of the strip is known only here.
+            # The offset of the strip depends on the size of all tags.
             values = (strip_at,) if tag.number == _STRIP_OFFSETS else tag.values
             packed = struct.pack(f"{order}{len(values)}{'H' if tag.kind == _SHORT else 'I'}", *values)
-            if tag.nbytes > _ENTRY_ROOM:
+            if tag.nbytes > _ENTRY_NBYTES:
                 packed, overflow = struct.pack(f"{order}I", overflow_at + len(overflow)), overflow + packed
             directory += struct.pack(f"{order}HHI", tag.number, tag.kind, len(values)) + packed.ljust(4, b"\0")
         magic = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, 8)
         return magic + struct.pack(f"{order}H", len(tags)) + directory + struct.pack(f"{order}I", 0) + overflow
 
     def _tags(self, strip_nbytes: int) -> Iterator["_Tag"]:
-        """The directory's entries, in the ascending order that TIFF asks for."""
+        """Yield the entries of the directory in ascending order, as TIFF requires."""
         height, width = self.shape[-3:-1] if self.rgb else self.shape[-2:]
         samples = self.shape[-1] if self.rgb else _GRAY
         sample_format = _SAMPLE_FORMAT[self.dtype.kind]
@@ -162,22 +208,22 @@ class TiffHeader:
         yield _Tag(258, _SHORT, (self.dtype.itemsize * 8,) * samples)  # BitsPerSample
         yield _Tag(259, _SHORT, (_COMPRESSION[self.compression],))  # Compression
         yield _Tag(262, _SHORT, (2 if self.rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero
-        yield _Tag(_STRIP_OFFSETS, _LONG, (0,))  # StripOffsets, put in by the caller
+        yield _Tag(_STRIP_OFFSETS, _LONG, (0,))  # StripOffsets, set by the caller
         if self.rgb:
             yield _Tag(277, _SHORT, (samples,))  # SamplesPerPixel
         yield _Tag.number_of(278, height)  # RowsPerStrip
         yield _Tag(279, _LONG, (strip_nbytes,))  # StripByteCounts
         if self.rgb:
-            yield _Tag(284, _SHORT, (1,))  # PlanarConfiguration: the colours of a pixel side by side
+            yield _Tag(284, _SHORT, (1,))  # PlanarConfiguration: the colours of a pixel are adjacent
         if samples == _RGBA:
             yield _Tag(338, _SHORT, (2,))  # ExtraSamples: unassociated alpha
         if sample_format != 1:
-            yield _Tag(339, _SHORT, (sample_format,) * samples)  # SampleFormat; absent, it is unsigned
+            yield _Tag(339, _SHORT, (sample_format,) * samples)  # SampleFormat, unsigned by default
 
 
 @dataclass(frozen=True, slots=True)
 class _Tag:
-    """An entry of a TIFF directory: a tag, its type, its values."""
+    """An entry of a TIFF directory: a tag, its type and its values."""
 
     number: int
     kind: int
@@ -185,7 +231,7 @@ class _Tag:
 
     @classmethod
     def number_of(cls, number: int, value: int) -> "_Tag":
-        """A tag with one value, of the shorter of the two types that holds it."""
+        """Return a tag with one value, of the shorter type that can hold it."""
         return cls(number, _SHORT if value < 2**16 else _LONG, (value,))
 
     @property
@@ -195,7 +241,7 @@ class _Tag:
 
 def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
-        # None is float64 to NumPy, which nobody means here.
+        # NumPy takes None for float64, which is not meant here.
         parsed = np.dtype(dtype if dtype is not None else "none")
     except (TypeError, ValueError, SyntaxError) as error:
         raise HeaderError("TIFF", "a NumPy data type", describe(dtype)) from error
@@ -205,11 +251,13 @@ def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def _is_rgb(shape: tuple[int, ...]) -> bool:
-    """Whether the last axis is the colours, where the caller did not say."""
+    """Return whether the last axis contains the colours, if the caller did not say it."""
     may_be_rgb = len(shape) > 2 and shape[-1] in (_RGB, _RGBA) and all(n == 1 for n in shape[:-3])
     may_be_gray = all(length == 1 for length in shape[:-2])
     if may_be_rgb and may_be_gray:
-        raise HeaderError("TIFF", "`rgb` to be given, for the last axis may be a width or the colours", f"{shape}")
+        raise HeaderError(
+            "TIFF", "`rgb` to be given, because the last axis may be the width or the colours", f"{shape}"
+        )
     return _require_image(shape, may_be_rgb)
 
 
@@ -219,6 +267,6 @@ def _require_image(shape: tuple[int, ...], rgb: object) -> bool:
     if rgb and (len(shape) < 3 or shape[-1] not in (_RGB, _RGBA)):
         raise HeaderError("TIFF", "(..., height, width, 3 or 4) as the shape of an RGB image", f"{shape}")
     if any(length != 1 for length in shape[: -3 if rgb else -2]):
-        expected = "one image: (height, width) or (height, width, 3 or 4), and before them only axes of length 1"
+        expected = "one image: (height, width) or (height, width, 3 or 4), with only axes of length 1 before them"
         raise HeaderError("TIFF", expected, f"{shape}")
     return bool(rgb)

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from obspec_utils.registry import ObjectStoreRegistry
 
 from parts_store.backends.failures import failure, is_foreign
-from parts_store.backends.obstore_checks import without_redirects
+from parts_store.backends.obstore_options import without_redirects
 from parts_store.errors import LocationError, StoreConfigError, raise_translated
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.entries import FileRange, Piece

@@ -14,7 +14,7 @@ from zarr.abc.store import RangeByteRequest
 from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import ArrayV3Metadata, sync
-from parts_store.backends.object_store import url_of
+from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Entry, Found, Get, List, Listed, Steps, content
 from parts_store.errors import (
     ConcurrentWriteError,

@@ -54,8 +54,8 @@ def packbits(**members: object) -> dict[str, object]:
         (pad(padding=None), "padding", "expected base64 text, found None"),
         (pad(padding=[65, 66, 67]), "padding", "expected base64 text"),
         (pad(value=1), "configuration", "expected only 'location', 'nbytes', 'padding', found the member 'value'"),
-        ({"name": "pad", "configuration": {"nbytes": 1}}, "location", "expected a value, for it is required"),
-        ({"name": "pad", "configuration": {"location": "end"}}, "nbytes", "expected a value, for it is required"),
+        ({"name": "pad", "configuration": {"nbytes": 1}}, "location", "expected a value, because it is required"),
+        ({"name": "pad", "configuration": {"location": "end"}}, "nbytes", "expected a value, because it is required"),
         ({"name": "pad"}, "configuration", "expected an object with 'location', 'nbytes', found none"),
         ({"name": "pad", "configuration": [1]}, "configuration", "expected an object"),
         ({"name": "pad", "configuration": None}, "configuration", "expected an object"),
@@ -69,7 +69,7 @@ def packbits(**members: object) -> dict[str, object]:
         (offset(prefix="QUJDRA=="), "prefix", "expected 3 bytes, as 'offset' says, found 4 bytes"),
         (offset(prefix="?"), "prefix", "expected base64 text"),
         (offset(nbytes=3), "configuration", "found the member 'nbytes'"),
-        ({"name": "offset", "configuration": {}}, "offset", "for it is required"),
+        ({"name": "offset", "configuration": {}}, "offset", "because it is required"),
         (packbits(padding_encoding="start_byte"), "padding_encoding", "'first_byte', 'last_byte', 'none'"),
         (packbits(padding_encoding=None), "padding_encoding", "found None"),
         (packbits(first_bit=-1), "first_bit", "expected an integer from 0 to 63, found -1"),
@@ -126,7 +126,7 @@ def test_the_schemas_ship_with_the_package_and_are_schemas(name: str) -> None:
 
 
 def test_an_unknown_schema_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no schema 'zip': there are concat-parts, offset, packbits, pad"):
+    with pytest.raises(ValueError, match="expected one of concat-parts, offset, packbits, pad, found 'zip'"):
         schema("zip")
 
 

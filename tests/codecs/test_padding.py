@@ -191,7 +191,7 @@ def test_padding_larger_than_memory_is_shown_and_refused_by_name(nbytes: int) ->
     assert repr(codec) == f"PadCodec('start', nbytes={nbytes})"
     array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, codec.to_dict()])
     assert str(nbytes) in str(array.open().info)
-    with pytest.raises(CodecError, match=f"room in memory for {nbytes} bytes"):
+    with pytest.raises(CodecError, match=f"enough memory for {nbytes} bytes"):
         array.write(np.ones(4, np.uint8))
     array.put("c/0", b"1234")
     with pytest.raises(CodecError, match=f"at least {nbytes} bytes"):

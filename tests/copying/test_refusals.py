@@ -11,7 +11,7 @@ import zarr
 from obstore.store import AzureStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
 import parts_store as ps
-from parts_store.backends.object_store import address_of
+from parts_store.backends.addresses import address_of
 from parts_store.errors import (
     PartsConfigError,
     ReadOnlySessionError,

@@ -220,7 +220,7 @@ def test_a_lock_is_taken_alone(*, synchronous: bool) -> None:
     def steps() -> Steps[None]:
         yield (Put("a", b"", None, None, "test"), Lock("l", "test"))
 
-    with pytest.raises(TypeError, match="a lock is taken alone"):
+    with pytest.raises(TypeError, match="expected a lock in a batch of its own"):
         carry_out(steps(), Slow(0), synchronous=synchronous)
 
 

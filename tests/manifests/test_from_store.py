@@ -13,7 +13,7 @@ from virtualizarr.manifests.utils import create_v3_array_metadata
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.backends.object_store import url_of
+from parts_store.backends.addresses import url_of
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,

@@ -238,7 +238,7 @@ def test_parts_and_the_protocols_folder_cannot_be_used_by_themselves(objects: An
     for key in ("a/c/0/0.index", "a/.parts-txn/0123/4567"):
         assert get(store, key) is None
         assert not sync(store.exists(key))
-        with pytest.raises(ReservedKeyError, match="cannot be written by itself"):
+        with pytest.raises(ReservedKeyError, match="cannot be written directly"):
             put(store, key, b"x")
         with pytest.raises(ReservedKeyError):
             sync(store.delete(key))

@@ -83,7 +83,7 @@ def test_secrets_are_in_no_representation() -> None:
 
 
 def test_something_that_is_no_obstore_store_is_refused() -> None:
-    with pytest.raises(StoreConfigError, match="expected a store of obstore"):
+    with pytest.raises(StoreConfigError, match="expected an obstore store"):
         ps.PartsStore({})
 
 

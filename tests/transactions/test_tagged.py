@@ -454,7 +454,7 @@ def test_a_change_without_an_answer_that_finds_another_write_is_ambiguous(layout
     theirs = place.empty()
     theirs.run(write(chunk, parts_of(layout, 2, 201), place.rules(first_generation=100)))
     objects = Overtaken(chunk.anchor_key, theirs)
-    with pytest.raises(AmbiguousWriteError, match="may have been written or not: no answer came") as caught:
+    with pytest.raises(AmbiguousWriteError, match="may or may not have been written: no answer came") as caught:
         objects.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), Absent()))
     assert isinstance(caught.value.__cause__, OSError)
     assert what_is_read(objects, chunk, None) == value_of(layout, 2, 201)[0]

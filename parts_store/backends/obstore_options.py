@@ -1,6 +1,6 @@
-"""Options and stores of obstore, checked before obstore uses them; and redirects to other hosts, made to fail.
+"""Options of obstore stores: check them before obstore uses them, and prevent redirects to other hosts.
 
-Where an option is wrong, obstore may panic: at once, or at the first request. What is checked here does not get there.
+obstore panics for some wrong options, immediately or at the first request. The checks raise an error before that.
 """
 
 import os
@@ -16,8 +16,8 @@ from parts_store.backends.failures import NO_PROXY_THERE
 from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import hide_in_url, is_url
 
-# Options of the HTTP client: obstore panics if one of them is given beside `client_options`, and not in it.
-_OF_CLIENT: Final = (
+# Options of the HTTP client. obstore panics if one of them is given outside `client_options`.
+_CLIENT_OPTIONS: Final = (
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),
     *(
         "http1_only",
@@ -31,13 +31,13 @@ _OF_CLIENT: Final = (
 )
 _PREFIX: Final = re.compile("^(?:aws|google|azure)_", re.IGNORECASE)
 _ENDPOINTS: Final = ("endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "google_base_url")
-_ENDPOINTS_OF_S3: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-# Sent in headers, where other characters are not allowed.
+_S3_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+# These are sent in HTTP headers, where other characters are not allowed.
 _IN_HEADERS: Final = ("access_key_id", "session_token", "token", "bearer_token")
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
 _IN_HOST_NAMES: Final = ("region", "default_region")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]*")
-# An address as obstore takes it: what else a URL may have makes it panic.
+# The addresses that obstore accepts. It panics for other URLs.
 _ADDRESS: Final = re.compile(
     r"https?://(?:[^\s/?#\"<>\\^`{|}]*@)?(?:[^\s/?#@:\[\]\"<>\\^`{|}]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?(?:/[!-~]*)?",
     re.ASCII,
@@ -46,24 +46,26 @@ _MAX_PORT: Final = 65535
 
 
 def require_options(options: Mapping[str, Any]) -> None:
-    """Raise if obstore would panic at one of these options of a store."""
+    """Raise `StoreConfigError` if obstore would panic because of one of these options."""
     for name, value in options.items():
         plain = _PREFIX.sub("", name).lower()
         if name == "config" and isinstance(value, Mapping):
             require_options(value)
-        if plain in _OF_CLIENT:
+        if plain in _CLIENT_OPTIONS:
             raise StoreConfigError("options", f"client_options={{{plain!r}: ...}}", f"{name} as an option by itself")
         if plain in _ENDPOINTS and isinstance(value, str):
             require_endpoint(name, value)
         if plain in _IN_HEADERS and isinstance(value, str) and not _HEADER.fullmatch(value):
-            raise StoreConfigError(name, "text of printable ASCII characters", "another, which is not shown")
+            raise StoreConfigError(
+                name, "text of printable ASCII characters", "other characters (the value is not shown)"
+            )
         if plain in _IN_HOST_NAMES and isinstance(value, str) and not _HOST_NAME.fullmatch(value):
             raise StoreConfigError(name, "letters, digits, '-', '.' and '_'", describe(value))
     _require_backoff(options.get("retry_config"))
 
 
 def require_endpoint(name: str, endpoint: str) -> None:
-    """Raise unless this is the address of a server, with the scheme that obstore needs."""
+    """Raise `StoreConfigError` unless `endpoint` is the address of a server, with the scheme that obstore needs."""
     if _is_address(endpoint):
         return
     meant = f"http://{endpoint.rpartition('//')[2]}"
@@ -85,13 +87,13 @@ def _require_backoff(retries: object) -> None:
 
 
 def require_store(store: Any) -> None:
-    """Raise if obstore would panic at the first request of this store, which the caller may have opened."""
+    """Raise `StoreConfigError` if obstore would panic at the first request to this store."""
     if not isinstance(store, S3Store | GCSStore | AzureStore):
         return
     options: dict[str, Any] = {str(name): value for name, value in store.config.items()}
     require_options({**options, "retry_config": store.retry_config})
     if isinstance(store, S3Store) and not any(name in options for name in _ENDPOINTS):
-        for name in _ENDPOINTS_OF_S3:
+        for name in _S3_ENDPOINT_VARIABLES:
             if name in os.environ:
                 require_endpoint(name, os.environ[name])
 
@@ -100,34 +102,34 @@ def require_store(store: Any) -> None:
 
 
 def client_options_for(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a store on S3, with redirects to other hosts made to fail where that harms nothing else.
+    """Return the options of a store on S3, with redirects to other hosts prevented where this is possible.
 
-    Only with an endpoint and keys of the caller's own: otherwise obstore may have to ask other hosts for credentials.
+    This needs an endpoint and keys in the options: otherwise obstore may have to ask other hosts for credentials.
     """
     plain = {_PREFIX.sub("", name).lower(): value for name, value in options.items()}
     endpoint = next((plain[name] for name in _ENDPOINTS if isinstance(plain.get(name), str)), None)
     if endpoint is None or not ("access_key_id" in plain or plain.get("skip_signature")):
         return dict(options)
     client = options.get("client_options")
-    return {**options, "client_options": _staying_at(endpoint, client if isinstance(client, Mapping) else {})}
+    return {**options, "client_options": _without_other_hosts(endpoint, client if isinstance(client, Mapping) else {})}
 
 
 def without_redirects(store: Any) -> Any:
-    """Return the same store over HTTP, with redirects to other hosts made to fail; any other store as it is."""
+    """Return a store over HTTP with redirects to other hosts prevented; return any other store unchanged."""
     if not isinstance(store, HTTPStore):
         return store
     given: Mapping[str, Any] = store.client_options or {}
-    client: Any = _staying_at(str(store.url), given)
+    client: Any = _without_other_hosts(str(store.url), given)
     return (
         store if client == given else HTTPStore(str(store.url), client_options=client, retry_config=store.retry_config)
     )
 
 
-def _staying_at(url: str, client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options for obstore's client, which always follows redirects, so that it reaches this host alone.
+def _without_other_hosts(url: str, client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client options with which obstore, which always follows redirects, reaches only the host of `url`.
 
-    Other hosts are to be reached through a proxy that is not there; those in `proxy_excludes` are reached nevertheless.
-    If a proxy is set already, the proxy has to decide which hosts may be reached.
+    Requests to other hosts go to a proxy that does not exist, except to the hosts in `proxy_excludes`. If a proxy is
+    set already, the options stay as they are, and the proxy decides.
     """
     host = urllib.parse.urlsplit(url).hostname
     if host is None or "proxy_url" in client or urllib.request.getproxies():

@@ -1,0 +1,141 @@
+"""Locks of a local disk: locked files, shared or exclusive, that are removed when they are released."""
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from parts_store.backends.local_folders import MAX_TRIES, NOT_THERE, make_folder, remove_empty, removed_meanwhile
+from parts_store.errors import LocalPathError, StoreConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    HAS_LOCKS = False
+else:
+    HAS_LOCKS = True
+
+# The errors of a filesystem without locks.
+_NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[], None] | None:
+    """Take the lock of a file without waiting; return the function that releases it, None if the lock is held."""
+    for _ in range(MAX_TRIES):
+        try:
+            descriptor = _descriptors.open(path)
+        except FileNotFoundError:
+            make_folder(os.path.dirname(path), key)
+            continue
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+                raise LocalPathError(
+                    key, f"expected a file that can be locked at {path}, found something else: remove it"
+                ) from error
+            raise
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _descriptors.close(descriptor)
+            return None
+        except OSError as error:
+            _descriptors.close(descriptor)
+            if error.errno in _NO_LOCKS:
+                expected = f"'exclusive', since the filesystem of {root} has no locks"
+                raise StoreConfigError("concurrency", expected, str(error)) from error
+            raise
+        except BaseException:
+            _descriptors.close(descriptor)
+            raise
+        # The holder before may have removed the file before this process had the lock.
+        if _is_same_file(descriptor, path):
+            return lambda: _unlock(descriptor, path, root, is_shared=is_shared)
+        _descriptors.close(descriptor)
+    raise removed_meanwhile(key)
+
+
+class _Descriptors:
+    """A set of the lock files that this process has open.
+
+    A lock lasts as long as any process has the descriptor open. So a forked process closes those that it inherits.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        # Held during a fork, so that every open lock file is in the set.
+        self._guard = threading.RLock()
+
+    def open(self, path: str) -> int:
+        """Open a lock file, and create it if it does not exist; raise if it is a symbolic link."""
+        with self._guard:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            self._open.add(descriptor)
+            return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """Close a lock file, which releases its lock."""
+        with self._guard:
+            if descriptor in self._open:
+                self._open.remove(descriptor)
+                os.close(descriptor)
+
+    def is_open(self, descriptor: int) -> bool:
+        """Return whether this process opened the lock file, and not the process that it was forked from."""
+        return descriptor in self._open
+
+    def before_fork(self) -> None:
+        """Prevent that a lock file is opened or closed during the fork."""
+        self._guard.acquire()
+
+    def after_fork(self) -> None:
+        """Continue in the process that called `fork`."""
+        self._guard.release()
+
+    def after_fork_in_child(self) -> None:
+        """Close the lock files of the parent process, which keeps its locks through its own descriptors."""
+        self._guard = threading.RLock()
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+
+_descriptors = _Descriptors()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_descriptors.before_fork,
+        after_in_parent=_descriptors.after_fork,
+        after_in_child=_descriptors.after_fork_in_child,
+    )
+
+
+def _unlock(descriptor: int, path: str, root: str, *, is_shared: bool) -> None:
+    """Release a lock, and remove its file and empty folders unless another process has the lock."""
+    if not _descriptors.is_open(descriptor):
+        return
+    try:
+        # Only an exclusive holder removes the file, and only if the path still leads to this file.
+        if (not is_shared or _is_made_exclusive(descriptor)) and _is_same_file(descriptor, path):
+            os.unlink(path)
+    finally:
+        _descriptors.close(descriptor)
+    with contextlib.suppress(OSError):
+        os.rmdir(path.removesuffix(".lock"))
+    remove_empty(os.path.dirname(path), root)
+
+
+def _is_made_exclusive(descriptor: int) -> bool:
+    """Return whether a shared lock could be made exclusive; if not, the lock is lost."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_same_file(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except NOT_THERE:
+        return False

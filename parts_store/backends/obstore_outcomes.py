@@ -1,0 +1,111 @@
+"""Responses and errors of obstore as outcomes of requests."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
+
+from parts_store.backends.failures import failure_of_request, is_about_object
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.steps import (
+    Delete,
+    Entry,
+    Found,
+    Get,
+    Head,
+    IfAbsent,
+    IfMatch,
+    Lost,
+    Missing,
+    Outcome,
+    OutOfRange,
+    Put,
+    Refused,
+)
+from parts_store.format.ranges import Span, Wanted, resolve
+from parts_store.format.tags import ATTRIBUTE, Tag
+
+# What obstore raises for an absent object, also for one below a file.
+ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# Some stores answer "not found" to a condition on an object that was deleted.
+_REFUSALS: Final = (AlreadyExistsError, PreconditionError, FileNotFoundError)
+_OUT_OF_RANGE: Final = (
+    "Requested range was invalid",
+    "Invalid range: Wanted range starting at",
+    "<Code>InvalidRange</Code>",
+    "416 Range Not Satisfiable",
+    "416 Requested Range Not Satisfiable",
+    # MinIO, for a range that counts from the end of an empty object.
+    'CONTENT_RANGE header: "bytes 0--1/0"',
+)
+# In obstore's debug text of an error of the operating system.
+_BELOW_FILE: Final = re.compile(r"Os \{\s+code: \d+,\s+kind: NotADirectory,")
+
+
+def entry_of(meta: Any) -> Entry:
+    """Return the entry of a listing for the metadata of an object."""
+    return Entry(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"])
+
+
+def found_of(response: Any, data: Any) -> Found:
+    """Return the outcome of a GET or HEAD with this response."""
+    meta = response.meta
+    start, stop = response.range
+    span = Span(start, stop) if len(data) == stop - start else Span(0, 0)
+    # A web server without ETags: the time of the last change and the size take its place.
+    etag = meta["e_tag"] or f"{meta['last_modified']}, {meta['size']}"
+    tag = Tag.parse(response.attributes.get(ATTRIBUTE))
+    return Found(data, span, meta["size"], etag, meta["version"], tag)
+
+
+def range_of(found: Found, wanted: Wanted) -> Outcome:
+    """Return the requested range of a whole object, for web servers that do not support ranges."""
+    span = resolve(wanted, found.nbytes)
+    if wanted is not None and span.nbytes == 0:
+        return OutOfRange()
+    return replace(found, data=memoryview(found.data)[span.start : span.stop], span=span)
+
+
+def outcome_of(request: BackendRequest, error: Exception, secrets: Callable[[], Iterable[str]]) -> Outcome:
+    """Return the outcome that an error of obstore stands for; raise the error if it stands for none."""
+    require_about_object(error)
+    match request:
+        case Get() | Head() if isinstance(error, ABSENT) or _is_below_file(error):
+            return Missing()
+        case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
+            return OutOfRange()
+        case Get(if_match=str()) if isinstance(error, PreconditionError):
+            return Refused()
+        case Put(condition=IfAbsent() | IfMatch()) if isinstance(error, _REFUSALS):
+            return Refused()
+        case Put() | Delete() if is_not_implemented(error):
+            # The server answered. A retry would get the same answer.
+            pass
+        # A timeout or a closed connection. MinIO closes some connections after a refusal, before it has read the body.
+        case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
+            return Lost(failure_of_request(request, error, secrets()))
+    raise error
+
+
+def is_not_implemented(error: Exception) -> bool:
+    """Return whether the server answered 501."""
+    # A key cannot contain these words, because it has no spaces where an error shows it.
+    return isinstance(error, BaseError) and "status code: 501" in str(error)
+
+
+def _is_out_of_range(error: BaseError) -> bool:
+    # By the words of obstore and of the servers. A number alone may be in a key.
+    return any(words in str(error) for words in _OUT_OF_RANGE)
+
+
+def _is_below_file(error: Exception) -> bool:
+    """Return whether the key is below a file of a local disk, where no object can be."""
+    return isinstance(error, GenericError) and _BELOW_FILE.search(str(error)) is not None
+
+
+def require_about_object(error: Exception) -> None:
+    """Raise the error if it says that something other than an object is absent, such as the bucket."""
+    if not is_about_object(error):
+        raise error
