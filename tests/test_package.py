@@ -213,17 +213,6 @@ def test_the_examples_of_a_page_work_as_they_are_written_one_after_the_other(
         exec(compile(example, page.name, "exec"), names)
 
 
-def test_the_readme_has_an_example_and_its_claims_are_in_it() -> None:
-    (example,) = python_examples(ROOT / "README.md")
-    assert example.count("assert ") == 2
-
-
-def test_the_readme_names_the_two_commands() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert "make demo" in readme
-    assert "make test" in readme
-
-
 def test_nothing_names_a_package_index() -> None:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         assert re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)
