@@ -46,7 +46,7 @@ import parts_store as ps
 from integration.breaking import keys_of, read_plainly, repair
 from integration.server import Server, die_with_parent
 from parts_store import SHARD_INDEX, Part, PartsStore
-from parts_store.engine.backend import BackendRequest, Means
+from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Lost, Outcome
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, StorageError
 from parts_store.options import Concurrency
@@ -143,7 +143,7 @@ class Plan:
         store = PartsStore(self.objects(), concurrency=self.level)
         if (server := store._operations.server) is not None:
             # MinIO supports everything. A writer that asked first would be killed before it writes.
-            server.learn(Features(Means.TAGS, True, True, True, True))
+            server.learn(Features(True, True, True, True))
         return store
 
     @staticmethod

@@ -58,10 +58,11 @@ class Scene:
         """A store that knows nothing, as of a process that has just begun."""
         store = PartsStore(self.objects, concurrency=self.level)
         # But for the array: to read the document each time would take longer than everything else.
-        store._operations.catalog = Catalog({self.array: record_of(self.layout)})
+        store._operations.catalog = Catalog(store.protocol, {self.array: record_of(self.layout)})
         if self.has_digests:
             self.replace_backend(store, ContentEtags(store._backend))
-            store._operations.rules = replace(store._operations.rules, has_unique_etags=False)
+            rules = replace(store.protocol.rules, has_unique_etags=False)
+            store._operations.protocol = replace(store.protocol, rules=rules)
         return store
 
     def breaking(self, breaking: Breaking) -> PartsStore:

@@ -30,16 +30,14 @@ from enum import Enum
 from typing import Any
 
 from parts_store.engine.steps import Get, Steps, content
-from parts_store.errors import LayoutChangedError, PartsConfigError, PartsStoreError, SessionError
+from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata as documents
 from parts_store.format.keys import (
     DOCUMENT,
     Chunk,
-    ChunkKeyEncoding,
     PartPlacement,
     candidates,
     is_default_key,
-    is_node_key,
     is_protocol_key,
     join,
     may_be_part,
@@ -48,6 +46,7 @@ from parts_store.format.keys import (
 from parts_store.format.layout import plan_split, require_no_empty
 from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.options import StoreOptions
+from parts_store.transactions.protocol import ChunkProtocol
 
 
 class Plain(Enum):
@@ -118,9 +117,9 @@ class Catalog:
 
     def __init__(
         self,
+        protocol: ChunkProtocol,
         entries: Mapping[str, Entry] | None = None,
         *,
-        in_session: bool = False,
         snapshot: Callable[[], str | None] = lambda: None,
         stamp: Callable[[str], tuple[int, ...] | None] | None = None,
     ) -> None:
@@ -139,7 +138,7 @@ class Catalog:
         self._stamp = stamp
         # On a local disk, the stamp of a document that was not read: that of no file.
         self._not_read: tuple[int, ...] | None = None if stamp is None else ()
-        self._in_session = in_session
+        self._protocol = protocol
         self._snapshot = snapshot
         self._known_of = snapshot()
         # Paths known from consolidated metadata alone, which nobody keeps up to date.
@@ -260,7 +259,7 @@ class Catalog:
 
     def is_hidden(self, key: str) -> bool:
         """Whether the key, be it a document's, is not to be seen or used by itself."""
-        return is_protocol_key(key) or (self._in_session and is_node_key(key))
+        return self._protocol.is_internal(key)
 
     def owner(self, key: str, *, trust_hearsay: bool = False) -> Steps[Owner]:
         """Whose this key is, which is no document's.
@@ -294,7 +293,7 @@ class Catalog:
         self._used.add(path)
         if isinstance(entry, ArrayRecord):
             self._served.setdefault(path, _digest(entry))
-        elif entry is Plain.NO_ARRAY and self._in_session:
+        elif entry is Plain.NO_ARRAY and self._protocol.can_discard_changes:
             # The caller was told that it is gone, which happens when a session discards its changes.
             self._served.pop(path, None)
 
@@ -349,7 +348,7 @@ class Catalog:
         if self.is_hidden(key):
             return None
         # A session keeps no parts beside a chunk.
-        if self._in_session or split(key)[1] == DOCUMENT:
+        if self._protocol.has_part_nodes or split(key)[1] == DOCUMENT:
             return key
         if (known := self._known(key)) is not None:
             return _shown_key(*known)
@@ -434,7 +433,7 @@ class Catalog:
 
     def _read_array(self, document: Document, path: str, stored: bytes | None) -> Entry:
         """What is known of an array by its document; `stored` is kept of one without parts, unless None."""
-        record = documents.read_array(document, path, in_session=self._in_session)
+        record = self._protocol.read_array(document, path)
         if record is not None:
             return record
         return Plain.ARRAY if stored is None else PlainArray(stored)
@@ -446,8 +445,7 @@ class Catalog:
             self.forget(path)
             return written
         if documents.is_array(document):
-            if self._in_session:
-                require_keepable(document, path)
+            self._protocol.require_keepable(document, path)
             return (yield from self._accept_array(path, written, document, options))
         changed = False
         for member_path, member, replace in _consolidated(path, document):
@@ -474,9 +472,7 @@ class Catalog:
         if isinstance(entry, ArrayRecord):
             stored = documents.put_back(document, entry.stored)
         elif entry is Plain.NO_ARRAY and served is None and (parts := options.parts_of(path)) is not None:
-            placement = PartPlacement.BESIDE
-            if self._in_session:
-                placement = PartPlacement.SPLIT if options.split else PartPlacement.WHOLE
+            placement = self._protocol.new_placement(is_split=options.split)
             must_understand = options.must_understand
             stored = documents.with_parts(document, parts, path, placement=placement, must_understand=must_understand)
         elif isinstance(entry, PlainArray) and (before := documents.parse(entry.stored)) is not None:
@@ -566,18 +562,6 @@ def _shown_key(entry: Entry, path: str, relative: str) -> str | None:
     if relative.endswith(anchor) and entry.encoding.is_chunk_key(chunk := relative.removesuffix(anchor)):
         return join(path, chunk)
     return None if isinstance(_owned(entry, path, relative), Hidden) else join(path, relative)
-
-
-def require_keepable(document: Document, path: str) -> None:
-    """Raise if a session could not keep the chunks of this array."""
-    try:
-        encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), 0)
-    except PartsConfigError as error:
-        raise SessionError(join(path, DOCUMENT), str(error)) from error
-    if (encoding.name, encoding.separator) != ("default", "/"):
-        found = f"{encoding.name!r} with {encoding.separator!r}"
-        problem = f"chunk_key_encoding: expected 'default' with '/', found {found}, whose chunks no session can keep"
-        raise SessionError(join(path, DOCUMENT), problem)
 
 
 def _consolidated(path: str, document: Document) -> Iterator[tuple[str, Document, Callable[[Document], None]]]:

@@ -12,8 +12,9 @@ from typing import Final
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import SessionError
 from parts_store.format import metadata as documents
-from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
+from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, PartPlacement, join, split
 from parts_store.format.metadata import Document, dump, is_array, parse
+from parts_store.transactions.protocol import ChunkProtocol
 
 ARRAY_V2: Final = ".zarray"
 GROUP_V2: Final = ".zgroup"
@@ -77,7 +78,7 @@ def read(keys: Sequence[str]) -> Steps[dict[str, bytes | None]]:
     return {key: content(outcome) for key, outcome in zip(keys, outcomes, strict=True)}
 
 
-def arriving(stored: bytes, *, in_session: bool, must_understand: bool) -> bytes:
+def arriving(stored: bytes, protocol: ChunkProtocol, *, must_understand: bool) -> bytes:
     """What another store keeps of a stored document: itself, if there is nothing in it that is not for that store.
 
     With `must_understand`, an array that a plain reader would misread there says that it has to be understood.
@@ -86,11 +87,11 @@ def arriving(stored: bytes, *, in_session: bool, must_understand: bool) -> bytes
     if document is None:
         return stored
     kept = document
-    if in_session:
+    if not protocol.supports_consolidated_metadata:
         # Nobody would keep it up to date there.
         kept = {member: value for member, value in kept.items() if member != _CONSOLIDATED}
     if is_array(document):
-        kept = documents.arriving(kept, in_session=in_session, must_understand=must_understand)
+        kept = documents.arriving(kept, protocol.new_placement(is_split=False), must_understand=must_understand)
     elif isinstance(consolidated := kept.get(_CONSOLIDATED), dict):
         kept = {**kept, _CONSOLIDATED: _arriving_members(consolidated, must_understand=must_understand)}
     return stored if kept == document else dump(kept)
@@ -102,7 +103,7 @@ def _arriving_members(consolidated: Document, *, must_understand: bool) -> Docum
     if not isinstance(members, dict):
         return consolidated
     arrived = {
-        name: documents.arriving(member, in_session=False, must_understand=must_understand)
+        name: documents.arriving(member, PartPlacement.BESIDE, must_understand=must_understand)
         if isinstance(member, dict) and is_array(member)
         else member
         for name, member in members.items()

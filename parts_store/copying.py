@@ -13,7 +13,7 @@ from typing import Any
 from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 
-from parts_store import catalog, copy_plan
+from parts_store import copy_plan
 from parts_store._compat.zarr import normalize_path, sync
 from parts_store.backends.addresses import address_of
 from parts_store.catalog import OwnedChunk
@@ -168,9 +168,8 @@ def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
             require_writable(record.parts)
         except PartsConfigError as error:
             raise error.of_array(array) from error
-    in_session, must_understand = destination.session is not None, destination.must_understand
     arriving = {
-        key: copy_plan.arriving(data, in_session=in_session, must_understand=must_understand)
+        key: copy_plan.arriving(data, destination.protocol, must_understand=destination.must_understand)
         for key, data in documents.items()
     }
     chunks = tuple(key.removeprefix(prefix) for key in keys if not copy_plan.is_metadata(key))
@@ -185,7 +184,7 @@ def _require_keepable(store: PartsStore, contents: Contents, to: str) -> None:
     if store.session is not None:
         for key, data in contents.arrays.items():
             if (document := parse(data)) is not None and is_array(document):
-                catalog.require_keepable(document, split(join(to, key))[0])
+                store.protocol.require_keepable(document, split(join(to, key))[0])
         copy_plan.require_keepable(contents, to)
 
 

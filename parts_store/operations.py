@@ -5,7 +5,7 @@ to the next, in the context that zarr runs both in, what a shard's index was rea
 it; and what a chunk was when it was read whole, for the write that may follow from it. Carries out nothing.
 """
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -13,9 +13,8 @@ from typing import assert_never
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
-from parts_store.engine.backend import Means
 from parts_store.engine.stats import Stats
-from parts_store.engine.steps import DATA, Found, Get, Head, Missing, Put, Steps, content, head, put_if_absent, remove
+from parts_store.engine.steps import DATA, Found, Get, Head, Missing, Put, Steps, content, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     LayoutChangedError,
@@ -33,13 +32,12 @@ from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.index_cache import IndexCache
 from parts_store.options import StoreOptions
-from parts_store.transactions import part_nodes, reading, session, shards, tagged
+from parts_store.transactions import part_nodes, reading, shards
+from parts_store.transactions.protocol import ChunkProtocol, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.reading import Outdated, Read
-from parts_store.transactions.rules import Rules
 from parts_store.transactions.server import Server
-from parts_store.transactions.server_probe import Features, probe, require_features
-from parts_store.transactions.session import PartData
+from parts_store.transactions.server_probe import Features, require_features
 from parts_store.transactions.shards import Remapped, VersionedIndex
 from parts_store.transactions.versions import Absent, Seen, Version
 
@@ -85,7 +83,7 @@ class Operations:
 
     catalog: Catalog
     stats: Stats
-    rules: Rules
+    protocol: ChunkProtocol
     indexes: IndexCache
     # In place of what zarr says, if not None.
     coalesce_gap: int | None
@@ -105,7 +103,7 @@ class Operations:
     def settings(self, max_gap: int = 0, max_nbytes: int = 0) -> ReadSettings:
         """How reads are merged and repeated."""
         gap = max_gap if self.coalesce_gap is None else self.coalesce_gap
-        return ReadSettings(gap, max_nbytes, self.retries, self.rules.means)
+        return ReadSettings(gap, max_nbytes, self.retries)
 
     def get(self, key: str, wanted: Wanted) -> Steps[Pieces | None]:
         """A value, or a range of it; None if there is no such value."""
@@ -131,7 +129,7 @@ class Operations:
         if self._is_document(key):
             return (yield from self._get_document(key, split(key)[0], wanted))
         # Where chunks have tags, these tell whether consolidated metadata is out of date.
-        match (yield from self.catalog.owner(key, trust_hearsay=self.rules.means is Means.TAGS)):
+        match (yield from self.catalog.owner(key, trust_hearsay=self.protocol.has_tags)):
             case OwnedChunk() as owned:
                 return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
             case Hidden():
@@ -170,7 +168,7 @@ class Operations:
             return (yield from self._get_plain_data(key, wanted, settings, before))
         if len(wanted) == 1 and not is_empty_range:
             (outcome,) = yield (Get(key, wanted[0], DATA),)
-            if wanted[0] is not None and isinstance(outcome, Found) and self.rules.means is not Means.SESSION:
+            if wanted[0] is not None and isinstance(outcome, Found) and self.protocol.compares_plain_objects:
                 # It may be the index of a shard, of which zarr reads ranges next.
                 _ranged.set(_Remembered(self._token, key, Version(outcome.tag, (outcome.unchanged,), 0)))
             if name == ".zarray" and isinstance(outcome, Found):
@@ -184,7 +182,7 @@ class Operations:
                     return None, None
                 case _:
                     return [()], None
-        read = yield from reading.read(_single(key), wanted, settings=settings)
+        read = yield from self.protocol.read(_single(key), wanted, settings)
         if read is None:
             return None, None
         self.stats.count_saved(by_coalescing=read.saved)
@@ -213,7 +211,7 @@ class Operations:
         self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, before: Version
     ) -> Steps[_Values]:
         """Ranges of the object of which a range was read before: of the same object, or an error."""
-        read = yield from reading.read_of(_single(key), wanted, before, settings=settings)
+        read = yield from self.protocol.read_version(_single(key), wanted, settings, before)
         if isinstance(read, Outdated):
             raise ConcurrentWriteError(key, "it was replaced after its index was read")
         if read is None:
@@ -240,9 +238,9 @@ class Operations:
         if index is not None and versioned is not None and follows_index:
             read = yield from self._get_data(chunk, index, wanted, settings, versioned)
         elif index is not None and list(wanted) == [None] and _has_gaps(owned, index):
-            read = yield from shards.read_whole(chunk, index, self.settings(_GAP, _COALESCED))
+            read = yield from shards.read_whole(self.protocol, chunk, index, self.settings(_GAP, _COALESCED))
         else:
-            read = yield from reading.read(chunk, wanted, settings=settings, with_anchor=True)
+            read = yield from self.protocol.read(chunk, wanted, settings, with_anchor=True)
         if list(wanted) == [None]:
             # zarr writes a part of a chunk by reading the whole, in the same context and by the same path.
             _seen.set(_Remembered(self._token, key, Absent() if read is None else read.version))
@@ -254,7 +252,9 @@ class Operations:
     def _get_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[_Values]:
         known = self.indexes.get(chunk.chunk_key)
         is_suspect = chunk.chunk_key in self._suspects
-        versioned = yield from shards.read_index(chunk, index, settings, known=known, is_suspect=is_suspect)
+        versioned = yield from shards.read_index(
+            self.protocol, chunk, index, settings, known=known, is_suspect=is_suspect
+        )
         self._suspects.discard(chunk.chunk_key)
         if versioned is None:
             self.indexes.forget(chunk.chunk_key)
@@ -277,7 +277,7 @@ class Operations:
     ) -> Steps[Read | None]:
         """Data where an index said that it is."""
         try:
-            read = yield from shards.read_data(chunk, index, wanted, settings, versioned)
+            read = yield from shards.read_data(self.protocol, chunk, index, wanted, settings, versioned)
         except PartsStoreError:
             # The next index is not trusted by itself.
             self._suspects.add(chunk.chunk_key)
@@ -291,8 +291,7 @@ class Operations:
 
     def _remember(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if there is a way to tell whether it is still good."""
-        is_known_by = versioned.version.tag if self.rules.means is Means.TAGS else versioned.version.condition
-        if is_known_by is not None and index.is_understood and self.rules.means is not Means.ETAGS:
+        if index.is_understood and self.protocol.can_recognise(versioned.version):
             self.indexes.keep(chunk.chunk_key, versioned)
         else:
             self.indexes.forget(chunk.chunk_key)
@@ -341,7 +340,7 @@ class Operations:
             return None if values is None else len(values[0][0])
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                return (yield from self._on_chunk(chunk, reading.size(chunk, self.rules.means)))
+                return (yield from self._on_chunk(chunk, self.protocol.size(chunk)))
             case Hidden():
                 return None
         (outcome,) = yield (Head(key, "size"),)
@@ -355,10 +354,10 @@ class Operations:
                 sizes = [value.nbytes for value in values]
                 require_fit(chunk.parts, sizes, key)
                 require_no_empty(chunk.parts, sizes, key)
-                yield from session.write(chunk, values, self.rules)
-            case Other() if self.rules.means is Means.SESSION and len(values) == 1:
+                yield from self.protocol.write_references(chunk, values)
+            case Other() if len(values) == 1:
                 # An array without parts: its chunk is one.
-                yield from session.write(_single(key), values, self.rules)
+                yield from self.protocol.write_references(_single(key), values)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
 
@@ -374,14 +373,17 @@ class Operations:
                 seen = self._end_of(key, chunk)
                 data = owned.cut(value)
                 if only_if_absent:
-                    yield from self._on_chunk(chunk, tagged.write_if_absent(chunk, data, self.rules))
+                    yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, data))
                 else:
-                    yield from self._on_chunk(chunk, tagged.write(chunk, data, self.rules, seen))
+                    yield from self._on_chunk(chunk, self.protocol.write(chunk, data, seen))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
                 self._end_of_plain(key)
-                yield from self._put(key, value, "data", only_if_absent=only_if_absent)
+                if only_if_absent:
+                    yield from self.protocol.put_if_absent(key, value, "data")
+                else:
+                    yield (Put(key, value, None, None, "data"),)
                 if name == ".zarray":
                     self.catalog.learn_plain(path)
             case never:
@@ -394,13 +396,12 @@ class Operations:
             # It is known now, unless it is a group or a document that nobody understands.
             if path in (arrays := self.catalog.arrays()):
                 yield from self.require_server(path, arrays[path].parts)
-            if self.rules.means is Means.LOCKS and not only_if_absent:
-                # Its file gets a time that no other one had, by which a later document is told from this one.
-                yield (Put(key, stored, Tag(self.rules.new_generation(), "c", (len(stored),)), None, "document"),)
+            if only_if_absent:
+                yield from self.protocol.put_if_absent(key, stored, "document")
             else:
-                yield from self._put(key, stored, "document", only_if_absent=only_if_absent)
-            if self.rules.means is Means.SESSION:
-                yield from self._follow(path)
+                yield from self.protocol.put_document(key, stored)
+            if (record := self.catalog.arrays().get(path)) is not None:
+                yield from self.protocol.sync_part_nodes(path, record)
         except BaseException:
             # What was about to be true may not have become so.
             self.catalog.doubt(path)
@@ -413,52 +414,41 @@ class Operations:
         if self.server is None or not parts:
             return
         most = max(len(each.parts) for each in parts)
-        features = yield from self.server.features(self.rules.new_generation, path)
+        features = yield from self.server.features(self.protocol.rules.new_generation, path)
         try:
-            require_features(features, self.rules.level, most, self.server.address)
+            require_features(features, self.protocol.rules.level, most, self.server.address)
         except ServerFeatureError:
             if self.server.is_confirmed or features.has_conditional_puts is False:
                 raise
             # A lost response looks like a missing feature, so the server is asked a second time.
             self.server.forget(features)
-            features = yield from self.server.features(self.rules.new_generation, path)
+            features = yield from self.server.features(self.protocol.rules.new_generation, path)
             self.server.confirm()
-            require_features(features, self.rules.level, most, self.server.address)
-        if self.rules.has_conditions and not features.has_conditions:
+            require_features(features, self.protocol.rules.level, most, self.server.address)
+        if self.protocol.rules.has_conditions and not features.has_conditions:
             # Conditions that the server ignores must not be taken for kept.
-            self.rules = replace(self.rules, has_conditions=False)
+            self.protocol = self.protocol.without_conditions()
 
     def check(self) -> Steps[Features]:
         """Ask the server for everything that can be known of it."""
-        if self.rules.means is not Means.TAGS:
-            return Features(self.rules.means)
-        has_conditions = self.rules.has_conditions if self.server is None else self.server.has_conditions
-        features = yield from probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
+        has_conditions = self.protocol.rules.has_conditions if self.server is None else self.server.has_conditions
+        features = yield from self.protocol.check_server(has_conditions=has_conditions)
         if self.server is not None:
             self.server.learn(features)
         return features
-
-    def _put(self, key: str, data: Buffer, why: str, *, only_if_absent: bool) -> Steps[None]:
-        """An object that is a value by itself."""
-        if not only_if_absent:
-            yield (Put(key, data, None, None, why),)
-        elif self.rules.means is not Means.TAGS or self.rules.has_conditions:
-            yield from put_if_absent(key, data, why)
-        elif (yield from head(key, "whether it exists")) is None:
-            yield (Put(key, data, None, None, why),)
 
     def delete(self, key: str) -> Steps[None]:
         """A value, gone."""
         path, _ = split(key)
         if self._is_document(key):
-            if self.rules.means is Means.SESSION:
+            if self.protocol.has_part_nodes:
                 yield from self._delete_nodes(path)
             yield from remove((key,), "document")
             self.catalog.forget(path)
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk):
-                yield from tagged.delete(chunk, self.rules, self._end_of(key, chunk))
+                yield from self.protocol.delete(chunk, self._end_of(key, chunk))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
@@ -466,11 +456,6 @@ class Operations:
                 yield from remove((key,), "data")
             case never:
                 assert_never(never)
-
-    def _follow(self, path: str) -> Steps[None]:
-        """The nodes of an array's parts, as they should be by its document, which was written just now."""
-        if (record := self.catalog.arrays().get(path)) is not None:
-            yield from part_nodes.follow(path, record)
 
     def _delete_nodes(self, path: str) -> Steps[None]:
         """The nodes of an array's parts, gone before it is."""
@@ -484,7 +469,7 @@ class Operations:
         # What makes an array an array goes last, so that an interruption leaves no chunks that nobody owns.
         documents = sorted((key for key in keys if split(key)[1] == DOCUMENT), key=_depth, reverse=True)
         others = [key for key in keys if split(key)[1] != DOCUMENT]
-        if self.rules.means is Means.SESSION:
+        if self.protocol.has_part_nodes:
             # An array's chunks go with it; if none goes, they are a part of one array's.
             others = [] if documents else (yield from self._stored_keys(others))
         for batch in (others, documents):

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from parts_store.engine.backend import Capabilities, Means
+from parts_store.engine.backend import Capabilities
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
 from parts_store.format.parts import ConcatParts, PartsLike
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.protocol_choice import choose_protocol
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.staging import FORGOTTEN_AFTER
 
@@ -31,7 +33,7 @@ type Patterns = tuple[tuple[str, ConcatParts], ...]
 class StoreOptions:
     """All options of a `PartsStore`, whose documentation explains them.
 
-    Raises `StoreConfigError` for a value that is invalid by itself. `rules_of` checks what depends on the backend.
+    Raises `StoreConfigError` for a value that is invalid by itself. `protocol_of` checks what depends on the backend.
     """
 
     read_only: bool = False
@@ -62,18 +64,11 @@ class StoreOptions:
         return next((parts for pattern, parts in self.parts if fnmatch.fnmatchcase(path, pattern)), None)
 
 
-def rules_of(options: StoreOptions, capabilities: Capabilities, *, has_locks: bool) -> Rules:
-    """Return the rules for writing with these options; raise `StoreConfigError` if the backend cannot keep them."""
-    level = Level(options.concurrency)
-    if not options.read_only and level is not Level.EXCLUSIVE:
-        if capabilities.means is Means.TAGS and not capabilities.has_conditions:
-            expected = "'exclusive', since this store has conditional PUTs disabled"
-            raise StoreConfigError("concurrency", expected, describe(options.concurrency))
-        if capabilities.means is Means.LOCKS and not has_locks:
-            expected = "'exclusive', since this system has no locks that end with their process"
-            raise StoreConfigError("concurrency", expected, describe(options.concurrency))
-    has_unique_etags, has_conditions = capabilities.has_unique_etags, capabilities.has_conditions
-    return Rules(level, capabilities.means, has_conditions, has_unique_etags, _new_generation, _start_watch)
+def protocol_of(options: StoreOptions, capabilities: Capabilities) -> ChunkProtocol:
+    """Return the protocol of a store with these options; raise `StoreConfigError` if the backend cannot keep it."""
+    has_conditions, has_unique_etags = capabilities.has_conditions, capabilities.has_unique_etags
+    rules = Rules(Level(options.concurrency), has_conditions, has_unique_etags, _new_generation, _start_watch)
+    return choose_protocol(capabilities, rules, is_read_only=options.read_only)
 
 
 def _new_generation() -> str:

@@ -18,18 +18,17 @@ from zarr.buffer import default_buffer_prototype
 from parts_store.backends.addresses import address_of, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
-from parts_store.backends.local_locks import HAS_LOCKS
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.catalog import Catalog
 from parts_store.catalog import Entry as Known
-from parts_store.engine.backend import Means, Place
+from parts_store.engine.backend import Place
 from parts_store.engine.executor import run, run_sync
 from parts_store.engine.explain import DryBackend
 from parts_store.engine.stats import Progress, Request, Stats
 from parts_store.engine.steps import Entry, Steps
 from parts_store.errors import ReservedKeyError, StoreConfigError, without_secrets
 from parts_store.forks import require_own_process
-from parts_store.format.keys import DOCUMENT, is_node_key, is_protocol_key, join, split
+from parts_store.format.keys import DOCUMENT, is_protocol_key, join, split
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.format.references import Reference
@@ -49,9 +48,10 @@ from parts_store.options import (
     Concurrency,
     StoreOptions,
     parse_patterns,
-    rules_of,
+    protocol_of,
 )
 from parts_store.transactions import folder_deletion
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Pieces
 from parts_store.transactions.server import Server
 from parts_store.transactions.server_probe import Features
@@ -115,11 +115,11 @@ class PartsStore(Store):
         """Set up a store that knows nothing yet of what the backend holds."""
         if not backend.capabilities.is_writable:
             options = replace(options, read_only=True)
-        rules = rules_of(options, backend.capabilities, has_locks=HAS_LOCKS)
+        protocol = protocol_of(options, backend.capabilities)
         indexes = IndexCache(options.index_cache_bytes, lambda: backend.is_settled)
         operations = Operations(
-            *(_new_catalog(backend), Stats(), rules, indexes, options.coalesce_gap, options.retries),
-            _server_of(backend),
+            *(_new_catalog(backend, protocol), Stats(), protocol, indexes, options.coalesce_gap, options.retries),
+            _server_of(backend, protocol),
         )
         self._set_up(backend, options, operations)
 
@@ -204,7 +204,7 @@ class PartsStore(Store):
 
     @property
     def _is_in_session(self) -> bool:
-        return self._backend.capabilities.means is Means.SESSION
+        return self.protocol.has_part_nodes
 
     @property
     def must_understand(self) -> bool:
@@ -219,7 +219,7 @@ class PartsStore(Store):
         It knows what this one knows, and counts where this one counts. `split` is for sessions: each part is then a
         chunk by itself, which may be a reference into an existing file. `must_understand` is this store's if None.
         """
-        if split and not self._is_in_session:
+        if split and not self.protocol.has_part_nodes:
             raise StoreConfigError("split", "a store on an Icechunk session", str(self))
         options = replace(self._options, parts=parse_patterns(parts), split=split)
         if must_understand is not None:
@@ -236,7 +236,7 @@ class PartsStore(Store):
 
     def with_own_catalog(self) -> Self:
         """A store over the same objects that learns of its arrays by itself, and gives no parts to new ones."""
-        operations = replace(self._operations, catalog=_new_catalog(self._backend))
+        operations = replace(self._operations, catalog=_new_catalog(self._backend, self.protocol))
         return self._clone(options=replace(self._options, parts=(), split=False), operations=operations)
 
     def __copy__(self) -> Self:
@@ -279,11 +279,12 @@ class PartsStore(Store):
             Called with how many chunks are done, and how many there are.
         """
         self.require_listable()
-        survey = self.carry_out(survey_prefix(prefix, in_session=self._is_in_session))
+        survey = self.carry_out(survey_prefix(prefix, self.protocol))
         settings = self._operations.settings()
         found = execution.verify(
             self,
             survey,
+            self.protocol,
             settings,
             checksums=checksums,
             must_understand=self.must_understand,
@@ -323,13 +324,17 @@ class PartsStore(Store):
             Called with how many findings are done, and how many there are.
         """
         self._check_writable()
-        survey = self.carry_out(survey_prefix(prefix, in_session=self._is_in_session))
+        survey = self.carry_out(survey_prefix(prefix, self.protocol))
         parts = [each.parts for each in survey.arrays.values()]
         self.carry_out(self._operations.require_server(min(survey.arrays, default=""), *parts))
-        rules, options = self._operations.rules, RepairOptions(drop_incomplete, retag, must_understand)
+        options = RepairOptions(drop_incomplete, retag, must_understand)
         reports_unmarked = must_understand or self.must_understand
-        found = execution.verify(self, survey, self._operations.settings(), must_understand=reports_unmarked)
-        repaired = execution.repair(self, survey, found, rules, min_age=min_age, options=options, progress=progress)
+        found = execution.verify(
+            self, survey, self.protocol, self._operations.settings(), must_understand=reports_unmarked
+        )
+        repaired = execution.repair(
+            self, survey, found, self.protocol, min_age=min_age, options=options, progress=progress
+        )
         for path in survey.unmarked if must_understand else ():
             # Its document may be another one now.
             self.catalog.forget(path)
@@ -428,6 +433,11 @@ class PartsStore(Store):
     # --- carrying out ---------------------------------------------------------------------------------------------
 
     @property
+    def protocol(self) -> ChunkProtocol:
+        """The protocol that makes the chunks of this store atomic."""
+        return self._operations.protocol
+
+    @property
     def catalog(self) -> Catalog:
         """What the store has learnt of its arrays."""
         return self._operations.catalog
@@ -517,7 +527,7 @@ class PartsStore(Store):
         objects = self._list_objects(prefix.rstrip("/"))
         stored = [entry async for entry in objects if not is_protocol_key(entry.key)]
         documents = [entry.key for entry in stored if split(entry.key)[1] == DOCUMENT]
-        if self._is_in_session and not documents:
+        if self.protocol.has_part_nodes and not documents:
             # Inside an array, whose chunks may have parts that are kept elsewhere.
             sizes = [await self._run(self._operations.getsize(entry.key)) for entry in stored]
             return sum(nbytes for nbytes in sizes if nbytes is not None)
@@ -540,7 +550,7 @@ class PartsStore(Store):
     @property
     @override
     def supports_consolidated_metadata(self) -> bool:
-        return not self._is_in_session
+        return self.protocol.supports_consolidated_metadata
 
     @property
     @override
@@ -618,9 +628,9 @@ class PartsStore(Store):
     async def delete_dir(self, prefix: str) -> None:
         self._check_writable()
         folder = prefix.rstrip("/")
-        if self._is_in_session and is_node_key(folder):
+        if self.protocol.is_part_node(folder):
             raise ReservedKeyError(folder, "the parts of an array")
-        if self._operations.rules.means is Means.LOCKS:
+        if self.protocol.locks_arrays:
             self.catalog.forget_below(folder)
             await self._delete_local_dir(folder)
         else:
@@ -632,7 +642,7 @@ class PartsStore(Store):
 
     async def _delete_local_dir(self, folder: str) -> None:
         """Delete a folder of a local disk, where writers are kept away: one array or group at a time."""
-        rules = self._operations.rules
+        rules = self.protocol.rules
         nodes = await self._run(folder_deletion.find_nodes(folder))
         for path in nodes:
             await self._run(folder_deletion.delete_node(path, nodes, rules))
@@ -700,16 +710,16 @@ def _backend_of(store: Any) -> Place:
     return LocalBackend(store) if is_local(store) else ObjectBackend(store)
 
 
-def _new_catalog(backend: Place) -> Catalog:
+def _new_catalog(backend: Place, protocol: ChunkProtocol) -> Catalog:
     if isinstance(backend, LocalBackend):
-        return Catalog(stamp=backend.stamp)
-    return Catalog(in_session=backend.capabilities.means is Means.SESSION, snapshot=lambda: backend.snapshot)
+        return Catalog(protocol, stamp=backend.stamp)
+    return Catalog(protocol, snapshot=lambda: backend.snapshot)
 
 
-def _server_of(backend: Place) -> Server | None:
+def _server_of(backend: Place, protocol: ChunkProtocol) -> Server | None:
     """What has to be asked before the first write, None if nothing has: memory and a local disk lack nothing."""
     can = backend.capabilities
-    if can.means is not Means.TAGS or not can.is_remote:
+    if not protocol.has_tags or not can.is_remote:
         return None
     key = (address_of(backend.store), can.has_conditions)
     return Server(key, shown_address(backend.store), can.has_conditions)

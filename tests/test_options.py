@@ -11,29 +11,31 @@ import pytest
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
 import parts_store as ps
-from parts_store.engine.backend import Capabilities, Means
+from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.options import StoreOptions, parse_patterns, require_count, rules_of
+from parts_store.options import StoreOptions, parse_patterns, protocol_of, require_count
 from parts_store.transactions.rules import Level
 
 NAMES = [field.name for field in fields(StoreOptions)]
 LEVELS: list[Any] = ["exclusive", "writers", "full"]
 
 
-def capabilities(means: Means, *, has_conditions: bool = True, has_unique_etags: bool = True) -> Capabilities:
+def capabilities(
+    identity: WriteIdentity, *, has_conditions: bool = True, has_unique_etags: bool = True
+) -> Capabilities:
     return Capabilities(
-        means=means,
+        identifies_writes_by=identity,
         has_conditions=has_conditions,
         has_unique_etags=has_unique_etags,
         is_remote=True,
-        is_writable=means is not Means.ETAGS,
-        is_listable=means is not Means.ETAGS,
+        is_writable=identity is not WriteIdentity.ETAGS,
+        is_listable=identity is not WriteIdentity.ETAGS,
     )
 
 
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_a_level_is_what_it_is_called(concurrency: Any) -> None:
-    rules = rules_of(StoreOptions(concurrency=concurrency), capabilities(Means.TAGS), has_locks=True)
+    rules = protocol_of(StoreOptions(concurrency=concurrency), capabilities(WriteIdentity.TAGS)).rules
     assert rules.level is Level(concurrency)
     assert rules.level.value == concurrency
 
@@ -44,17 +46,21 @@ def test_a_level_that_there_is_not_is_refused_with_those_that_there_are(wrong: A
         ps.PartsStore(MemoryStore(), concurrency=wrong)
 
 
-@pytest.mark.parametrize(("means", "lacks"), [(Means.TAGS, "conditional PUTs"), (Means.LOCKS, "locks that end with")])
-def test_a_level_that_a_store_cannot_keep_is_refused_and_the_one_that_it_can_is_named(means: Means, lacks: str) -> None:
-    without = capabilities(means, has_conditions=False)
+@pytest.mark.parametrize(
+    ("identity", "lacks"), [(WriteIdentity.TAGS, "conditional PUTs"), (WriteIdentity.JOURNAL, "locks that end with")]
+)
+def test_a_level_that_a_store_cannot_keep_is_refused_and_the_one_that_it_can_is_named(
+    identity: WriteIdentity, lacks: str
+) -> None:
+    without = capabilities(identity, has_conditions=False)
     for concurrency in LEVELS:
         if concurrency == "exclusive":
-            assert rules_of(StoreOptions(concurrency=concurrency), without, has_locks=False).level is Level.EXCLUSIVE
+            assert protocol_of(StoreOptions(concurrency=concurrency), without).rules.level is Level.EXCLUSIVE
             continue
         with pytest.raises(StoreConfigError, match=f"expected 'exclusive', since this .* {lacks}"):
-            rules_of(StoreOptions(concurrency=concurrency), without, has_locks=False)
+            protocol_of(StoreOptions(concurrency=concurrency), without)
         # A store that only reads needs neither.
-        rules_of(StoreOptions(read_only=True, concurrency=concurrency), without, has_locks=False)
+        protocol_of(StoreOptions(read_only=True, concurrency=concurrency), without)
 
 
 def s3(**options: Any) -> S3Store:
@@ -65,9 +71,9 @@ def test_s3_with_conditional_puts_disabled_is_for_one_writer() -> None:
     disabled = s3(conditional_put="disabled")
     with pytest.raises(StoreConfigError, match="conditional PUTs disabled"):
         ps.PartsStore(disabled)
-    assert ps.PartsStore(disabled, concurrency="exclusive")._operations.rules.level is Level.EXCLUSIVE
+    assert ps.PartsStore(disabled, concurrency="exclusive").protocol.rules.level is Level.EXCLUSIVE
     assert ps.PartsStore(disabled, read_only=True).read_only
-    assert ps.PartsStore(s3())._operations.rules.level is Level.WRITERS
+    assert ps.PartsStore(s3()).protocol.rules.level is Level.WRITERS
 
 
 def test_what_each_store_can_do_is_known_by_its_kind(tmp_path: Any) -> None:
@@ -76,29 +82,33 @@ def test_what_each_store_can_do_is_known_by_its_kind(tmp_path: Any) -> None:
         (type(store).__name__): ps.PartsStore(store, read_only=True)._backend.capabilities
         for store in (s3(), azure, GCSStore("b"), MemoryStore(), LocalStore(tmp_path), HTTPStore("https://x.invalid"))
     }
-    assert {name: each.means for name, each in facts.items()} == {
-        "S3Store": Means.TAGS,
-        "AzureStore": Means.TAGS,
-        "GCSStore": Means.TAGS,
-        "MemoryStore": Means.TAGS,
-        "LocalStore": Means.LOCKS,
-        "HTTPStore": Means.ETAGS,
+    assert {name: each.identifies_writes_by for name, each in facts.items()} == {
+        "S3Store": WriteIdentity.TAGS,
+        "AzureStore": WriteIdentity.TAGS,
+        "GCSStore": WriteIdentity.TAGS,
+        "MemoryStore": WriteIdentity.TAGS,
+        "LocalStore": WriteIdentity.JOURNAL,
+        "HTTPStore": WriteIdentity.ETAGS,
     }
     # On S3 an ETag is, or may be, a digest of the bytes, and comes back with them.
-    unique = {name for name, each in facts.items() if each.has_unique_etags and each.means is Means.TAGS}
+    unique = {
+        name
+        for name, each in facts.items()
+        if each.has_unique_etags and each.identifies_writes_by is WriteIdentity.TAGS
+    }
     assert unique == {"AzureStore", "GCSStore", "MemoryStore"}
     assert [name for name, each in facts.items() if not each.is_writable] == ["HTTPStore"]
 
 
 def test_writers_look_for_each_other_only_where_etags_come_back_and_there_may_be_others() -> None:
     for concurrency, unique in itertools.product(LEVELS, (True, False)):
-        found = capabilities(Means.TAGS, has_unique_etags=unique)
-        rules = rules_of(StoreOptions(concurrency=concurrency), found, has_locks=True)
+        found = capabilities(WriteIdentity.TAGS, has_unique_etags=unique)
+        rules = protocol_of(StoreOptions(concurrency=concurrency), found).rules
         assert rules.is_registered is (not unique and concurrency != "exclusive")
 
 
 def test_every_generation_is_new_and_of_32_hexadecimal_digits() -> None:
-    rules = rules_of(StoreOptions(), capabilities(Means.TAGS), has_locks=True)
+    rules = protocol_of(StoreOptions(), capabilities(WriteIdentity.TAGS)).rules
     generations = [rules.new_generation() for _ in range(1000)]
     assert len(set(generations)) == 1000
     assert all(len(each) == 32 and int(each, 16) >= 0 and each == each.lower() for each in generations)

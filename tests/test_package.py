@@ -75,7 +75,7 @@ OWN = {
     "maintenance": {"maintenance", "transactions", "engine", "format", "errors"},
     "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
     "index_cache": {"transactions"},
-    "catalog": {"engine", "errors", "format", "options"},
+    "catalog": {"engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "engine", "errors", "format", "maintenance", "options", "redaction", "store"),
         *("transactions",),

@@ -40,7 +40,7 @@ class InParts(PartsStore):
         super().__init__(*arguments, **options)
         encodings = {"": ChunkKeyEncoding("default", "/", 1), "foo": ChunkKeyEncoding("v2", "/", 2)}
         records = {path: ArrayRecord({}, PARTS, encoding, None) for path, encoding in encodings.items()}
-        self._operations.catalog = Catalog(records)
+        self._operations.catalog = Catalog(self.protocol, records)
 
 
 class Contract(StoreTests[PartsStore, cpu.Buffer]):

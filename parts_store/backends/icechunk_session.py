@@ -28,7 +28,7 @@ from zarr.buffer import default_buffer_prototype
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
 from parts_store.backends.session_changes import Writes
-from parts_store.engine.backend import BackendRequest, Capabilities, Means
+from parts_store.engine.backend import BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.steps import (
     Delete,
     Done,
@@ -66,7 +66,7 @@ _CHUNKS = "c"
 _OF_ZARR_V2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 _CAPABILITIES = Capabilities(
-    means=Means.SESSION,
+    identifies_writes_by=WriteIdentity.SESSION,
     has_conditions=True,
     has_unique_etags=True,
     is_remote=True,

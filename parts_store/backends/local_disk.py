@@ -13,7 +13,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, override
 
@@ -70,6 +70,7 @@ class LocalBackend(ObjectBackend):
     def __post_init__(self) -> None:
         super(LocalBackend, self).__post_init__()
         object.__setattr__(self, "_root", os.fspath(self.store.prefix or "/"))
+        object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=HAS_LOCKS))
 
     @override
     @translating_async

@@ -26,7 +26,7 @@ from parts_store.backends.obstore_outcomes import (
     range_of,
     require_about_object,
 )
-from parts_store.engine.backend import MAX_BULK_DELETE, BackendRequest, Capabilities, Means
+from parts_store.engine.backend import MAX_BULK_DELETE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.steps import (
     Delete,
     Done,
@@ -83,24 +83,28 @@ class ObjectBackend:
         """True: a change of an object changes its tag or its ETag."""
         return True
 
+    @property
+    def _keeps_tags(self) -> bool:
+        return self.capabilities.identifies_writes_by is WriteIdentity.TAGS
+
     def _capabilities(self) -> Capabilities:
         """Return what the store can do. Local disks and HTTP have no user metadata, and HTTP is read-only."""
         match self.store:
             case LocalStore():
-                means = Means.LOCKS
+                identity = WriteIdentity.JOURNAL
             case HTTPStore():
-                means = Means.ETAGS
+                identity = WriteIdentity.ETAGS
             case _:
-                means = Means.TAGS
+                identity = WriteIdentity.TAGS
         is_disabled = isinstance(self.store, S3Store) and self.store.config.get("conditional_put") == "disabled"
         return Capabilities(
-            means=means,
-            has_conditions=means is Means.TAGS and not is_disabled,
+            identifies_writes_by=identity,
+            has_conditions=identity is WriteIdentity.TAGS and not is_disabled,
             # On S3 the ETag may be a digest of the bytes.
             has_unique_etags=isinstance(self.store, GCSStore | AzureStore | MemoryStore),
             is_remote=not isinstance(self.store, LocalStore | MemoryStore),
-            is_writable=means is not Means.ETAGS,
-            is_listable=means is not Means.ETAGS,
+            is_writable=identity is not WriteIdentity.ETAGS,
+            is_listable=identity is not WriteIdentity.ETAGS,
         )
 
     @translating_async
@@ -170,7 +174,7 @@ class ObjectBackend:
             return outcome_of(request, error, lambda: self.secrets)
 
     def _options_of(self, put: Put) -> dict[str, Any]:
-        return _put_options(put, keeps_tags=self.capabilities.means is Means.TAGS)
+        return _put_options(put, keeps_tags=self._keeps_tags)
 
     def _store_for(self, put: Put) -> Any:
         """Return the store for a PUT: a store without retries until the server has answered a conditional PUT.
@@ -192,7 +196,7 @@ class ObjectBackend:
 
     def _if_match(self, if_match: str | None) -> dict[str, Any]:
         """Return the option that makes a GET conditional; none if the ETag is weak or does not come from the server."""
-        is_sent = if_match is not None and self.capabilities.means is Means.TAGS and not if_match.startswith("W/")
+        is_sent = if_match is not None and self._keeps_tags and not if_match.startswith("W/")
         return {"if_match": if_match} if is_sent else {}
 
     async def _get(self, key: str, wanted: Wanted, condition: dict[str, Any]) -> Outcome:

@@ -13,16 +13,16 @@ MAX_BULK_DELETE = 1000
 type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
 
 
-class Means(Enum):
-    """By what a backend tells the objects of one write from those of another."""
+class WriteIdentity(Enum):
+    """How a backend identifies the write that an object belongs to; only the choice of a protocol depends on it."""
 
-    # Objects carry a tag.
+    # Objects carry tags: object stores, and memory.
     TAGS = "tags"
-    # A kernel's locks, and a journal: a local disk.
-    LOCKS = "locks"
-    # By nothing but ETags, and it is read only: plain HTTP.
+    # A journal beside the chunk, written under a lock: a local disk.
+    JOURNAL = "journal"
+    # ETags alone. The backend is read-only: plain HTTP.
     ETAGS = "etags"
-    # By what was changed in a session, and by the snapshot that it is of.
+    # The snapshot of an Icechunk session, and the changes made in the session.
     SESSION = "session"
 
 
@@ -30,18 +30,19 @@ class Means(Enum):
 class Capabilities:
     """What a backend can do."""
 
-    # By what it tells one write from another.
-    means: Means
-    # A PUT can be conditional on what is there.
+    identifies_writes_by: WriteIdentity
+    # A PUT can be conditional on the object that exists.
     has_conditions: bool
-    # No ETag ever comes back.
+    # Two writes of an object never have the same ETag.
     has_unique_etags: bool
-    # A request takes its time, so that several are better made at once.
+    # Requests have a latency, so several should be sent at once.
     is_remote: bool
-    # Objects can be written and removed.
+    # Objects can be written and deleted.
     is_writable: bool
     # Objects can be listed.
     is_listable: bool
+    # The operating system releases the locks of a process that ends.
+    has_locks: bool = False
 
 
 class Backend(Protocol):

@@ -103,8 +103,8 @@ def is_group(document: Mapping[str, Any]) -> bool:
     return document.get("zarr_format") == 3 and document.get("node_type") == "group"
 
 
-def read_array(document: Document, path: str, *, in_session: bool = False) -> ArrayRecord | None:
-    """Return what the document says about the array's parts; None if the array has no parts."""
+def read_array(document: Document, path: str, placement: PartPlacement = PartPlacement.BESIDE) -> ArrayRecord | None:
+    """Return what the document says of the array's parts, which are placed like this; None if it has none."""
     transformers = document.get("storage_transformers")
     if transformers is None or transformers == []:
         return None
@@ -118,10 +118,7 @@ def read_array(document: Document, path: str, *, in_session: bool = False) -> Ar
         encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), _ndim(document.get("shape")))
     except PartsConfigError as error:
         raise error.of_array(path) from error
-    placement = PartPlacement.BESIDE
     _require_known_mark(document, path)
-    if in_session:
-        placement = PartPlacement.SPLIT if is_split(document) else PartPlacement.WHOLE
     layout = layout_of(document, parts)
     digest = _digest([layout, *(document.get(name) for name in _DECIDE_DECODING)])
     return ArrayRecord(document, parts, encoding, shard_index_of(complete(document)), placement, layout, digest)
@@ -204,19 +201,18 @@ def without_mark(document: Document) -> Document:
     return {key: value for key, value in document.items() if key != _MARK}
 
 
-def arriving(document: Document, *, in_session: bool, must_understand: bool) -> Document:
-    """Return the document that is stored when the array is copied into another store.
+def arriving(document: Document, placement: PartPlacement, *, must_understand: bool) -> Document:
+    """Return the document of an array as it is stored when the array is copied into another store.
 
-    In a session, each chunk of a copied array is stored whole.
+    The `placement` is where that store keeps the parts of the copy.
     """
     try:
-        record = read_array(document, "", in_session=in_session)
+        record = read_array(document, "")
     except PartsStoreError:
         # The copy of such an array is refused elsewhere, with an error that names its path.
         return document
     if record is None:
         return document
-    placement = PartPlacement.WHOLE if in_session else PartPlacement.BESIDE
     return with_mark(document, record.parts, placement, must_understand=must_understand)
 
 

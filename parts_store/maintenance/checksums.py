@@ -9,18 +9,20 @@ from parts_store.format.keys import Chunk
 from parts_store.format.shard_index import has_valid_checksum
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
-from parts_store.transactions import reading
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 
 # How many bytes are read at once, unless a single chunk is larger.
 _MAX_NBYTES = 1 << 26
 
 
-def check_checksums(listed: Sequence[ListedChunk], settings: ReadSettings) -> Steps[list[Finding]]:
+def check_checksums(
+    listed: Sequence[ListedChunk], protocol: ChunkProtocol, settings: ReadSettings
+) -> Steps[list[Finding]]:
     """Read chunks, and return those that do not match the checksum at their end."""
     findings: list[Finding] = []
     for group in _groups(listed):
-        found = yield from run_together([_check_checksum(each.chunk, settings) for each in group])
+        found = yield from run_together([_check_checksum(each.chunk, protocol, settings) for each in group])
         findings += [each for each in found if each is not None]
     return findings
 
@@ -40,9 +42,9 @@ def _groups(listed: Sequence[ListedChunk]) -> Iterator[list[ListedChunk]]:
         yield group
 
 
-def _check_checksum(chunk: Chunk, settings: ReadSettings) -> Steps[Finding | None]:
+def _check_checksum(chunk: Chunk, protocol: ChunkProtocol, settings: ReadSettings) -> Steps[Finding | None]:
     try:
-        read = yield from reading.read(chunk, [None], settings=settings, with_anchor=True)
+        read = yield from protocol.read(chunk, [None], settings, with_anchor=True)
     except ConcurrentWriteError:
         # The chunk is being written, so what was listed is gone.
         return None

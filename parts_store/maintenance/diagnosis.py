@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.concurrent_steps import run_together
 from parts_store.engine.steps import Found, Get, Head, Missing, Steps, get, head
 from parts_store.format.keys import Chunk, PartPlacement
@@ -28,7 +27,9 @@ from parts_store.maintenance.part_checks import (
 )
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
-from parts_store.transactions import journaled, staging
+from parts_store.transactions import staging
+from parts_store.transactions.journal import NOT_VALID, Journal, journal_key, staged_keys
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 
 # How often a chunk is checked that changes during the check.
@@ -36,7 +37,12 @@ _MAX_CHECKS = 3
 
 
 def diagnose_chunks(
-    listed: Sequence[ListedChunk], record: ArrayRecord, settings: ReadSettings, *, with_bytes: bool
+    listed: Sequence[ListedChunk],
+    record: ArrayRecord,
+    protocol: ChunkProtocol,
+    settings: ReadSettings,
+    *,
+    with_bytes: bool,
 ) -> Steps[list[Finding]]:
     """Return what is wrong with listed chunks of one array.
 
@@ -46,11 +52,11 @@ def diagnose_chunks(
         checks = yield from run_together([_diagnose_whole_chunk(each.chunk, record) for each in listed])
         findings = [each for each in checks if each is not None]
     else:
-        findings = yield from _diagnose_parts(listed, record.shard_index, settings.means)
+        findings = yield from _diagnose_parts(listed, record.shard_index, protocol)
     if with_bytes and record.placement is not PartPlacement.BESIDE:
         yield from _require_available(listed)
     if with_bytes and record.ends_in_checksum:
-        findings += yield from check_checksums(_readable(listed, findings), settings)
+        findings += yield from check_checksums(_readable(listed, findings), protocol, settings)
     return findings + _find_leftovers(listed, findings)
 
 
@@ -106,13 +112,15 @@ def _check_whole_size(chunk: Chunk, record: ArrayRecord, nbytes: int) -> Finding
 # --- parts stored as objects or chunks of their own ---------------------------------------------------------------
 
 
-def _diagnose_parts(listed: Sequence[ListedChunk], index: ShardIndex | None, means: Means) -> Steps[list[Finding]]:
+def _diagnose_parts(
+    listed: Sequence[ListedChunk], index: ShardIndex | None, protocol: ChunkProtocol
+) -> Steps[list[Finding]]:
     """Return what is wrong with chunks in parts: by the listing, and by requests for chunks that look complete."""
     suspects = [each for each in listed if not each.looks_complete]
     complete = [each for each in listed if each.looks_complete]
-    first = yield from run_together([_diagnose_once(each.chunk, index, means) for each in complete])
+    first = yield from run_together([_diagnose_once(each.chunk, index, protocol) for each in complete])
     suspects += [each for each, finding in zip(complete, first, strict=True) if _is_suspicious(finding)]
-    again = yield from run_together([diagnose_chunk(each.chunk, index, means) for each in suspects])
+    again = yield from run_together([diagnose_chunk(each.chunk, index, protocol) for each in suspects])
     findings = [each for each in first if each is not None and not _is_suspicious(each)]
     return findings + [each for each in again if each is not None]
 
@@ -121,9 +129,9 @@ def _is_suspicious(finding: Finding | None) -> bool:
     return finding is not None and finding.problem is not Problem.UNTAGGED
 
 
-def _diagnose_once(chunk: Chunk, index: ShardIndex | None, means: Means) -> Steps[Finding | None]:
+def _diagnose_once(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[Finding | None]:
     """Return what is wrong with a chunk that looks complete in a listing; a write in progress may look wrong."""
-    if means is Means.TAGS and len(chunk.part_keys) > 1:
+    if protocol.has_tags and len(chunk.part_keys) > 1:
         return find_problem(chunk, (yield part_requests(chunk, index)), index)
     # Without tags, the listing shows everything but the checksum of the index.
     at = index_part(chunk, index)
@@ -133,15 +141,15 @@ def _diagnose_once(chunk: Chunk, index: ShardIndex | None, means: Means) -> Step
     return check_index_part(chunk, {at: outcome}, index)
 
 
-def diagnose_chunk(chunk: Chunk, index: ShardIndex | None, means: Means) -> Steps[Finding | None]:
+def diagnose_chunk(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[Finding | None]:
     """Return what is wrong with a chunk, if the chunk does not change during the check."""
     finding: Finding | None = None
     for _ in range(_MAX_CHECKS):
         before = yield from head(chunk.anchor_key, CHECK)
-        if means in (Means.TAGS, Means.SESSION):
-            finding = yield from _diagnose_tagged(chunk, index, before)
-        else:
+        if protocol.has_journal:
             finding = yield from _diagnose_journaled(chunk, index)
+        else:
+            finding = yield from _diagnose_tagged(chunk, index, before)
         if finding is None:
             return None
         if _is_same(before, (yield from head(chunk.anchor_key, CHECK))):
@@ -179,17 +187,17 @@ def _read_staged_copy(chunk: Chunk, tag: Tag | None) -> Steps[Mapping[int, Found
 
 def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding | None]:
     """Return what is wrong with a chunk by its parts, or by the staged files in their place if there is a journal."""
-    journal = yield from get(journaled.journal_key(chunk), "whether a write was interrupted")
-    record = journaled.Record.parse(journal, chunk)
+    found = yield from get(journal_key(chunk), "whether a write was interrupted")
+    journal = Journal.parse(found, chunk)
     # The staged files first: recovery moves them to where the parts belong.
-    keys = () if record is None else journaled.staged_keys(chunk, record.generation)
+    keys = () if journal is None else staged_keys(chunk, journal.generation)
     staged = yield from _find_existing(keys)
     outcomes = yield part_requests(chunk, index)
     finding = find_problem(chunk, [staged.get(part, outcome) for part, outcome in enumerate(outcomes)], index)
     if _is_suspicious(finding):
-        return finding if record is None else _with_journal(finding, chunk)
-    if journal is not None and record is None and any(isinstance(outcome, Found) for outcome in outcomes):
-        return Finding(Problem.UNREADABLE, chunk.chunk_key, (journaled.journal_key(chunk),), journaled.NOT_VALID)
+        return finding if journal is None else _with_journal(finding, chunk)
+    if found is not None and journal is None and any(isinstance(outcome, Found) for outcome in outcomes):
+        return Finding(Problem.UNREADABLE, chunk.chunk_key, (journal_key(chunk),), NOT_VALID)
     if not staged:
         return None
     left = tuple(keys[part] for part in staged)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from parts_store.engine.backend import Means
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import Entry, Put, Steps, remove
 from parts_store.errors import (
@@ -30,8 +29,9 @@ from parts_store.maintenance.repair import (
 )
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk, Survey, list_entries
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
-from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.rules import Rules
 from parts_store.transactions.writer import MAX_STALL
 
 # How many chunks are checked together: enough for many requests at once.
@@ -58,6 +58,7 @@ class Runner(Protocol):
 def verify(
     runner: Runner,
     survey: Survey,
+    protocol: ChunkProtocol,
     settings: ReadSettings,
     *,
     checksums: bool = False,
@@ -73,8 +74,10 @@ def verify(
         The store.
     survey
         The arrays and chunks.
+    protocol
+        How the store makes chunks atomic.
     settings
-        How the store reads.
+        How the store merges and repeats reads.
     checksums
         Whether to read chunks whose last codec is a checksum, and compare.
     must_understand
@@ -85,7 +88,7 @@ def verify(
         Called with the number of checked chunks, and of all chunks.
     """
     batches = list(_batches(survey))
-    arguments = [(runner, listed, survey.arrays[path], settings, checksums) for path, listed in batches]
+    arguments = [(runner, listed, survey.arrays[path], protocol, settings, checksums) for path, listed in batches]
     results = _on_workers(client, arguments) if client is not None else (_diagnose_batch(*each) for each in arguments)
     findings: list[Finding] = []
     done = 0
@@ -114,17 +117,23 @@ def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
 
 
 def _diagnose_batch(
-    runner: Runner, listed: Sequence[ListedChunk], record: ArrayRecord, settings: ReadSettings, checksums: bool
+    runner: Runner,
+    listed: Sequence[ListedChunk],
+    record: ArrayRecord,
+    protocol: ChunkProtocol,
+    settings: ReadSettings,
+    checksums: bool,
 ) -> list[Finding]:
     """Return what is wrong with chunks; halve the batch to find a chunk that Icechunk cannot read."""
     try:
-        return runner.carry_out(diagnose_chunks(listed, record, settings, with_bytes=checksums))
+        return runner.carry_out(diagnose_chunks(listed, record, protocol, settings, with_bytes=checksums))
     except SessionError as error:
         if len(listed) == 1:
             return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), error.problem)]
         half = len(listed) // 2
         halves = (listed[:half], listed[half:])
-        return [finding for each in halves for finding in _diagnose_batch(runner, each, record, settings, checksums)]
+        found = [_diagnose_batch(runner, each, record, protocol, settings, checksums) for each in halves]
+        return [finding for of_half in found for finding in of_half]
 
 
 def _on_workers(client: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Finding]]:
@@ -156,7 +165,7 @@ def repair(
     runner: Runner,
     survey: Survey,
     findings: Sequence[Finding],
-    rules: Rules,
+    protocol: ChunkProtocol,
     *,
     min_age: timedelta | float,
     options: RepairOptions,
@@ -172,8 +181,8 @@ def repair(
         The arrays and chunks.
     findings
         What `verify` found.
-    rules
-        How the store writes.
+    protocol
+        How the store makes chunks atomic.
     min_age
         The age, by the clock of the store, from which objects are taken for those of dead writers.
     options
@@ -182,13 +191,13 @@ def repair(
         Called with the number of handled findings, and of all findings.
     """
     seconds = _parse_age(min_age)
-    needs_age = seconds > 0 and not _knows_dead_writers(rules)
+    needs_age = seconds > 0 and not protocol.knows_dead_writers
     if needs_age and seconds < LEAST_AGE:
         expected = f"0 if no client is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
         raise StoreConfigError("min_age", expected, describe(min_age))
     needs_clock = needs_age and any(options.handles(each.problem) for each in findings)
-    now = runner.carry_out(_read_clock(min(survey.arrays, default=""), rules)) if needs_clock else None
-    repairer = _Repairer(runner, survey, rules, options, now, seconds)
+    now = runner.carry_out(_read_clock(min(survey.arrays, default=""), protocol.rules)) if needs_clock else None
+    repairer = _Repairer(runner, survey, protocol, options, now, seconds)
     of_chunks: dict[str, list[Finding]] = {}
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
@@ -206,14 +215,6 @@ def _parse_age(min_age: timedelta | float) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise StoreConfigError("min_age", "a timedelta or seconds, not negative", describe(min_age))
     return seconds
-
-
-def _knows_dead_writers(rules: Rules) -> bool:
-    """Return whether a dead writer is recognised without the age of its objects.
-
-    The kernel releases the lock of a dead process. A session has no other writer.
-    """
-    return rules.means is Means.SESSION or (rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE)
 
 
 def _read_clock(array: str, rules: Rules) -> Steps[datetime]:
@@ -236,7 +237,7 @@ class _Repairer:
 
     runner: Runner
     survey: Survey
-    rules: Rules
+    protocol: ChunkProtocol
     options: RepairOptions
     # By the clock of the store; None if ages do not matter.
     now: datetime | None
@@ -278,7 +279,7 @@ class _Repairer:
             return not_repaired(finding, str(error))
 
     def _mark(self, finding: Finding) -> Finding:
-        if self.runner.carry_out(mark_array(finding.chunk_key, self.rules)):
+        if self.runner.carry_out(mark_array(finding.chunk_key, self.protocol)):
             return replace(finding, is_repaired=True)
         return not_repaired(finding, "another client has changed the document")
 
@@ -286,13 +287,13 @@ class _Repairer:
         is_beside = finding.problem in (Problem.LEFTOVERS, Problem.INTERRUPTED)
         if self._is_young([*listed.beside, *([] if is_beside else listed.parts.values())]):
             return not_repaired(finding, "younger than min_age")
-        if finding.problem is Problem.ORPHANS and self.now is not None and not self.rules.can_collect:
+        if finding.problem is Problem.ORPHANS and self.now is not None and not self.protocol.can_collect:
             return not_repaired(finding, "another client may be writing; use min_age=0 if none is")
         return self._repair_chunk(listed, finding)
 
     def _repair_chunk(self, listed: ListedChunk, finding: Finding) -> Finding:
         record = self.survey.arrays[listed.chunk.array]
-        result = self.runner.carry_out(repair_chunk(listed, finding, record, self.rules, self.options))
+        result = self.runner.carry_out(repair_chunk(listed, finding, record, self.protocol, self.options))
         if result.is_repaired or result.detail != finding.detail:
             return result
         return not_repaired(result, "it has changed since it was found, or is in use")
@@ -307,7 +308,7 @@ class _Repairer:
             chunk = self.runner.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
             if chunk is not None and chunk.side_folder == finding.chunk_key:
                 return self._repair_chunk(ListedChunk(chunk, beside=entries), finding)
-        is_repaired = self.runner.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.rules))
+        is_repaired = self.runner.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.protocol))
         return replace(finding, is_repaired=is_repaired)
 
     def _is_young(self, entries: Sequence[Entry]) -> bool:

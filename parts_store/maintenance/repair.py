@@ -11,25 +11,21 @@ write the chunk during the repair.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from parts_store.engine.backend import Means
-from parts_store.engine.steps import Done, Entry, Found, Get, Head, Put, Steps, get, head, remove
+from parts_store.engine.steps import Entry, Found, Get, Steps, get
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, Chunk, join
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
-from parts_store.format.tags import Tag
 from parts_store.maintenance.diagnosis import diagnose_chunk
 from parts_store.maintenance.mixed_parts import find_inconsistency
 from parts_store.maintenance.part_checks import find_problem
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
-from parts_store.transactions import journaled, staging, tagged
-from parts_store.transactions.locking import lock_chunk
-from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.staging import Registry
+from parts_store.transactions import staging
+from parts_store.transactions.journal import Journal
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.versions import Version, is_of_layout
-from parts_store.transactions.writer import WHOSE, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class RepairOptions:
 
 
 def repair_chunk(
-    listed: ListedChunk, finding: Finding, record: ArrayRecord, rules: Rules, options: RepairOptions
+    listed: ListedChunk, finding: Finding, record: ArrayRecord, protocol: ChunkProtocol, options: RepairOptions
 ) -> Steps[Finding]:
     """Repair a chunk if possible, and return the finding with the result.
 
@@ -69,29 +65,29 @@ def repair_chunk(
     chunk = listed.chunk
     if not options.handles(finding.problem):
         return finding
-    yield from _lock(chunk.side_folder, rules)
+    yield from protocol.lock_chunk(chunk.side_folder)
     match finding.problem:
         case Problem.INTERRUPTED | Problem.LEFTOVERS:
-            is_repaired = yield from _finish_write(listed, rules)
+            is_repaired = yield from protocol.finish_write(chunk, listed.parts, listed.beside)
         case Problem.ORPHANS:
-            is_repaired = yield from _remove_orphans(chunk, finding.keys, rules)
+            is_repaired = yield from protocol.remove_orphans(chunk, finding.keys)
         case Problem.MIXTURE if options.retags:
-            return (yield from _repair_mixture(chunk, finding, record, rules, options))
+            return (yield from _repair_mixture(chunk, finding, record, protocol, options))
         case Problem.UNTAGGED | Problem.PARTLY_TAGGED if options.retags:
-            is_repaired = yield from _retag(chunk, rules)
+            is_repaired = yield from _retag(chunk, protocol)
         case _:
-            is_repaired = yield from _drop_chunk(chunk, record.shard_index, rules)
+            is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
     return replace(finding, is_repaired=is_repaired)
 
 
 def _repair_mixture(
-    chunk: Chunk, finding: Finding, record: ArrayRecord, rules: Rules, options: RepairOptions
+    chunk: Chunk, finding: Finding, record: ArrayRecord, protocol: ChunkProtocol, options: RepairOptions
 ) -> Steps[Finding]:
     """Give the parts of several writes one tag if they are one value; otherwise drop the chunk if that is asked for."""
-    inconsistency = yield from _retag_mixture(chunk, record, rules)
+    inconsistency = yield from _retag_mixture(chunk, record, protocol)
     is_repaired = inconsistency is None
     if not is_repaired and options.drops_incomplete:
-        is_repaired = yield from _drop_chunk(chunk, record.shard_index, rules)
+        is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
     if not is_repaired and inconsistency:
         return not_repaired(finding, inconsistency)
     return replace(finding, is_repaired=is_repaired)
@@ -102,7 +98,7 @@ def not_repaired(finding: Finding, why: str) -> Finding:
     return replace(finding, detail=f"{finding.detail}; not repaired: {why}")
 
 
-def mark_array(path: str, rules: Rules) -> Steps[bool]:
+def mark_array(path: str, protocol: ChunkProtocol) -> Steps[bool]:
     """Tell software without concat-parts in the document of an array to refuse it; return whether it was written.
 
     If the store has conditional requests, a document that another client changes meanwhile is not overwritten.
@@ -110,14 +106,11 @@ def mark_array(path: str, rules: Rules) -> Steps[bool]:
     key = join(path, DOCUMENT)
     (outcome,) = yield (Get(key, None, "the document to mark"),)
     document = metadata.parse(bytes(outcome.data)) if isinstance(outcome, Found) else None
-    in_session = rules.means is Means.SESSION
-    record = None if document is None else metadata.read_array(document, path, in_session=in_session)
+    record = None if document is None else protocol.read_array(document, path)
     if not isinstance(outcome, Found) or record is None:
         return False
     marked = metadata.with_mark(record.stored, record.parts, record.placement, must_understand=True)
-    condition = outcome.unchanged if rules.means is Means.TAGS and rules.has_conditions else None
-    (written,) = yield (Put(key, metadata.dump(marked), None, condition, "the document, marked"),)
-    return isinstance(written, Done)
+    return (yield from protocol.replace_document(key, metadata.dump(marked), outcome))
 
 
 def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
@@ -126,7 +119,7 @@ def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Ch
     if "." in entry.key.rpartition("/")[2]:
         return None
     found = yield from get(entry.key, "whose leftovers these are")
-    journal = journaled.Record.parse(found)
+    journal = Journal.parse(found)
     relative = journal.key if journal is not None else None if found is None else staging.chunk_of(found)
     # The object may hold anything, so the key is checked.
     if relative is None or not record.encoding.is_chunk_key(relative):
@@ -134,101 +127,31 @@ def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Ch
     return Chunk(join(array, relative), record.parts, array)
 
 
-def discard_leftovers(folder: str, keys: tuple[str, ...], rules: Rules) -> Steps[bool]:
+def discard_leftovers(folder: str, keys: tuple[str, ...], protocol: ChunkProtocol) -> Steps[bool]:
     """Remove what lies beside an unknown chunk. Nothing was committed: a commit would name the chunk."""
-    yield from _lock(folder, rules)
-    yield from _remove_leftovers(keys, rules)
+    yield from protocol.lock_chunk(folder)
+    yield from protocol.remove_leftovers(keys)
     return True
 
 
-def _has_locks(rules: Rules) -> bool:
-    return rules.means is Means.LOCKS and rules.level is not Level.EXCLUSIVE
-
-
-def _lock(folder: str, rules: Rules) -> Steps[None]:
-    """Lock the chunk that a folder lies beside, if the backend has locks."""
-    if _has_locks(rules):
-        yield from lock_chunk(folder)
-
-
-def _remove_leftovers(keys: Sequence[str], rules: Rules) -> Steps[None]:
-    # The lock that this repair holds is removed when it is released. A lock that no client takes is a leftover.
-    gone = tuple(key for key in keys if not (_has_locks(rules) and key.endswith(".lock")))
-    if gone:
-        yield from remove(gone, "leftovers")
-
-
-def _helper(chunk: Chunk, rules: Rules) -> Writer:
-    """Return a writer that finishes other writes, and writes nothing of its own."""
-    return Writer(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
-
-
-def _finish_write(listed: ListedChunk, rules: Rules) -> Steps[bool]:
-    """Finish a committed write of a dead writer, then remove what was listed beside the chunk."""
-    chunk = listed.chunk
-    if rules.means is Means.LOCKS:
-        yield from journaled.recover(chunk)
-        yield from _remove_leftovers([entry.key for entry in listed.beside], rules)
-        return True
-    if not (yield from _can_be_finished(listed)):
-        return False
-    return (yield from _helper(chunk, rules).tidy(Registry.of(listed.beside).present))
-
-
-def _can_be_finished(listed: ListedChunk) -> Steps[bool]:
-    """Return whether no part with the anchor's tag has a wrong size.
-
-    A part with the right tag would not be written again, and the staged copy may have its only correct bytes.
-    """
-    chunk = listed.chunk
-    doubtful = [part for part, entry in listed.parts.items() if chunk.parts.sizes[part] != entry.nbytes]
-    if not set(doubtful) - {chunk.parts.anchor}:
-        return True
-    keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
-    anchor, *others = yield tuple(Head(key, WHOSE) for key in keys)
-    tag = anchor.tag if isinstance(anchor, Found) else None
-    if tag is None or len(tag.sizes) != len(chunk.part_keys):
-        return True
-    return not any(
-        isinstance(each, Found) and each.generation == tag.generation and each.nbytes != tag.sizes[part]
-        for part, each in zip(doubtful, others, strict=True)
-    )
-
-
-def _remove_orphans(chunk: Chunk, orphans: tuple[str, ...], rules: Rules) -> Steps[bool]:
-    """Remove the parts of a chunk that does not exist; return False if it exists by now."""
-    helper = _helper(chunk, rules)
-    if rules.means is Means.TAGS and rules.is_registered:
-        # A writer that commits from now on finds this repair, and keeps a copy of the parts that may be removed.
-        (outcome,) = yield (helper.register("settle"),)
-        if not isinstance(outcome, Done):
-            return False
-    is_absent = (yield from head(chunk.anchor_key, WHOSE)) is None
-    if is_absent:
-        yield from remove(orphans, "orphans")
-    if rules.means is Means.TAGS:
-        yield from helper.settle() if rules.is_registered else helper.help()
-    return is_absent
-
-
-def _retag(chunk: Chunk, rules: Rules) -> Steps[bool]:
+def _retag(chunk: Chunk, protocol: ChunkProtocol) -> Steps[bool]:
     """Write a chunk without tags again with one tag, unless another client changes it meanwhile."""
-    if rules.means is not Means.TAGS:
+    if not protocol.has_tags:
         return False
     outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
     now = find_problem(chunk, outcomes, None)
     # Any other problem means that the parts do not belong together, or that the chunk has changed.
     if now is None or now.problem not in (Problem.UNTAGGED, Problem.PARTLY_TAGGED):
         return False
-    return (yield from _write_again(chunk, [each for each in outcomes if isinstance(each, Found)], rules))
+    return (yield from _write_again(chunk, [each for each in outcomes if isinstance(each, Found)], protocol))
 
 
-def _retag_mixture(chunk: Chunk, record: ArrayRecord, rules: Rules) -> Steps[str | None]:
+def _retag_mixture(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -> Steps[str | None]:
     """Write a chunk with the tags of several writes again with one tag, if its parts are one value.
 
     Returns None if it was written, otherwise why not; an empty text if the chunk has changed.
     """
-    if rules.means is not Means.TAGS:
+    if not protocol.has_tags:
         return ""
     outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
     now = find_problem(chunk, outcomes, None)
@@ -240,27 +163,23 @@ def _retag_mixture(chunk: Chunk, record: ArrayRecord, rules: Rules) -> Steps[str
     inconsistency = find_inconsistency(record, found)
     if inconsistency is not None:
         return inconsistency
-    return None if (yield from _write_again(chunk, found, rules)) else ""
+    return None if (yield from _write_again(chunk, found, protocol)) else ""
 
 
-def _write_again(chunk: Chunk, found: Sequence[Found], rules: Rules) -> Steps[bool]:
+def _write_again(chunk: Chunk, found: Sequence[Found], protocol: ChunkProtocol) -> Steps[bool]:
     """Write the parts that were found with one tag; return False if another client has changed the chunk meanwhile."""
     seen = Version(found[chunk.parts.anchor].tag, tuple(each.unchanged for each in found), chunk.parts.anchor)
     try:
-        yield from tagged.write(chunk, [memoryview(each.data) for each in found], rules, seen)
+        yield from protocol.write(chunk, [memoryview(each.data) for each in found], seen)
     except ConcurrentWriteError:
         return False
     return True
 
 
-def _drop_chunk(chunk: Chunk, index: ShardIndex | None, rules: Rules) -> Steps[bool]:
+def _drop_chunk(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[bool]:
     """Remove a chunk that cannot be read; return False if it can be read by now."""
-    now = yield from diagnose_chunk(chunk, index, rules.means)
+    now = yield from diagnose_chunk(chunk, index, protocol)
     if now is None or not now.problem.is_damage:
         return False
-    yield from remove((chunk.anchor_key,), "a chunk that cannot be read")
-    if rules.means is Means.LOCKS:
-        yield from remove((journaled.journal_key(chunk),), "a chunk that cannot be read")
-    if chunk.other_keys:
-        yield from remove(chunk.other_keys, "a chunk that cannot be read")
+    yield from protocol.drop(chunk, "a chunk that cannot be read")
     return True

@@ -12,9 +12,7 @@ from parts_store.format.keys import (
     Chunk,
     PartPlacement,
     candidates,
-    is_node_key,
     is_probe_key,
-    is_protocol_key,
     join,
     parse_node_key,
     split,
@@ -22,6 +20,7 @@ from parts_store.format.keys import (
 from parts_store.format.metadata import ArrayRecord
 from parts_store.maintenance.report import Finding, Report
 from parts_store.transactions.locking import array_locks
+from parts_store.transactions.protocol import ChunkProtocol
 
 
 @dataclass(slots=True)
@@ -69,30 +68,26 @@ class Survey:
         return Report(ordered, len(self.arrays), len(self.listed.chunks), self.listed.objects, self.not_understood)
 
 
-def survey_prefix(prefix: str, *, in_session: bool = False) -> Steps[Survey]:
+def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     """List everything below a prefix, and read the documents of the arrays there.
 
     A prefix may be inside an array. What lies beside the chunks of that array then takes a second listing.
     """
     folder = prefix.strip("/")
-    _require_prefix(folder, in_session=in_session)
+    if protocol.is_internal(folder):
+        raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(folder))
     entries = yield from list_entries(folder)
-    paths = _possible_arrays(folder, entries, in_session=in_session)
-    arrays, not_understood = yield from _read_documents(paths, in_session=in_session)
+    paths = _possible_arrays(folder, entries, protocol)
+    arrays, not_understood = yield from _read_documents(paths, protocol)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
-        entries += yield from list_entries(join(path, "" if in_session else PROTOCOL_FOLDER).rstrip("/"))
-    stray_nodes = (yield from _find_stray_nodes(entries)) if in_session else ()
+        entries += yield from list_entries(protocol.folder_beside(path))
+    stray_nodes = yield from _find_stray_nodes(entries, protocol)
     listed = group_by_chunk(_outside(stray_nodes, entries), arrays)
     if outer:
         listed = _inside(folder, outer, listed)
     unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
     return Survey(arrays, listed, not_understood, stray_nodes, unmarked)
-
-
-def _require_prefix(folder: str, *, in_session: bool) -> None:
-    if is_protocol_key(folder) or (in_session and is_node_key(folder)):
-        raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(folder))
 
 
 def list_entries(folder: str) -> Steps[tuple[Entry, ...]]:
@@ -202,24 +197,24 @@ def _document_keys(entries: Sequence[Entry]) -> list[str]:
     return [entry.key for entry in entries if split(entry.key)[1] == DOCUMENT]
 
 
-def _possible_arrays(folder: str, entries: Sequence[Entry], *, in_session: bool) -> list[str]:
+def _possible_arrays(folder: str, entries: Sequence[Entry], protocol: ChunkProtocol) -> list[str]:
     """Return the paths that may be arrays: those of the listed documents, the folder, and the folders above it."""
-    listed = {split(key)[0] for key in _document_keys(entries) if not (in_session and is_node_key(key))}
+    listed = {split(key)[0] for key in _document_keys(entries) if not protocol.is_part_node(key)}
     segments = folder.split("/")
     return sorted(listed | {"/".join(segments[:count]) for count in range(len(segments) + 1)})
 
 
 def _read_documents(
-    paths: Sequence[str], *, in_session: bool
+    paths: Sequence[str], protocol: ChunkProtocol
 ) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...]]]:
     """Return the arrays with parts at these paths, and the paths of documents that are wrong with the reasons."""
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
-    read = [_read_document(path, outcome, in_session=in_session) for path, outcome in zip(paths, outcomes, strict=True)]
+    read = [_read_document(path, outcome, protocol) for path, outcome in zip(paths, outcomes, strict=True)]
     arrays = {path: record for path, (record, _) in zip(paths, read, strict=True) if record is not None}
     return arrays, tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
 
 
-def _read_document(path: str, outcome: Outcome, *, in_session: bool) -> tuple[ArrayRecord | None, str | None]:
+def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tuple[ArrayRecord | None, str | None]:
     """Return the record of an array with parts, and why its document is wrong; None for each that does not apply."""
     if (stored := content(outcome)) is None:
         return None, None
@@ -230,14 +225,14 @@ def _read_document(path: str, outcome: Outcome, *, in_session: bool) -> tuple[Ar
     if not metadata.is_array(document):
         return None, metadata.why_not_opened(document)
     try:
-        record = metadata.read_array(document, path, in_session=in_session)
+        record = protocol.read_array(document, path)
     except PartsStoreError as error:
         return None, str(error)
     return record, metadata.why_not_opened(metadata.complete(document))
 
 
-def _find_stray_nodes(entries: Sequence[Entry]) -> Steps[tuple[str, ...]]:
+def _find_stray_nodes(entries: Sequence[Entry], protocol: ChunkProtocol) -> Steps[tuple[str, ...]]:
     """Return the documents of part nodes that a session lists, although it says that they do not exist."""
-    documents = [key for key in _document_keys(entries) if is_node_key(key)]
+    documents = [key for key in _document_keys(entries) if protocol.is_part_node(key)]
     outcomes = (yield tuple(Head(key, "whose parts these are") for key in documents)) if documents else ()
     return tuple(key for key, outcome in zip(documents, outcomes, strict=True) if not isinstance(outcome, Found))

@@ -28,7 +28,7 @@ from parts_store.errors import (
 )
 from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join, part_node, side_folder_of
 from parts_store.format.layout import plan_split
-from parts_store.format.metadata import ArrayRecord, is_array, parse, read_array
+from parts_store.format.metadata import ArrayRecord, is_array, parse
 from parts_store.format.parts import ConcatParts, Part
 from parts_store.format.ranges import Span
 from parts_store.manifests.array import PartsArray
@@ -52,12 +52,12 @@ def manifest_of(store: PartsStore, path: str, native_chunks_prefix: str | None, 
     return _of_session(store, path, native_chunks_prefix, check=check)
 
 
-def _understand(stored: bytes | None, path: str, *, in_session: bool) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
+def _understand(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
     """What a document says of an array."""
     document = None if stored is None else parse(stored)
     if document is None or not is_array(document):
         raise ManifestError(f"path {path!r}", "an array of Zarr v3", "none")
-    record = read_array(document, path, in_session=in_session)
+    record = store.protocol.read_array(document, path)
     metadata, _ = parse_metadata(document)
     return metadata, record
 
@@ -70,7 +70,7 @@ def _of_objects(store: PartsStore, path: str) -> PartsArray:
     store.require_listable()
     stored, entries = store.carry_out(_look(path))
     sizes = {key: entry.nbytes for key, entry in entries.items()}
-    metadata, record = _understand(stored, path, in_session=False)
+    metadata, record = _understand(store, path, stored)
     parts = _PLAIN if record is None else record.parts
     base = url_of(store.store)
     columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
@@ -163,7 +163,7 @@ def _of_session(store: PartsStore, path: str, native_chunks_prefix: str | None, 
     """An array in a session: virtual chunks where they are, inline ones as bytes, native ones below a prefix."""
     checks = _Checks(store, datetime.now(UTC)) if check else None
     (outcome,) = store.carry_out(_documents((path,)))
-    metadata, record = _understand(outcome, path, in_session=True)
+    metadata, record = _understand(store, path, outcome)
     parts = _PLAIN if record is None else record.parts
     anchors = sync(_session_chunks(store, path, metadata, native_chunks_prefix, checks))
     found: dict[Index, tuple[Piece, ...]]

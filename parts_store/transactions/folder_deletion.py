@@ -16,7 +16,7 @@ from parts_store.errors import PartsStoreError
 from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, candidates, is_protocol_key, join, split
 from parts_store.format.metadata import ArrayRecord
-from parts_store.transactions.journaled import JOURNAL
+from parts_store.transactions.journal import JOURNAL
 from parts_store.transactions.locking import array_locks, lock_array
 from parts_store.transactions.rules import Level, Rules
 
@@ -113,7 +113,7 @@ def _record(stored: bytes | None, path: str) -> ArrayRecord | None:
     if parsed is None or not metadata.is_array(parsed):
         return None
     try:
-        return metadata.read_array(parsed, path, in_session=False)
+        return metadata.read_array(parsed, path)
     except PartsStoreError:
         return None
 

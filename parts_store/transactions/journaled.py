@@ -37,109 +37,115 @@ A machine that loses its power may lose what
 its file system had not yet written, in any order: nothing is synchronised here.
 """
 
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, override
 
-from parts_store.engine.steps import Done, Found, IfAbsent, Missing, Move, Outcome, Put, Steps, get, head, remove
+from parts_store.engine.steps import Done, Entry, Found, IfAbsent, Missing, Move, Outcome, Put, Steps, get, head, remove
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
-from parts_store.transactions.locking import lock_chunk
+from parts_store.transactions import journaled_reading, locking, reading
+from parts_store.transactions.journal import Journal, journal_key, staged_keys
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.read_attempt import Attempt, ReadTask
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.versions import Seen, require_still
 
-_GENERATION: Final = re.compile("[0-9a-f]{32}")
-JOURNAL: Final = "journal"
-NOT_VALID: Final = "its journal was not written by parts_store, or is damaged; write the chunk again"
-
-
-def journal_key(chunk: Chunk) -> str:
-    """The key of the journal: while it is there, the chunk is what is staged."""
-    return f"{chunk.side_folder}/{JOURNAL}"
-
-
-def staged_keys(chunk: Chunk, generation: str) -> tuple[str, ...]:
-    """The keys under which a write stages its parts, in their order: its own, for a cancelled one may go on."""
-    return tuple(f"{chunk.side_folder}/{generation}.{part}" for part in range(len(chunk.part_keys)))
-
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a journal says: the chunk, relative to its array, is the write of this generation."""
+class JournaledProtocol(ChunkProtocol):
+    """The protocol for a local disk, which has locks and renames, but neither tags nor conditions."""
 
-    key: str
-    generation: str
-    sizes: tuple[int, ...]
+    has_journal: ClassVar[bool] = True
+    locks_arrays: ClassVar[bool] = True
 
-    @classmethod
-    def parse(cls, found: Found | None, chunk: Chunk | None = None) -> "Record | None":
-        """Return the record in a journal; None if there is none, or this is no journal, or not one of this chunk.
+    @override
+    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+        anchor = yield from self._enter(chunk)
+        require_still(seen, anchor, chunk.chunk_key)
+        yield from _write(chunk, data, self.rules, is_new=anchor is None)
 
-        What is stored may be damaged, or somebody else's: the names of files are made from it.
-        """
-        try:
-            data = None if found is None else json.loads(bytes(memoryview(found.data)))
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(data, dict):
-            return None
-        key, generation, sizes = data.get("key"), data.get("gen"), data.get("sizes")
-        if not isinstance(key, str) or not isinstance(generation, str) or _GENERATION.fullmatch(generation) is None:
-            return None
-        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
-            return None
-        if chunk is not None and (key != chunk.relative or len(sizes) != len(chunk.part_keys)):
-            return None
-        return cls(key, generation, tuple(sizes))
+    @override
+    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        if (yield from self._enter(chunk)) is None:
+            yield from _write(chunk, data, self.rules, is_new=True)
 
-    def dump(self) -> bytes:
-        """The bytes of the journal."""
-        return json.dumps({"key": self.key, "gen": self.generation, "sizes": list(self.sizes)}).encode()
+    @override
+    def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
+        anchor = yield from self._enter(chunk)
+        require_still(seen, anchor, chunk.chunk_key)
+        yield from remove((chunk.anchor_key,), "the chunk")
+        if chunk.other_keys:
+            yield from remove(chunk.other_keys, "the rest of the chunk")
 
+    def _enter(self, chunk: Chunk) -> Steps[Found | None]:
+        """Take the lock of a chunk, finish an interrupted write, and return the anchor."""
+        yield from self.lock_chunk(chunk.side_folder)
+        yield from recover(chunk)
+        return (yield from head(chunk.anchor_key, reading.EXISTS))
 
-def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[None]:
-    """All parts of a chunk, over whatever is there; if it still is what was `seen`, or else `ConcurrentWriteError`."""
-    anchor = yield from _enter(chunk, rules)
-    require_still(seen, anchor, chunk.chunk_key)
-    yield from _write(chunk, data, rules, is_new=anchor is None)
+    @override
+    def lock_chunk(self, folder: str) -> Steps[None]:
+        if self.knows_dead_writers:
+            yield from locking.lock_chunk(folder)
 
+    @override
+    def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
+        if len(task.chunk.part_keys) > 1:
+            return journaled_reading.read_journaled(task, with_anchor=with_anchor)
+        return reading.read_untagged(task, with_anchor=with_anchor, compares_again=True)
 
-def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> Steps[None]:
-    """All parts of a chunk, unless there is one."""
-    if (yield from _enter(chunk, rules)) is None:
-        yield from _write(chunk, data, rules, is_new=True)
+    @override
+    def size(self, chunk: Chunk) -> Steps[int | None]:
+        return journaled_reading.size(chunk)
 
+    @override
+    def put_document(self, key: str, data: bytes) -> Steps[None]:
+        # With a tag, the file gets a time that no earlier file had, by which a later document is recognised.
+        yield (Put(key, data, Tag(self.rules.new_generation(), "c", (len(data),)), None, "document"),)
 
-def delete(chunk: Chunk, rules: Rules, seen: Seen | None) -> Steps[None]:
-    """The chunk, gone; if it still is what was `seen`, or else `ConcurrentWriteError`."""
-    anchor = yield from _enter(chunk, rules)
-    require_still(seen, anchor, chunk.chunk_key)
-    yield from remove((chunk.anchor_key,), "the chunk")
-    if chunk.other_keys:
-        yield from remove(chunk.other_keys, "the rest of the chunk")
+    @property
+    @override
+    def knows_dead_writers(self) -> bool:
+        # The operating system releases the locks of a writer that ends. At this level, writers take no locks.
+        return self.rules.level is not Level.EXCLUSIVE
+
+    @property
+    @override
+    def can_collect(self) -> bool:
+        return True
+
+    @override
+    def remove_leftovers(self, keys: Sequence[str]) -> Steps[None]:
+        # A lock file that this process holds is removed when the lock is released.
+        gone = [key for key in keys if not (self.knows_dead_writers and key.endswith(".lock"))]
+        return ChunkProtocol.remove_leftovers(self, gone)
+
+    @override
+    def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
+        yield from recover(chunk)
+        yield from self.remove_leftovers([entry.key for entry in beside])
+        return True
+
+    @override
+    def drop(self, chunk: Chunk, why: str) -> Steps[None]:
+        yield from remove((chunk.anchor_key,), why)
+        yield from remove((journal_key(chunk),), why)
+        if chunk.other_keys:
+            yield from remove(chunk.other_keys, why)
 
 
 def recover(chunk: Chunk) -> Steps[bool]:
     """What a dead writer's journal says, brought to its end; returns whether there was one. Needs the lock."""
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
-    record = Record.parse(found, chunk)
+    record = Journal.parse(found, chunk)
     if record is not None:
         yield from _apply(chunk, record.generation)
     elif found is not None:
         # What a machine that lost its power may leave: it says nothing, and is in the way.
         yield from remove((journal_key(chunk),), "journal")
     return found is not None
-
-
-def _enter(chunk: Chunk, rules: Rules) -> Steps[Found | None]:
-    """Be the only writer, of a chunk that is in order; returns its anchor."""
-    if rules.level is not Level.EXCLUSIVE:
-        yield from lock_chunk(chunk.side_folder)
-    yield from recover(chunk)
-    return (yield from head(chunk.anchor_key, "whether the chunk exists"))
 
 
 def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bool) -> Steps[None]:
@@ -149,7 +155,7 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bo
     if is_new or len(keys) == 1:
         _require_moved(chunk, (yield from _move(chunk, tag.generation)))
         return
-    record = Record(chunk.relative, tag.generation, tag.sizes).dump()
+    record = Journal(chunk.relative, tag.generation, tag.sizes).dump()
     (outcome,) = yield (Put(journal_key(chunk), record, tag, IfAbsent(), "journal"),)
     if not isinstance(outcome, Done):
         problem = "somebody else writes it, although its writers promise to be 'exclusive'"

@@ -1,7 +1,7 @@
-"""One look at a chunk: which requests it takes to get the bytes asked for, and what they found.
+"""One attempt to read byte ranges of a chunk: which requests it takes, and what they found.
 
-Decides what to ask for next while sizes are missing. Whether what was found is one write it can tell; what to do if it
-is not is `reading`'s to say.
+The attempt asks for sizes that are not known yet, merges nearby ranges, and tells whether everything that was found
+belongs to one write. What happens if it does not is decided by the protocols.
 """
 
 from bisect import bisect_right, insort
@@ -11,7 +11,6 @@ from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.coalesce import coalesce
 from parts_store.engine.steps import (
     Done,
@@ -36,41 +35,58 @@ from parts_store.format.ranges import Span, Wanted
 from parts_store.transactions.versions import Version, is_of_layout, require_layout
 
 type Pieces = tuple[memoryview, ...]
-"""Bytes in the order in which they make up a value."""
+"""Pieces of bytes that make up a value, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How reads are merged and repeated, and by what the backend tells one write from another."""
+    """How the ranges of a read are merged, and how often a read is repeated."""
 
     max_gap: int
     max_nbytes: int
     retries: int
-    means: Means
+
+    @property
+    def least_repeats(self) -> int:
+        """Return how often a read is repeated at least: without a repetition, damage looks like a write in progress."""
+        return max(self.retries, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """The byte ranges to read from a chunk, and how to read them."""
+
+    chunk: Chunk
+    wanted: Sequence[Wanted]
+    settings: ReadSettings
+    why: str
 
 
 @dataclass(slots=True)
 class Attempt:
-    """What one look has found so far."""
+    """What one attempt to read a chunk has found so far."""
 
     chunk: Chunk
-    # Where the parts are looked for.
+    # The keys at which the parts are read.
     keys: tuple[str, ...]
     sizes: list[int | None]
     found: dict[int, list[Found]] = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
     plans: dict[Wanted, Located] = field(default_factory=dict)
     damage: PartSizeError | None = None
+    # How many requests were saved by merging ranges.
     saved: int = 0
-    # The objects that the parts must still be, where that is known.
-    pinned: Mapping[int, IfMatch] = field(default_factory=dict)
-    # A part is another object than the one that it must be.
+    # The objects that the parts must still be, where they are known.
+    expected: Mapping[int, IfMatch] = field(default_factory=dict)
+    # A part is not the expected object.
     is_outdated: bool = False
+    # A HEAD request was sent for the anchor.
+    asked_for_anchor: bool = False
 
-    def take(self, part: int, outcome: Found) -> None:
+    def add(self, part: int, outcome: Found) -> None:
         """Add what was found of a part, and the sizes that it tells.
 
-        Raises `LayoutChangedError` if it is the anchor, and of another layout: the anchor decides which write it is.
+        Raises `LayoutChangedError` if the part is the anchor, which decides the write, and it has another layout.
         """
         if part == self.chunk.parts.anchor:
             require_layout(self.chunk, outcome)
@@ -84,14 +100,14 @@ class Attempt:
                 self.damage = PartSizeError(key, tagged[part], outcome.nbytes)
             self.sizes = [size if size is not None else tagged[index] for index, size in enumerate(self.sizes)]
         self.sizes[part] = outcome.nbytes
-        # Not every server keeps the condition that the request carried.
-        self.is_outdated |= part in self.pinned and outcome.unchanged != self.pinned[part]
+        # Some servers ignore the condition of the request, so the ETag is compared here, too.
+        self.is_outdated |= part in self.expected and outcome.unchanged != self.expected[part]
         insort(self.found.setdefault(part, []), outcome, key=_start)
 
     def piece(self, wanted: Slice) -> memoryview | None:
-        """Bytes of a part, None if they were not found yet."""
+        """Return bytes of a part, None if they were not read yet."""
         pieces = self.found.get(wanted.part, [])
-        # The last one that begins early enough, or the first, which may be the whole part.
+        # The last piece that begins early enough, or the first piece, which may be the whole part.
         for at in (bisect_right(pieces, wanted.span.start, key=_start) - 1, 0):
             if 0 <= at < len(pieces) and pieces[at].span.covers(wanted.span):
                 start = wanted.span.start - pieces[at].span.start
@@ -99,7 +115,7 @@ class Attempt:
         return None
 
     def plan(self, wanted: Wanted) -> Located | NeedSizes:
-        """Where the bytes are, by the sizes known so far."""
+        """Return where the bytes are, by the sizes known so far."""
         if (known := self.plans.get(wanted)) is not None:
             return known
         plan = plan_read(self.sizes, wanted)
@@ -108,22 +124,27 @@ class Attempt:
         return plan
 
     @property
+    def is_anchor_missing(self) -> bool:
+        """Return whether the anchor was asked for and does not exist, so that there is no chunk."""
+        return self.chunk.parts.anchor in self.missing
+
+    @property
     def is_one_write(self) -> bool:
-        """Whether everything that was found is of one write, and nothing is missing or of a wrong size."""
+        """Return whether everything that was found belongs to one write, and nothing is missing or of a wrong size."""
         everything = [each for pieces in self.found.values() for each in pieces]
         one_generation = len({each.generation for each in everything}) <= 1
-        # A part that was replaced between two of its ranges is torn, whatever its tag.
+        # A part that was replaced between two of its ranges is torn, even if both have the same tag.
         untorn = all(len({each.etag for each in pieces}) == 1 for pieces in self.found.values())
-        # What an earlier array of this path has left is not of the anchor's write, whatever else it carries.
+        # Parts of another layout remain from an earlier array at this path.
         one_layout = all(is_of_layout(pieces[0], self.chunk) for pieces in self.found.values())
         is_one = one_generation and untorn and one_layout
         return not self.missing and self.damage is None and is_one and not self.is_outdated
 
     @property
     def version(self) -> Version:
-        """The write, if it is one."""
+        """Return the write that was read, if it is one."""
         anchor = self.chunk.parts.anchor
-        # The anchor tells best, but all of them tell the same.
+        # All parts carry the same tag if they belong to one write.
         first = next(iter(self.found.get(anchor) or [pieces[0] for pieces in self.found.values()]), None)
         touched = {part: pieces[0] for part, pieces in self.found.items()}
         parts = [touched[part].unchanged if part in touched else None for part in range(len(self.sizes))]
@@ -135,112 +156,125 @@ def _start(found: Found) -> int:
     return found.span.start
 
 
-def look(
-    chunk: Chunk,
-    wanted: Sequence[Wanted],
-    settings: ReadSettings,
-    why: str,
+def attempt_read(
+    task: ReadTask,
     *,
     with_anchor: bool,
     given: Mapping[int, Sequence[Found]] | None = None,
     keys: Sequence[str] | None = None,
-    pinned: Version | None = None,
+    expected: Version | None = None,
 ) -> Steps[Attempt]:
-    """What one look at the chunk finds, beyond what is `given`; under other `keys` than the parts' own, if any.
+    """Read the ranges of a task once, and return what was found.
 
-    The parts that `pinned` names must still be the same objects: otherwise the attempt is outdated.
+    `given` is what is known of the parts already, `keys` are the keys of the parts if they are not their own. The parts
+    that `expected` names must still be the same objects: otherwise the attempt is outdated.
     """
-    pins = {part: each for part, each in enumerate(() if pinned is None else pinned.parts) if each is not None}
-    attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes), pinned=pins)
-    for part, pieces in (given or {}).items():
-        for piece in pieces:
-            attempt.take(part, piece)
-    anchor_asked = False
-    # Every round learns the size of a part, or is the last; more of them means that a writer keeps changing it.
+    chunk = task.chunk
+    known = {part: each for part, each in enumerate(() if expected is None else expected.parts) if each is not None}
+    attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes), expected=known)
+    for part, piece in ((part, piece) for part, pieces in (given or {}).items() for piece in pieces):
+        attempt.add(part, piece)
+    # Every round but the last learns the size of a part. More rounds mean that a writer keeps changing the sizes.
     for _ in range(2 * len(attempt.sizes) + 2):
-        requests = _requests(attempt, wanted, settings, why)
-        touched = {part for part, _ in requests} | set(attempt.found)
-        # A read of no bytes still has to say whether there is a chunk.
-        if not anchor_asked and chunk.parts.anchor not in touched and (with_anchor or not touched):
-            anchor_asked = True
-            requests.append((chunk.parts.anchor, Head(attempt.keys[chunk.parts.anchor], why)))
+        requests = _next_requests(attempt, task, with_anchor=with_anchor)
         if not requests:
             return attempt
-        outcomes = yield tuple(request for _, request in requests)
-        beyond = _take_all(attempt, requests, outcomes)
-        if beyond:
-            heads = [(part, Head(attempt.keys[part], "size of a part")) for part in beyond]
-            _take_all(attempt, heads, (yield tuple(request for _, request in heads)))
-        # With parts of two writes, where the bytes are is anybody's guess.
+        yield from _carry_out(attempt, requests)
+        # With parts of two writes, the positions of the bytes are not known.
         if not attempt.is_one_write:
             return attempt
     raise ConcurrentWriteError(chunk.chunk_key, "the sizes of its parts keep changing")
 
 
-def _take_all(
-    attempt: Attempt, requests: Sequence[tuple[int, Request]], outcomes: Sequence[Outcome]
-) -> tuple[int, ...]:
-    """Takes in what was found, and returns the parts that are shorter than they were asked for."""
-    beyond = []
+def _next_requests(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> list[tuple[int, Request]]:
+    """Return the requests for what is still missing, with a HEAD of the anchor where it is needed."""
+    requests = _data_requests(attempt, task)
+    anchor = attempt.chunk.parts.anchor
+    touched = {part for part, _ in requests} | set(attempt.found)
+    # A read of no bytes still has to tell whether the chunk exists.
+    is_needed = anchor not in touched and (with_anchor or not touched)
+    if is_needed and not attempt.asked_for_anchor:
+        attempt.asked_for_anchor = True
+        requests.append((anchor, Head(attempt.keys[anchor], task.why)))
+    return requests
+
+
+def _carry_out(attempt: Attempt, requests: Sequence[tuple[int, Request]]) -> Steps[None]:
+    """Send requests for parts, and add what they find. A part that is shorter than expected is asked for its size."""
+    outcomes = yield tuple(request for _, request in requests)
+    too_short = _add_all(attempt, requests, outcomes)
+    if too_short:
+        heads = [(part, Head(attempt.keys[part], "size of a part")) for part in too_short]
+        _add_all(attempt, heads, (yield tuple(request for _, request in heads)))
+
+
+def _add_all(attempt: Attempt, requests: Sequence[tuple[int, Request]], outcomes: Sequence[Outcome]) -> tuple[int, ...]:
+    """Add what was found, and return the parts that are too short for the range that was asked for."""
+    too_short = []
     for (part, _), outcome in zip(requests, outcomes, strict=True):
         match outcome:
             case Found():
-                attempt.take(part, outcome)
+                attempt.add(part, outcome)
             case Missing():
                 attempt.missing.add(part)
             case OutOfRange():
-                beyond.append(part)
-            case Refused() if part in attempt.pinned:
+                too_short.append(part)
+            case Refused() if part in attempt.expected:
                 attempt.is_outdated = True
             case Listed() | Done() | Refused() | Lost() | Failed():
                 raise TypeError(f"a read was answered with {outcome}")
             case never:
                 assert_never(never)
-    return tuple(dict.fromkeys(beyond))
+    return tuple(dict.fromkeys(too_short))
 
 
-def _requests(
-    attempt: Attempt, wanted: Sequence[Wanted], settings: ReadSettings, why: str
-) -> list[tuple[int, Request]]:
-    """The requests for what is still missing, nearby ranges merged."""
-    spans: dict[int, set[Span]] = {}
+def _data_requests(attempt: Attempt, task: ReadTask) -> list[tuple[int, Request]]:
+    """Return the requests for bytes that are still missing, with nearby ranges merged."""
+    spans, probes = _unread(attempt, task.wanted)
+    etags = {part: each.etag for part, each in attempt.expected.items()}
+    requests: list[tuple[int, Request]] = [
+        (probe.part, Get(attempt.keys[probe.part], probe.wanted, task.why, etags.get(probe.part))) for probe in probes
+    ]
+    for part, of_part in sorted(spans.items()):
+        merged = coalesce(of_part, max_gap=task.settings.max_gap, max_nbytes=task.settings.max_nbytes)
+        attempt.saved += len(of_part) - len(merged)
+        key = attempt.keys[part]
+        ranges = [RangeByteRequest(span.start, span.stop) for span in merged]
+        requests += [(part, Get(key, each, task.why, etags.get(part))) for each in ranges]
+    return requests
+
+
+def _unread(attempt: Attempt, wanted: Sequence[Wanted]) -> tuple[dict[int, set[Span]], list[Probe]]:
+    """Return the spans of each part that are still to be read, and the reads that tell the size of a part."""
+    slices: list[Slice] = []
     probes: dict[Probe, None] = {}
     for each in wanted:
         plan = attempt.plan(each)
         if isinstance(plan, Located):
-            for one in plan.slices:
-                if attempt.piece(one) is None:
-                    spans.setdefault(one.part, set()).add(one.span)
+            slices += plan.slices
             continue
         for probe in plan.probes:
             match probe.wanted:
                 case RangeByteRequest(start=start, end=end):
-                    if attempt.piece(Slice(probe.part, Span(start, end))) is None:
-                        spans.setdefault(probe.part, set()).add(Span(start, end))
+                    slices.append(Slice(probe.part, Span(start, end)))
                 case _ if probe.part not in attempt.found:
                     probes[probe] = None
-    etags = {part: each.etag for part, each in attempt.pinned.items()}
-    requests: list[tuple[int, Request]] = [
-        (probe.part, Get(attempt.keys[probe.part], probe.wanted, why, etags.get(probe.part))) for probe in probes
-    ]
-    for part, of_part in sorted(spans.items()):
-        merged = coalesce(of_part, max_gap=settings.max_gap, max_nbytes=settings.max_nbytes)
-        attempt.saved += len(of_part) - len(merged)
-        key = attempt.keys[part]
-        ranges = [RangeByteRequest(span.start, span.stop) for span in merged]
-        requests += [(part, Get(key, each, why, etags.get(part))) for each in ranges]
-    return requests
+    spans: dict[int, set[Span]] = {}
+    for unread in slices:
+        if attempt.piece(unread) is None:
+            spans.setdefault(unread.part, set()).add(unread.span)
+    return spans, list(probes)
 
 
 def assemble(attempt: Attempt, wanted: Wanted) -> Pieces:
-    """The bytes of a request, all of which were found."""
+    """Return the bytes of a byte request, all of which were found."""
     plan = attempt.plan(wanted)
     if not isinstance(plan, Located):
         raise TypeError("sizes are still unknown after reading")
     pieces = []
     for each in plan.slices:
         piece = attempt.piece(each)
-        # Never a value with a hole in it.
+        # A value must never have a hole.
         if piece is None:
             raise TypeError(f"{each} was not read")
         pieces.append(piece)

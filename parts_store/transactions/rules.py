@@ -1,18 +1,16 @@
-"""What a write may count on: what its callers promise, and what its backend can do."""
+"""What a writer may rely on: the promises of the callers, and the abilities of the backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from parts_store.engine.backend import Means
-
 
 class Level(Enum):
-    """What the writers of a store promise of one chunk; the less they promise, the more requests it takes."""
+    """What the writers of a store promise for each chunk. Weaker promises cost more requests."""
 
-    # There is one writer of a chunk at a time.
+    # At most one writer at a time.
     EXCLUSIVE = "exclusive"
-    # There are any number, and a delete does not overlap a write.
+    # Any number of writers, but a delete never overlaps a write.
     WRITERS = "writers"
     # Nothing is promised.
     FULL = "full"
@@ -20,30 +18,21 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By which rules the chunks of a store are written."""
+    """The rules that the writers of a store follow."""
 
     level: Level
-    means: Means
     # A PUT can be conditional.
     has_conditions: bool
-    # No ETag ever comes back; on S3 it does with the bytes.
+    # Two writes of an object never have the same ETag. On S3 they do if their bytes are equal.
     has_unique_etags: bool
     new_generation: Callable[[], str]
-    # Starts a watch, which tells how many seconds have passed since.
+    # Starts a stopwatch; the returned function tells the seconds since then.
     start_watch: Callable[[], Callable[[], float]]
 
     @property
     def is_registered(self) -> bool:
-        """Whether writers look for each other before they remove a staged copy.
+        """Return whether writers look for each other before they remove a staged copy.
 
-        Where an ETag comes back with the bytes, a late conditional PUT may hit what it was not meant for.
+        Where an ETag can occur twice, a delayed conditional PUT may overwrite a newer object.
         """
         return not self.has_unique_etags and self.level is not Level.EXCLUSIVE
-
-    @property
-    def can_collect(self) -> bool:
-        """Whether what belongs to nobody can be removed while others write: nobody does, or they are seen or kept away.
-
-        Elsewhere, a write that begins at that moment would lose what is removed.
-        """
-        return self.level is Level.EXCLUSIVE or self.means is Means.LOCKS or self.is_registered

@@ -18,7 +18,6 @@ from typing import Final
 
 from zarr.abc.store import SuffixByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.steps import (
     MAX_TRIES,
     Condition,
@@ -46,7 +45,6 @@ from parts_store.format.tags import Tag
 from parts_store.transactions.rules import Level
 
 _WHY: Final = "what the server supports"
-_ALL: Final = (Level.EXCLUSIVE, Level.WRITERS, Level.FULL)
 _ANSWERS: Final = {True: "yes", False: "no", None: "not asked"}
 
 
@@ -54,8 +52,6 @@ _ANSWERS: Final = {True: "yes", False: "no", None: "not asked"}
 class Features:
     """What a store supports, as `PartsStore.check` reports it. None stands for what was not asked."""
 
-    # How the store tells one write from another.
-    means: Means
     # Whether PUTs with a condition are implemented at all.
     has_conditional_puts: bool | None = None
     # Whether a PUT with `If-None-Match` is refused if the object exists.
@@ -72,6 +68,8 @@ class Features:
     has_unique_etags: bool | None = None
     # Whether a listing shows an object that was just written.
     has_listing: bool | None = None
+    # The supported levels of a store that needs nothing of a server; None if the server decides.
+    serverless_levels: tuple[Level, ...] | None = None
 
     @property
     def has_conditions(self) -> bool:
@@ -81,15 +79,11 @@ class Features:
     @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of `concurrency` at which arrays with several parts can be written."""
-        match self.means:
-            case Means.ETAGS:
-                return ()
-            case Means.LOCKS | Means.SESSION:
-                return _ALL
-            case Means.TAGS if not self.keeps_metadata:
-                return ()
-            case Means.TAGS:
-                return _ALL if self.has_conditions else (Level.EXCLUSIVE,)
+        if self.serverless_levels is not None:
+            return self.serverless_levels
+        if not self.keeps_metadata:
+            return ()
+        return tuple(Level) if self.has_conditions else (Level.EXCLUSIVE,)
 
     @property
     def supports_default(self) -> bool:
@@ -209,7 +203,7 @@ class _Probe:
         refuses_update = is_implemented and (yield from self._is_done(first.unchanged, b"a3"))
         if refuses_update:
             refuses_update = not (yield from self._is_done(first.unchanged, b"a4"))
-        features = Features(Means.TAGS, is_implemented, refuses_create, refuses_update, first.tag == self.tag)
+        features = Features(is_implemented, refuses_create, refuses_update, first.tag == self.tag)
         return (yield from self._more(features)) if self.is_thorough else features
 
     def remove(self) -> Steps[None]:

@@ -19,49 +19,107 @@ first, where there is none: otherwise the other session's anchor would meet its 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, override
 
 from parts_store.engine.steps import Put, Refer, Request, Steps, head, remove
-from parts_store.format.keys import Chunk
+from parts_store.errors import PartsConfigError, SessionError
+from parts_store.format import keys, metadata
+from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
+from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
+from parts_store.transactions import part_nodes, reading
 from parts_store.transactions.locking import lock_folder
+from parts_store.transactions.protocol import ChunkProtocol, PartData
+from parts_store.transactions.read_attempt import Attempt, ReadTask
 from parts_store.transactions.rules import Rules
 from parts_store.transactions.versions import Seen, require_still
 
-_EXISTS = "whether the chunk exists"
 
-type PartData = memoryview | Reference
-"""The bytes of a part, or where they are."""
+@dataclass(frozen=True, slots=True)
+class SessionProtocol(ChunkProtocol):
+    """The protocol for an Icechunk session, whose commit is the transaction."""
+
+    has_part_nodes: ClassVar[bool] = True
+    can_discard_changes: ClassVar[bool] = True
+    compares_plain_objects: ClassVar[bool] = False
+    supports_consolidated_metadata: ClassVar[bool] = False
+
+    @override
+    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+        return self._write(chunk, data, seen)
+
+    @override
+    def write_references(self, chunk: Chunk, data: Sequence[PartData]) -> Steps[None]:
+        return self._write(chunk, data, None)
+
+    def _write(self, chunk: Chunk, data: Sequence[PartData], seen: Seen | None) -> Steps[None]:
+        # Also for a single request: it must not come between the read and the write of another thread.
+        yield from lock_folder(chunk.side_folder)
+        if len(data) == 1 and seen is None:
+            yield _requests(chunk, data, self.rules)
+            return
+        anchor = yield from head(chunk.anchor_key, reading.EXISTS)
+        require_still(seen, anchor, chunk.chunk_key)
+        yield from _write_parts(chunk, data, self.rules, is_new=anchor is None)
+
+    @override
+    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        yield from lock_folder(chunk.side_folder)
+        if (yield from head(chunk.anchor_key, reading.EXISTS)) is None:
+            yield from _write_parts(chunk, data, self.rules, is_new=True)
+
+    @override
+    def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
+        yield from lock_folder(chunk.side_folder)
+        if seen is not None:
+            require_still(seen, (yield from head(chunk.anchor_key, reading.EXISTS)), chunk.chunk_key)
+        yield from remove((chunk.anchor_key, *chunk.other_keys), "the chunk")
+
+    @override
+    def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
+        return reading.read_untagged(task, with_anchor=with_anchor, compares_again=False)
+
+    @override
+    def read_array(self, document: Document, path: str) -> ArrayRecord | None:
+        return metadata.read_array(document, path, self.new_placement(is_split=metadata.is_split(document)))
+
+    @override
+    def new_placement(self, *, is_split: bool) -> PartPlacement:
+        return PartPlacement.SPLIT if is_split else PartPlacement.WHOLE
+
+    @override
+    def require_keepable(self, document: Document, path: str) -> None:
+        try:
+            encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), 0)
+        except PartsConfigError as error:
+            raise SessionError(join(path, DOCUMENT), str(error)) from error
+        if (encoding.name, encoding.separator) != ("default", "/"):
+            found = f"{encoding.name!r} with {encoding.separator!r}"
+            problem = f"chunk_key_encoding: expected 'default' with '/', found {found}, which no session can store"
+            raise SessionError(join(path, DOCUMENT), problem)
+
+    @override
+    def sync_part_nodes(self, path: str, record: ArrayRecord) -> Steps[None]:
+        return part_nodes.follow(path, record)
+
+    @override
+    def is_part_node(self, key: str) -> bool:
+        return keys.is_node_key(key)
+
+    @override
+    def folder_beside(self, array: str) -> str:
+        return array
+
+    @property
+    @override
+    def knows_dead_writers(self) -> bool:
+        # No other client can write to the session.
+        return True
 
 
-def write(chunk: Chunk, data: Sequence[PartData], rules: Rules, seen: Seen | None = None) -> Steps[None]:
-    """All parts of a chunk, over whatever is there; if it still is what was `seen`, or else `ConcurrentWriteError`."""
-    # Also what is written at once: not between the look and the write of somebody who changes the chunk.
-    yield from lock_folder(chunk.side_folder)
-    if len(data) == 1 and seen is None:
-        yield _requests(chunk, data, rules)
-        return
-    anchor = yield from head(chunk.anchor_key, _EXISTS)
-    require_still(seen, anchor, chunk.chunk_key)
-    yield from _write(chunk, data, rules, is_new=anchor is None)
-
-
-def write_if_absent(chunk: Chunk, data: Sequence[PartData], rules: Rules) -> Steps[None]:
-    """All parts of a chunk, unless there is one."""
-    yield from lock_folder(chunk.side_folder)
-    if (yield from head(chunk.anchor_key, _EXISTS)) is None:
-        yield from _write(chunk, data, rules, is_new=True)
-
-
-def delete(chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
-    """The chunk, gone; if it still is what was `seen`, or else `ConcurrentWriteError`."""
-    yield from lock_folder(chunk.side_folder)
-    if seen is not None:
-        require_still(seen, (yield from head(chunk.anchor_key, _EXISTS)), chunk.chunk_key)
-    yield from remove((chunk.anchor_key, *chunk.other_keys), "the chunk")
-
-
-def _write(chunk: Chunk, data: Sequence[PartData], rules: Rules, *, is_new: bool) -> Steps[None]:
+def _write_parts(chunk: Chunk, data: Sequence[PartData], rules: Rules, *, is_new: bool) -> Steps[None]:
     requests = list(_requests(chunk, data, rules))
     anchor = requests.pop(chunk.parts.anchor)
     if not requests:

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.shard_index import ShardIndex
-from parts_store.transactions import reading
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
@@ -51,7 +50,13 @@ class Remapped(Read):
 
 
 def read_index(
-    chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, known: VersionedIndex | None, is_suspect: bool
+    protocol: ChunkProtocol,
+    chunk: Chunk,
+    index: ShardIndex,
+    settings: ReadSettings,
+    *,
+    known: VersionedIndex | None,
+    is_suspect: bool,
 ) -> Steps[VersionedIndex | None]:
     """A shard's index, which zarr will trust; None if there is no such chunk.
 
@@ -66,7 +71,8 @@ def read_index(
         if _is_of(known.version, anchor):
             return known
         is_suspect = True
-    versioned = yield from _read_pin(chunk, index, settings, with_anchor=is_suspect or settings.means is not Means.TAGS)
+    with_anchor = is_suspect or not protocol.has_tags
+    versioned = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=with_anchor)
     if versioned is None or versioned.version.condition is not None or not index.may_have_holes(versioned.index):
         return versioned
     anchor = yield from head(chunk.anchor_key, "whether the index is that of the shard")
@@ -74,30 +80,35 @@ def read_index(
         return None
     if anchor.generation == versioned.version.generation:
         return versioned
-    return (yield from _read_pin(chunk, index, settings, with_anchor=True))
+    return (yield from _read_versioned(protocol, chunk, index, settings, with_anchor=True))
 
 
 def read_data(
-    chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], settings: ReadSettings, versioned: VersionedIndex
+    protocol: ChunkProtocol,
+    chunk: Chunk,
+    index: ShardIndex,
+    wanted: Sequence[Wanted],
+    settings: ReadSettings,
+    versioned: VersionedIndex,
 ) -> Steps[Read | None]:
     """The ranges that zarr found in a shard's index; `Remapped` where it was overwritten; None if it is gone.
 
     A value is None where the shard has no such inner chunk any more.
     """
-    read = yield from reading.read_of(chunk, wanted, versioned.version, settings=settings)
+    read = yield from protocol.read_version(chunk, wanted, settings, versioned.version)
     if not isinstance(read, Outdated):
         return _whole(chunk, wanted, read)
     slots = index.slots_of(versioned.index, wanted)
     for _ in range(max(settings.retries, 1)):
         # Raises if the index and the anchor do not fit together, and stay so.
-        now = yield from _read_pin(chunk, index, settings, with_anchor=True)
+        now = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=True)
         if now is None:
             return None
         ranges = None if slots is None else index.ranges_of(now.index, slots)
         if ranges is None:
             break
         present = [each for each in ranges if each is not None]
-        read = yield from reading.read_of(chunk, present, now.version, settings=settings)
+        read = yield from protocol.read_version(chunk, present, settings, now.version)
         if read is None:
             return None
         if not isinstance(read, Outdated):
@@ -107,17 +118,17 @@ def read_data(
     raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
 
 
-def read_whole(chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:
+def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:
     """The whole shard, without what is between its inner chunks; None if there is no such chunk."""
     for _ in range(max(settings.retries, 1) + 1):
-        versioned = yield from _read_pin(chunk, index, settings, with_anchor=True)
+        versioned = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=True)
         if versioned is None:
             return None
         ranges = index.ranges_of(versioned.index, range(index.slots))
         if ranges is None:
             raise TypeError("an index that we do not understand")
         present = [each for each in ranges if each is not None]
-        read = yield from reading.read(chunk, present, settings=settings, with_anchor=True)
+        read = yield from protocol.read(chunk, present, settings, with_anchor=True)
         if read is None:
             return None
         if read.version.fits(versioned.version):
@@ -139,10 +150,10 @@ def _compacted(index: ShardIndex, ranges: Sequence[RangeByteRequest | None], rea
     return Read(((*pieces, memoryview(index.encode(moved))),), read.version, read.saved)
 
 
-def _read_pin(
-    chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, with_anchor: bool
+def _read_versioned(
+    protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, with_anchor: bool
 ) -> Steps[VersionedIndex | None]:
-    read = yield from reading.read(chunk, [index.request], settings=settings, with_anchor=with_anchor, why=INDEX)
+    read = yield from protocol.read(chunk, [index.request], settings, with_anchor=with_anchor, why=INDEX)
     if read is None:
         return None
     versioned = VersionedIndex(b"".join(read.values[0] or ()), read.version)

@@ -28,87 +28,132 @@ A request without an answer may have been carried out, or be carried out at any 
 same: its writer is gone, and the next one, or a reader, finds what a crash leaves behind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Buffer, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, override
 
-from parts_store.engine.backend import Means
-from parts_store.engine.steps import MAX_TRIES, Steps, head, remove
+from parts_store.engine import steps
+from parts_store.engine.steps import DATA, MAX_TRIES, Condition, Done, Entry, Found, Head, Put, Steps, head, remove
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.format.keys import Chunk
+from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
-from parts_store.transactions import journaled, session
+from parts_store.transactions import reading, server_probe, tagged_reading
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
+from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.versions import NOT_AS_SEEN, Absent, Seen, Version, require_layout, require_still
-from parts_store.transactions.writer import SLOW, WHOSE, End, Writer
+from parts_store.transactions.server_probe import Features
+from parts_store.transactions.staging import Registry
+from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
+from parts_store.transactions.writer import SLOW, End, Writer
 
 
-def write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None = None) -> Steps[None]:
-    """All parts of a chunk, over whatever is there.
+@dataclass(frozen=True, slots=True)
+class TaggedProtocol(ChunkProtocol):
+    """The protocol for object stores, which keep a tag with every object."""
 
-    If `seen` tells what the chunk was when its new value was decided upon, it still is that when the value is written:
-    `ConcurrentWriteError` if not.
-    """
-    if rules.means is Means.LOCKS:
-        yield from journaled.write(chunk, data, rules, seen)
-        return
-    if rules.means is Means.SESSION:
-        yield from session.write(chunk, data, rules, seen)
-        return
-    if len(data) == 1:
-        end, error = yield from _write_single(chunk, data, rules, seen)
-    else:
-        end, error = yield from _write_parts(chunk, data, rules, seen)
-    if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
-        raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
-    # A write that nothing was read for comes just before the one that it lost to, and is finished.
-    if end is End.CROWDED_OUT:
-        raise ConcurrentWriteError(chunk.chunk_key, f"others changed it {MAX_TRIES} times while it was written")
-    if end is End.SUPERSEDED and seen is not None:
-        raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
+    has_tags: ClassVar[bool] = True
 
+    @override
+    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+        end, error = yield from _write(chunk, data, self.rules, seen)
+        if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
+            raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
+        # A write that nothing was read for comes just before the one that it lost to, and is finished.
+        if end is End.CROWDED_OUT:
+            raise ConcurrentWriteError(chunk.chunk_key, f"others changed it {MAX_TRIES} times while it was written")
+        if end is End.SUPERSEDED and seen is not None:
+            raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
 
-def write_if_absent(chunk: Chunk, data: Sequence[memoryview], rules: Rules) -> Steps[None]:
-    """All parts of a chunk, unless there is one."""
-    if rules.means is Means.LOCKS:
-        yield from journaled.write_if_absent(chunk, data, rules)
-    elif rules.means is Means.SESSION:
-        yield from session.write_if_absent(chunk, data, rules)
-    elif not rules.has_conditions and (yield from _exists(chunk)):
-        return
-    elif len(data) == 1:
-        yield from _write_single(chunk, data, rules, Absent())
-    else:
-        # Whoever is there, was so before us or after us: both are what was asked for.
-        yield from _write_parts(chunk, data, rules, Absent())
-
-
-def delete(chunk: Chunk, rules: Rules, seen: Seen | None = None) -> Steps[None]:
-    """The chunk, gone: the anchor first, for then there is none.
-
-    Object stores know no conditional delete: `seen` is compared just before it, and what somebody writes between the
-    two is gone too.
-    """
-    if rules.means is Means.LOCKS:
-        yield from journaled.delete(chunk, rules, seen)
-        return
-    if rules.means is Means.SESSION:
-        yield from session.delete(chunk, seen)
-        return
-    if seen is not None:
-        require_still(seen, (yield from head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
-    for _ in range(MAX_TRIES):
-        yield from remove((chunk.anchor_key,), "the chunk")
-        # Where others may write, their parts are not ours to remove: an anchor alone cannot be half of something.
-        if rules.level is not Level.WRITERS and chunk.other_keys:
-            yield from remove(chunk.other_keys, "the rest of the chunk")
-        if rules.level is not Level.FULL:
+    @override
+    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        if not self.rules.has_conditions and (yield from reading.exists(chunk)):
             return
-        if (yield from head(chunk.anchor_key, "whether somebody wrote it meanwhile")) is None:
-            return
-    raise ConcurrentWriteError(chunk.chunk_key, f"it was written again {MAX_TRIES} times while it was deleted")
+        # A chunk that exists by now was written before or after this write: either way the caller gets what it wants.
+        yield from _write(chunk, data, self.rules, Absent())
+
+    @override
+    def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
+        """Delete a chunk, the anchor first: without an anchor there is no chunk.
+
+        Object stores have no conditional delete. The chunk is compared with `seen` just before, and what another client
+        writes between the two requests is deleted, too.
+        """
+        if seen is not None:
+            require_still(seen, (yield from head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
+        for _ in range(MAX_TRIES):
+            yield from remove((chunk.anchor_key,), "the chunk")
+            # Where other clients may write, the other parts may be theirs. A part without an anchor does no harm.
+            if self.rules.level is not Level.WRITERS and chunk.other_keys:
+                yield from remove(chunk.other_keys, "the rest of the chunk")
+            if self.rules.level is not Level.FULL:
+                return
+            if (yield from head(chunk.anchor_key, "whether the chunk was written meanwhile")) is None:
+                return
+        raise ConcurrentWriteError(chunk.chunk_key, f"it was written again {MAX_TRIES} times while it was deleted")
+
+    @override
+    def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
+        return tagged_reading.read_tagged(task, with_anchor=with_anchor)
+
+    @override
+    def read_version(
+        self, chunk: Chunk, wanted: Sequence[Wanted], settings: ReadSettings, version: Version
+    ) -> Steps[Read | Outdated | None]:
+        if version.tag is not None:
+            return ChunkProtocol.read_version(self, chunk, wanted, settings, version)
+        return tagged_reading.read_same_objects(ReadTask(chunk, wanted, settings, DATA), version)
+
+    @override
+    def can_recognise(self, version: Version) -> bool:
+        return version.tag is not None
+
+    @override
+    def _unchanged(self, found: Found) -> Condition | None:
+        return found.unchanged if self.rules.has_conditions else None
+
+    @override
+    def put_if_absent(self, key: str, data: Buffer, why: str) -> Steps[None]:
+        if self.rules.has_conditions:
+            yield from steps.put_if_absent(key, data, why)
+        elif (yield from head(key, "whether it exists")) is None:
+            yield (Put(key, data, None, None, why),)
+
+    @override
+    def check_server(self, *, has_conditions: bool) -> Steps[Features]:
+        return server_probe.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
+
+    @override
+    def without_conditions(self) -> "TaggedProtocol":
+        return TaggedProtocol(replace(self.rules, has_conditions=False))
+
+    @override
+    def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
+        if not (yield from _can_be_finished(chunk, parts)):
+            return False
+        return (yield from _helper(chunk, self.rules).tidy(Registry.of(beside).present))
+
+    @override
+    def remove_orphans(self, chunk: Chunk, orphans: tuple[str, ...]) -> Steps[bool]:
+        helper = _helper(chunk, self.rules)
+        if self.rules.is_registered:
+            # A client that commits from now on finds this registration, and keeps a copy of what may be removed.
+            (outcome,) = yield (helper.register("settle"),)
+            if not isinstance(outcome, Done):
+                return False
+        is_absent = yield from ChunkProtocol.remove_orphans(self, chunk, orphans)
+        yield from helper.settle() if self.rules.is_registered else helper.help()
+        return is_absent
 
 
 # What became of a write, and the error of a request of it that got no answer.
 type _Ended = tuple[End, Exception | None]
+
+
+def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
+    by_parts = _write_single if len(data) == 1 else _write_parts
+    return (yield from by_parts(chunk, data, rules, seen))
 
 
 def _write_single(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
@@ -137,19 +182,35 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
 
 def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
     """Write all parts of a chunk with a staged copy, over whatever is there."""
-    if isinstance(seen, Absent) and (yield from _exists(chunk)):
+    if isinstance(seen, Absent) and (yield from reading.exists(chunk)):
         return End.SUPERSEDED, None
     # A generation of its own: what an attempt on another path left behind must not be taken for this one.
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
     return (yield from writer.write_staged(seen)), writer.lost
 
 
-def _exists(chunk: Chunk) -> Steps[bool]:
-    """Return whether there is such a chunk; raise if it was written with another layout of the array."""
-    anchor = yield from head(chunk.anchor_key, "whether the chunk exists")
-    require_layout(chunk, anchor)
-    return anchor is not None
-
-
 def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
     return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data), chunk.layout)
+
+
+def _helper(chunk: Chunk, rules: Rules) -> Writer:
+    """Return a writer that writes nothing of its own, to finish what other writers have left."""
+    return Writer(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
+
+
+def _can_be_finished(chunk: Chunk, parts: Mapping[int, Entry]) -> Steps[bool]:
+    """Return whether every listed part of the anchor's own write has the size that the anchor's tag says.
+
+    A part of a wrong size has the right tag, so it would not be written again, and the staged copy may be the only
+    intact copy.
+    """
+    doubtful = [part for part, entry in parts.items() if chunk.parts.sizes[part] != entry.nbytes]
+    if not set(doubtful) - {chunk.parts.anchor}:
+        return True
+    keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
+    anchor, *others = yield tuple(Head(key, WHOSE) for key in keys)
+    tag = anchor.tag if isinstance(anchor, Found) else None
+    if tag is None or len(tag.sizes) != len(chunk.part_keys):
+        return True
+    found = {part: each for part, each in zip(doubtful, others, strict=True) if isinstance(each, Found)}
+    return all(each.generation != tag.generation or each.nbytes == tag.sizes[part] for part, each in found.items())

@@ -68,6 +68,7 @@ class Version:
 type Seen = Absent | Version
 """What a chunk was when somebody read it in order to change it."""
 
+WHOSE: Final = "which write it belongs to"
 NOT_AS_SEEN: Final = "it is not what it was when it was read to be changed"
 
 

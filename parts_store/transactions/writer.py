@@ -36,14 +36,13 @@ from parts_store.format.tags import Tag
 from parts_store.transactions import staging
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.staging import Registry
-from parts_store.transactions.versions import Seen, Version, is_of_layout, require_layout
+from parts_store.transactions.versions import WHOSE, Seen, Version, is_of_layout, require_layout
 
 # After so many seconds, what tells that we are at work may have been removed as a dead writer's.
 MAX_STALL: Final = 300.0
 # How often a copy is staged again: where that takes longer than a stall may, it is no use to go on.
 _MAX_STALLS = 3
 
-WHOSE = "whose write it is"
 SLOW = "a slow link needs a longer time-out than 30 s: client_options={'timeout': '10 minutes'}"
 
 

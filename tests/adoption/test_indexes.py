@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.errors import PartsStoreError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions import shards
 from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.session import SessionProtocol
 from tests.transactions.objects import Objects
 
 SLOTS, MAIN = 4, bytes(range(40))
@@ -39,7 +40,8 @@ def fuzzed(seed: int) -> bytes:
 
 INDEX = ShardIndex(NBYTES, "end", SLOTS, "<u8", has_checksum=True)
 CHUNK = Chunk("a/c/0", ConcatParts([Part(""), Part(".index", size=NBYTES)]), "a", is_split=True)
-KNOBS = ReadSettings(0, 1 << 20, 1, Means.SESSION)
+SETTINGS = ReadSettings(0, 1 << 20, 1)
+PROTOCOL = SessionProtocol(Rules(Level.WRITERS, True, True, lambda: "0" * 32, lambda: lambda: 0.0))
 
 
 def attempted(call: Any) -> Any:
@@ -68,19 +70,23 @@ def test_ten_thousand_wrong_indexes_give_our_errors_or_the_bytes_they_name() -> 
         # Offsets count from the beginning of the shard, which ends with its index.
         shard, places = MAIN + index, in_range(index)
         is_there = all(not nbytes or start + nbytes <= len(shard) for start, nbytes in places)
-        whole = attempted(lambda: bucket.run(shards.read_whole(CHUNK, INDEX, KNOBS)))  # noqa: B023
+        whole = attempted(lambda: bucket.run(shards.read_whole(PROTOCOL, CHUNK, INDEX, SETTINGS)))  # noqa: B023
         assert (whole is not None) == (is_sound and is_there), seed
         if whole is not None:
             # In the order in which they lie; of equals, in any.
             expected = b"".join(shard[start : start + nbytes] for start, nbytes in sorted(places, key=itemgetter(0)))
             assert b"".join(whole.values[0])[:-NBYTES] == expected
-        versioned = attempted(lambda: bucket.run(shards.read_index(CHUNK, INDEX, KNOBS, known=None, is_suspect=False)))  # noqa: B023
+        versioned = attempted(
+            lambda: bucket.run(  # noqa: B023
+                shards.read_index(PROTOCOL, CHUNK, INDEX, SETTINGS, known=None, is_suspect=False)
+            )
+        )
         assert (versioned is not None) == is_sound, seed
         outcomes[is_sound, is_there] += 1
         wanted = [RangeByteRequest(start, start + nbytes) for start, nbytes in places if nbytes]
         if versioned is None or not wanted:
             continue
-        read = attempted(lambda: bucket.run(shards.read_data(CHUNK, INDEX, wanted, KNOBS, versioned)))  # noqa: B023
+        read = attempted(lambda: bucket.run(shards.read_data(PROTOCOL, CHUNK, INDEX, wanted, SETTINGS, versioned)))  # noqa: B023
         assert (read is not None) == is_there, seed
         if read is not None:
             assert [b"".join(value) for value in read.values] == [shard[each.start : each.end] for each in wanted]

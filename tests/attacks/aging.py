@@ -13,7 +13,7 @@ from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Finding
 from parts_store.maintenance.survey import Survey, group_by_chunk
-from parts_store.transactions.rules import Rules
+from parts_store.transactions.protocol import ChunkProtocol
 from tests.transactions.interruptions import Layout
 from tests.transactions.objects import Objects, chunk_of, settings
 
@@ -62,7 +62,7 @@ def in_array(layout: Layout) -> Chunk:
 def repair(
     bucket: Bucket,
     layout: Layout,
-    rules: Rules,
+    by: ChunkProtocol,
     *,
     min_age: timedelta | float = 0,
     options: RepairOptions | None = None,
@@ -73,6 +73,6 @@ def repair(
     listed = bucket.perform(List("", ""))
     assert isinstance(listed, Listed)
     survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
-    found = execution.verify(bucket, survey, settings(has_tags=bucket.has_tags))
+    found = execution.verify(bucket, survey, by, settings())
     options = options or RepairOptions(drops_incomplete=False, retags=False)
-    return execution.repair(bucket, survey, found, rules, min_age=min_age, options=options)
+    return execution.repair(bucket, survey, found, by, min_age=min_age, options=options)

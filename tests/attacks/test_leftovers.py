@@ -9,8 +9,6 @@ import pytest
 
 from parts_store.engine.steps import Steps
 from parts_store.format.keys import Chunk
-from parts_store.transactions import tagged
-from parts_store.transactions.reading import read
 from parts_store.transactions.rules import Level
 from tests.attacks.aging import Bucket, in_array
 from tests.transactions.interruptions import (
@@ -23,7 +21,7 @@ from tests.transactions.interruptions import (
     parts_of,
     value_of,
 )
-from tests.transactions.objects import Returned, next_batch, settings
+from tests.transactions.objects import Returned, next_batch, protocol, settings
 
 # ETags that come back with the bytes, as on S3: there writers keep their copies while others may be at work.
 S3 = [Place(level, has_tags=True, has_unique_etags=False) for level in (Level.WRITERS, Level.FULL)]
@@ -35,7 +33,7 @@ MOST_OF_THE_FINISHED = 3
 
 def die(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, generation: int) -> None:
     """Stage a copy, and nothing else."""
-    steps = tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=generation))
+    steps = place.protocol(first_generation=generation).write(chunk, parts_of(layout, 1))
     batch = next_batch(steps)
     before = len(bucket.beside())
     while len(bucket.beside()) == before:
@@ -44,7 +42,7 @@ def die(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, generation: 
 
 
 def value_in(bucket: Bucket, chunk: Chunk) -> bytes:
-    found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
+    found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
     assert found is not None
     return b"".join(found.values[0] or ())
 
@@ -57,10 +55,10 @@ def test_objects_beside_a_chunk_do_not_grow_with_its_overwrites(layout: Layout, 
     chunk, bucket = in_array(layout), Bucket(holds_old(place, layout, tuple(layout)))
     for number in range(dead):
         die(bucket, chunk, layout, place, 10_000 + 100 * number)
-    rules = place.rules()
+    rules = place.protocol()
     for number in range(500):
         first = number % 7
-        bucket.run(tagged.write(chunk, parts_of(layout, number % 3, first), rules))
+        bucket.run(rules.write(chunk, parts_of(layout, number % 3, first)))
         assert len(bucket.beside()) <= dead + MOST_OF_THE_FINISHED, number
         if number % 50 == 0:
             assert value_in(bucket, chunk) == value_of(layout, number % 3, first)[0]
@@ -72,11 +70,11 @@ def test_an_overwrite_beside_a_dead_writer_takes_one_request_more_and_no_round_t
     layout: Layout, place: Place
 ) -> None:
     def cost(bucket: Bucket) -> tuple[Counter[str], int]:
-        chunk, rules = in_array(layout), place.rules()
+        chunk, rules = in_array(layout), place.protocol()
         for number in range(20):
             bucket.asked.clear()
             bucket.batches = 0
-            bucket.run(tagged.write(chunk, parts_of(layout, 1, number), rules))
+            bucket.run(rules.write(chunk, parts_of(layout, 1, number)))
         return Counter(type(each).__name__ for each in bucket.asked), bucket.batches
 
     alone, beside = (Bucket(holds_old(place, layout, tuple(layout))) for _ in range(2))
@@ -94,10 +92,10 @@ def test_whatever_a_dead_writer_had_done_the_next_ones_leave_few_objects_and_the
 ) -> None:
     chunk = in_array(layout)
     start = holds_old(place, layout, tuple(layout))
-    for stopped in every_interruption(start, tagged.write(chunk, parts_of(layout, 3), place.rules())):
-        bucket, rules = Bucket(stopped), place.rules(first_generation=500)
+    for stopped in every_interruption(start, place.protocol().write(chunk, parts_of(layout, 3))):
+        bucket, rules = Bucket(stopped), place.protocol(first_generation=500)
         for number in range(6):
-            bucket.run(tagged.write(chunk, parts_of(layout, 1, number), rules))
+            bucket.run(rules.write(chunk, parts_of(layout, 1, number)))
             assert value_in(bucket, chunk) == value_of(layout, 1, number)[0]
         assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
 
@@ -109,10 +107,10 @@ def test_a_day_later_the_next_writer_removes_what_dead_writers_left(place: Place
     for number in range(20):
         die(bucket, chunk, layout, place, 10_000 + 100 * number)
     bucket.now += timedelta(hours=23)
-    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules()))
+    bucket.run(place.protocol().write(chunk, parts_of(layout, 1)))
     assert len(bucket.beside()) == 22
     bucket.now += timedelta(hours=25)
-    bucket.run(tagged.write(chunk, parts_of(layout, 2), place.rules(first_generation=500)))
+    bucket.run(place.protocol(first_generation=500).write(chunk, parts_of(layout, 2)))
     assert bucket.beside() == []
     assert value_in(bucket, chunk) == value_of(layout, 2, 101)[0]
 
@@ -127,13 +125,13 @@ def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int)
     die(bucket, chunk, layout, place, 10_000)
     writers, rounds = 4, 30
     for number in range(rounds):
-        rules = place.rules(first_generation=1000 * number)
+        rules = place.protocol(first_generation=1000 * number)
         firsts = [chance.randrange(3) for _ in range(writers)]
-        interleave(bucket, [tagged.write(chunk, parts_of(layout, 1, first), rules) for first in firsts], chance)
+        interleave(bucket, [rules.write(chunk, parts_of(layout, 1, first)) for first in firsts], chance)
         assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED * writers
         assert value_in(bucket, chunk) in {value_of(layout, 1, first)[0] for first in firsts}
-    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**6)))
-    bucket.run(tagged.write(chunk, parts_of(layout, 1), place.rules(first_generation=10**7)))
+    bucket.run(place.protocol(first_generation=10**6).write(chunk, parts_of(layout, 1)))
+    bucket.run(place.protocol(first_generation=10**7).write(chunk, parts_of(layout, 1)))
     assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
 
 

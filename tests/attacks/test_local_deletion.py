@@ -166,7 +166,7 @@ def test_chunks_are_whole_or_absent_after_a_deletion_is_killed_anywhere(
         values = [new_value(numbers) for _ in range(CHUNKS)]
         for number, value in enumerate(values):
             write(store, f"g/a/c/{number}", value)
-        paused = Paused(folder_deletion.delete_node("g/a", ("g/a", "g"), store._operations.rules), backend_of(store))
+        paused = Paused(folder_deletion.delete_node("g/a", ("g/a", "g"), store.protocol.rules), backend_of(store))
         for _ in range(killed):
             paused.step()
         if paused.has_ended:

@@ -12,9 +12,8 @@ import parts_store as ps
 from parts_store.engine.steps import Steps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, StoreConfigError
 from parts_store.format.keys import Chunk
-from parts_store.transactions import tagged
-from parts_store.transactions.reading import read
-from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.rules import Level
 from parts_store.transactions.versions import Absent, Seen
 from parts_store.transactions.writer import MAX_STALL
 from tests.attacks.aging import Bucket, in_array, repair
@@ -29,7 +28,7 @@ from tests.transactions.interruptions import (
     stored_as,
     value_of,
 )
-from tests.transactions.objects import Objects, Returned, next_batch, settings
+from tests.transactions.objects import Objects, Returned, next_batch, protocol, settings
 
 SHORT = timedelta(minutes=15)
 WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
@@ -38,18 +37,19 @@ IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if le
 
 def what_is_read(bucket: Bucket, chunk: Chunk) -> bytes | str | None:
     try:
-        found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
+        found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
     except (IncompleteChunkError, PartSizeError):
         return "damaged"
     return None if found is None else b"".join(found.values[0] or ())
 
 
-def timed(bucket: Bucket, place: Place) -> Rules:
-    return replace(place.rules(), start_watch=bucket.start_watch)
+def timed(bucket: Bucket, place: Place) -> ChunkProtocol:
+    untimed = place.protocol()
+    return replace(untimed, rules=replace(untimed.rules, start_watch=bucket.start_watch))
 
 
 def begin(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, seen: Seen | None) -> Steps[None]:
-    return tagged.write(chunk, parts_of(layout, 3), timed(bucket, place), seen)
+    return timed(bucket, place).write(chunk, parts_of(layout, 3), seen)
 
 
 class Stalled:
@@ -82,7 +82,7 @@ def every_stall(
         bucket = Bucket(start)
         seen: Seen | None = None
         if conditional:
-            found = bucket.run(read(chunk, [None], settings=settings(has_tags=True), with_anchor=True))
+            found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
             seen = Absent() if found is None else found.version
         writer = Stalled(bucket, begin(bucket, chunk, layout, place, seen), batches)
         if writer.has_ended:
@@ -105,12 +105,12 @@ def test_a_writer_that_was_taken_for_dead_never_leaves_damage(
     for more in range(12):
         for bucket, writer in every_stall(start, chunk, layout, place, conditional=conditional):
             bucket.now += SHORT
-            repair(bucket, layout, place.rules(first_generation=500), min_age=SHORT)
+            repair(bucket, layout, place.protocol(first_generation=500), min_age=SHORT)
             has_ended = writer.go_on(more)
             # It dies here, or has ended.
             tried += 1
             assert what_is_read(bucket, chunk) in ((new,) if has_ended else (old, new))
-            repair(bucket, layout, place.rules(first_generation=600))
+            repair(bucket, layout, place.protocol(first_generation=600))
             value = what_is_read(bucket, chunk)
             assert value in ((new,) if has_ended else (old, new))
             if value is not None:
@@ -130,8 +130,8 @@ def test_a_writer_that_was_taken_for_dead_never_harms_what_others_wrote_meanwhil
     for bucket, writer in every_stall(start, chunk, layout, place, conditional=False):
         bucket.now += timedelta(hours=25)
         # Another value, and then the same bytes as before: on S3, their ETags come back.
-        bucket.run(tagged.write(chunk, parts_of(layout, 1, 50), place.rules(first_generation=500)))
-        bucket.run(tagged.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        bucket.run(place.protocol(first_generation=500).write(chunk, parts_of(layout, 1, 50)))
+        bucket.run(place.protocol(first_generation=600).write(chunk, parts_of(layout, 2, 1)))
         writer.go_on(100)
         assert what_is_read(bucket, chunk) in (new, others)
         assert bucket.contents in (stored_as(layout, 3, 101), stored_as(layout, 2, 1))
@@ -148,7 +148,7 @@ def test_a_change_that_stalled_is_refused_if_somebody_wrote_the_same_bytes_meanw
         if at > 0:
             break
         bucket.now += timedelta(hours=1)
-        bucket.run(tagged.write(chunk, parts_of(layout, 2, 1), place.rules(first_generation=600)))
+        bucket.run(place.protocol(first_generation=600).write(chunk, parts_of(layout, 2, 1)))
         with pytest.raises(ConcurrentWriteError):
             writer.go_on(100)
         assert what_is_read(bucket, chunk) == value_of(layout, 2, 1)[0]
@@ -165,7 +165,7 @@ def test_a_repair_refuses_an_age_at_which_a_writer_may_only_stall(min_age: float
 
 
 def test_the_watch_of_a_store_goes_on_and_is_shorter_than_any_age() -> None:
-    watch = ps.PartsStore(MemoryStore())._operations.rules.start_watch()
+    watch = ps.PartsStore(MemoryStore()).protocol.rules.start_watch()
     seconds = [watch() for _ in range(100)]
     assert seconds == sorted(seconds)
     assert 0 <= seconds[0] < MAX_STALL < SHORT.total_seconds()

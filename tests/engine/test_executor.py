@@ -18,7 +18,7 @@ from zarr.core.buffer import default_buffer_prototype
 
 import parts_store as ps
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.backend import Capabilities, Means
+from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.engine.executor import run, run_sync
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Done, Lock, Outcome, Put, Refused, Steps, Wait
@@ -38,7 +38,7 @@ class Slow:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            means=Means.TAGS,
+            identifies_writes_by=WriteIdentity.TAGS,
             has_conditions=True,
             has_unique_etags=True,
             is_remote=True,

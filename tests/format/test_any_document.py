@@ -25,6 +25,7 @@ from tests.format.documents import (
     serve,
     sharded,
 )
+from tests.transactions.objects import protocol
 
 JUNK: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 2, 2**31, 2**63, 2**64, 10**30, 1.5, -0.0, float("nan"), float("inf")),
@@ -95,7 +96,7 @@ def test_ten_thousand_mutated_documents_are_served_or_refused_by_our_errors_alon
         document = mutated(SEEDS[number % len(SEEDS)], randomness)
         stored = encode(document)
         try:
-            answer = serve(Catalog(), "a", stored)
+            answer = serve(Catalog(protocol(has_tags=True)), "a", stored)
         except PartsStoreError as error:
             refused += 1
             require_never_taken_for_absence(error)
@@ -117,7 +118,7 @@ def test_a_thousand_damaged_texts_are_served_or_refused_by_our_errors_alone() ->
             for _ in range(randomness.randrange(1, 4)):
                 stored[randomness.randrange(len(stored))] = randomness.choice(b'{}[],:"0129.eE-\\ntfN \xff\x00x')
             try:
-                serve(Catalog(), "a", bytes(stored))
+                serve(Catalog(protocol(has_tags=True)), "a", bytes(stored))
             except PartsStoreError as error:
                 require_never_taken_for_absence(error)
 
@@ -126,7 +127,7 @@ def test_a_thousand_damaged_texts_are_served_or_refused_by_our_errors_alone() ->
 def test_a_deeply_nested_document_is_served_or_refused_by_our_errors_alone(depth: int) -> None:
     nested = encode(array(attributes={"deep": "HERE"})).replace(b'"HERE"', b"[" * depth + b"]" * depth)
     try:
-        served = serve(Catalog(), "a", nested)
+        served = serve(Catalog(protocol(has_tags=True)), "a", nested)
     except PartsStoreError:
         return
     assert served is not None

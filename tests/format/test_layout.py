@@ -12,7 +12,6 @@ from parts_store.format.layout import Located, NeedSizes, Probe, plan_read, plan
 from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.tags import Tag
-from parts_store.transactions.reading import read
 from tests.transactions.objects import (
     KEY,
     Objects,
@@ -21,6 +20,7 @@ from tests.transactions.objects import (
     every_request,
     every_size,
     pieces,
+    protocol,
     requested,
     settings,
     sliced,
@@ -174,7 +174,7 @@ def test_any_range_reads_from_a_bucket_as_if_the_chunk_were_one_object(count: in
         for declared in every_declaration(sizes):
             chunk = chunk_of(dict(zip(SUFFIXES, declared, strict=False)))
             for wanted in requests:
-                result = objects.run(read(chunk, [wanted], settings=settings(has_tags=tagged)))
+                result = objects.run(protocol(has_tags=tagged).read(chunk, [wanted], settings()))
                 assert result is not None
                 assert b"".join(result.values[0] or ()) == sliced(value, wanted), (declared, sizes, wanted)
 
@@ -190,8 +190,8 @@ def test_any_two_ranges_read_together_as_each_by_itself(max_gap: int, max_nbytes
             chunk = chunk_of(dict(zip(SUFFIXES, declared, strict=False)))
             # Every seventh pair, another seventh for every bucket: all of them have their turn.
             for wanted in pairs[number % 7 :: 7]:
-                merged = settings(has_tags=objects.has_tags, max_gap=max_gap, max_nbytes=max_nbytes)
-                result = objects.run(read(chunk, wanted, settings=merged))
+                merged = settings(max_gap=max_gap, max_nbytes=max_nbytes)
+                result = objects.run(protocol(has_tags=objects.has_tags).read(chunk, wanted, merged))
                 assert result is not None
                 values = [b"".join(value or ()) for value in result.values]
                 assert values == [sliced(value, each) for each in wanted], (declared, sizes, wanted)
@@ -203,7 +203,7 @@ def test_with_all_sizes_known_each_part_whose_bytes_are_wanted_is_asked_once_and
         value = bytes(range(sum(sizes)))
         objects = bucket(value, sizes, has_tags=True)
         chunk = chunk_of(dict(zip(SUFFIXES, sizes, strict=False)))
-        objects.run(read(chunk, [wanted], settings=settings(has_tags=True)))
+        objects.run(protocol(has_tags=True).read(chunk, [wanted], settings()))
         owners = [part for part, size in enumerate(sizes) for _ in range(size)]
         needed = {KEY + SUFFIXES[part] for part in sliced(bytes(owners), wanted)}
         assert objects.keys_read == needed
@@ -246,7 +246,7 @@ def test_common_layouts_are_read_with_one_request_for_each_part_that_is_touched(
     objects = Objects(has_tags=True)
     for suffix, data in zip(declared, pieces(value, sizes), strict=True):
         objects.put(KEY + suffix, data, Tag(GENERATION, "c", sizes))
-    result = objects.run(read(chunk_of(declared), [wanted], settings=settings(has_tags=True)))
+    result = objects.run(protocol(has_tags=True).read(chunk_of(declared), [wanted], settings()))
     assert result is not None
     assert b"".join(result.values[0] or ()) == sliced(value, wanted)
     assert sorted(request.key for request in objects.asked if isinstance(request, Get)) == sorted(

@@ -27,12 +27,12 @@ from tests.format.documents import (
     sharded,
     zarr_writes,
 )
-from tests.transactions.objects import Objects
+from tests.transactions.objects import Objects, protocol
 
 
 @EXAMPLES
 def test_zarr_opens_the_specifications_documents_as_they_are_served(text: str) -> None:
-    metadata = ArrayV3Metadata.from_dict(served_by(Catalog(), "a", text.encode()))
+    metadata = ArrayV3Metadata.from_dict(served_by(Catalog(protocol(has_tags=True)), "a", text.encode()))
     assert list(metadata.shape) == json.loads(text)["shape"]
     assert metadata.fill_value == 0
     assert metadata.storage_transformers == ()
@@ -50,7 +50,9 @@ def test_what_the_first_example_leaves_out_is_completed_and_nothing_else_changes
 
 
 def test_a_complete_document_is_served_as_it_is_but_for_the_transformer() -> None:
-    assert served_by(Catalog(), "a", encode(array(attributes={"x": [1]}))) == plain(attributes={"x": [1]})
+    assert served_by(Catalog(protocol(has_tags=True)), "a", encode(array(attributes={"x": [1]}))) == plain(
+        attributes={"x": [1]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ def test_a_fill_value_of_text_that_is_left_out_is_empty() -> None:
     ],
 )
 def test_a_document_without_parts_is_passed_through_byte_for_byte(stored: bytes) -> None:
-    catalog = Catalog()
+    catalog = Catalog(protocol(has_tags=True))
     assert serve(catalog, "a", stored) == stored
     assert catalog.arrays() == {}
 
 
 def test_a_document_that_is_not_there_is_none() -> None:
-    assert serve(Catalog(), "a", None) is None
+    assert serve(Catalog(protocol(has_tags=True)), "a", None) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_a_document_that_is_not_there_is_none() -> None:
 def test_any_other_transformer_is_refused_by_name_and_nothing_is_known_of_the_array(
     transformers: Any, message: str
 ) -> None:
-    catalog = Catalog()
+    catalog = Catalog(protocol(has_tags=True))
     stored = encode(array(storage_transformers=transformers))
     with pytest.raises(UnknownTransformerError, match=message) as caught:
         serve(catalog, "g/a", stored)
@@ -185,7 +187,7 @@ def test_any_other_transformer_is_refused_by_name_and_nothing_is_known_of_the_ar
 )
 def test_a_mistake_in_the_parts_names_the_array(members: Document) -> None:
     with pytest.raises(PartsConfigError, match="array 'g/a'"):
-        serve(Catalog(), "g/a", encode(array(**members)))
+        serve(Catalog(protocol(has_tags=True)), "g/a", encode(array(**members)))
 
 
 def written_back(stored: Document, **changes: Any) -> Document:
@@ -274,7 +276,7 @@ def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:
 
 @EXAMPLES
 def test_writing_attributes_and_shape_through_the_catalog_keeps_the_stored_document(text: str) -> None:
-    catalog, bucket = Catalog(), Objects(has_tags=True)
+    catalog, bucket = Catalog(protocol(has_tags=True)), Objects(has_tags=True)
     bucket.put("a/zarr.json", text.encode())
     served = served_by(catalog, "a", text.encode())
     stored = accepted(catalog, "a", zarr_writes(served, attributes={"x": 1}), bucket)
@@ -288,7 +290,7 @@ def test_writing_attributes_and_shape_through_the_catalog_keeps_the_stored_docum
 
 
 def test_a_catalog_that_knows_nothing_reads_the_document_before_it_is_written_over() -> None:
-    catalog, bucket = Catalog(), Objects(has_tags=True)
+    catalog, bucket = Catalog(protocol(has_tags=True)), Objects(has_tags=True)
     bucket.put("a/zarr.json", FIRST_EXAMPLE.encode())
     new = zarr_writes(complete(json.loads(FIRST_EXAMPLE)), shape=[3, 3])
     assert accepted(catalog, "a", new, bucket) == json.loads(FIRST_EXAMPLE) | {"shape": [3, 3]}
@@ -309,7 +311,7 @@ def test_consolidated_metadata_is_lifted_and_put_back(path: str) -> None:
         "attributes": {"a": 1},
         "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": members},
     }
-    catalog, bucket = Catalog(), Objects(has_tags=True)
+    catalog, bucket = Catalog(protocol(has_tags=True)), Objects(has_tags=True)
     served = served_by(catalog, path, encode(group))
     lifted = served["consolidated_metadata"]["metadata"]
     expected = {"first": complete(members["first"]), "deep/second": complete(members["deep/second"])}

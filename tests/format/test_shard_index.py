@@ -17,6 +17,7 @@ from parts_store.format.metadata import complete, read_array, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, shard_index_of
 from tests.format.documents import BIG, BYTES, CRC, SECOND_EXAMPLE, Document, array, encode, served_by, sharded
+from tests.transactions.objects import protocol
 
 INDEX_CODECS: dict[str, list[Document]] = {
     "bytes": [BYTES],
@@ -81,7 +82,7 @@ def test_an_index_without_a_size_of_its_own_is_no_index_that_we_know(codec: str)
     # zarr refuses such a document; until it is asked, there is no index.
     level = {"level": 1} | ({"checksum": False} if codec == "zstd" else {})
     document = sharded([BYTES, {"name": codec, "configuration": level}])
-    assert served_by(Catalog(), "a", encode(document)) == complete(document)
+    assert served_by(Catalog(protocol(has_tags=True)), "a", encode(document)) == complete(document)
     assert shard_index_of(complete(document)) is None
 
 

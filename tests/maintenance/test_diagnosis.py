@@ -9,7 +9,6 @@ from typing import Literal
 
 import pytest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.steps import Entry, Get, Head, List, Listed, Outcome, Request
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
@@ -19,8 +18,8 @@ from parts_store.format.tags import Tag
 from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import group_by_chunk
-from parts_store.transactions import journaled, staging
-from parts_store.transactions.reading import read
+from parts_store.transactions import staging
+from parts_store.transactions.journal import Journal, journal_key, staged_keys
 from tests.transactions.interruptions import (
     LAYOUTS,
     OPERATIONS,
@@ -34,7 +33,7 @@ from tests.transactions.interruptions import (
     parts_of,
     write,
 )
-from tests.transactions.objects import KEY, Objects, chunk_of, pieces, settings
+from tests.transactions.objects import KEY, Objects, chunk_of, pieces, protocol, settings
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
@@ -55,14 +54,16 @@ def findings_in(objects: Objects, layout: Layout) -> list[Finding]:
     assert isinstance(outcome, Listed)
     record = record_of(layout)
     found = group_by_chunk(outcome.entries, {"a": record})
-    steps = diagnose_chunks(list(found.chunks.values()), record, settings(has_tags=objects.has_tags), with_bytes=False)
+    steps = diagnose_chunks(
+        list(found.chunks.values()), record, protocol(has_tags=objects.has_tags), settings(), with_bytes=False
+    )
     return objects.copy().run(steps)
 
 
 def is_readable(objects: Objects, chunk: Chunk) -> bool:
     """Whether reading the whole chunk says what it is, or that there is none."""
     try:
-        objects.copy().run(read(chunk, [None], settings=settings(has_tags=objects.has_tags), with_anchor=True))
+        objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk, [None], settings(), with_anchor=True))
     except (IncompleteChunkError, PartSizeError, ConcurrentWriteError):
         return False
     return True
@@ -292,12 +293,12 @@ def on_disk(
             for suffix, nbytes in zip(layout, there, strict=True):
                 if nbytes is not None:
                     objects.put(KEY + suffix, bytes(nbytes))
-            for key, nbytes in zip(journaled.staged_keys(chunk, NEW), staged, strict=True):
+            for key, nbytes in zip(staged_keys(chunk, NEW), staged, strict=True):
                 if nbytes is not None:
                     objects.put(key, bytes(nbytes))
             if has_journal:
-                record = journaled.Record(chunk.relative, NEW, tuple(sizes.values()))
-                objects.put(journaled.journal_key(chunk), record.dump())
+                record = Journal(chunk.relative, NEW, tuple(sizes.values()))
+                objects.put(journal_key(chunk), record.dump())
             if any(nbytes is not None for nbytes in there):
                 yield objects, dict(zip(layout, there, strict=True)), dict(zip(layout, staged, strict=True))
 
@@ -329,7 +330,7 @@ def test_every_state_of_a_chunk_on_a_local_disk_is_what_the_table_says(layout: L
             expected = on_disk_by_the_table(layout, both, anchor)
             if expected is not None and expected[0] is Problem.ORPHANS:
                 expected = Problem.INCOMPLETE, (anchor,)
-            keys = dict(zip(layout, journaled.staged_keys(chunk, NEW), strict=True))
+            keys = dict(zip(layout, staged_keys(chunk, NEW), strict=True))
             if expected is None and left:
                 expected = Problem.INTERRUPTED, tuple(keys[suffix] for suffix in left)
         found = findings_in(objects, layout)
@@ -357,11 +358,11 @@ def test_an_operation_that_stops_anywhere_is_never_taken_for_damage(
     for start in every_start(place, layout):
         if not is_readable(start, chunk):
             continue
-        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.rules())):
+        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
             found = findings_in(stopped, layout)
             assert not any(each.problem.is_damage for each in found), stopped.contents
             result = stopped.copy().run(
-                read(chunk, [None], settings=settings(has_tags=place.has_tags), with_anchor=True)
+                protocol(has_tags=place.has_tags).read(chunk, [None], settings(), with_anchor=True)
             )
             value = None if result is None else b"".join(result.values[0] or ())
             plain = [stopped.stored.get(key) for key in chunk.part_keys]
@@ -400,7 +401,7 @@ def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *
     """Write after write, one request at a time; all of the same bytes, or each of others."""
     for number in itertools.count(1):
         first = 101 if same else (number * 7) % 200
-        steps = write(chunk, parts_of(layout, 2, first), place.rules(first_generation=1000 * number))
+        steps = write(chunk, parts_of(layout, 2, first), place.protocol(first_generation=1000 * number))
         outcomes: list[Outcome] | None = None
         while True:
             try:
@@ -424,14 +425,14 @@ def test_a_look_at_a_chunk_that_is_being_written_never_says_that_it_is_damaged(
     chunk = in_array(layout)
     for head_start in range(12):
         base = place.empty()
-        base.run(write(chunk, parts_of(layout, 2, 101), place.rules()))
+        base.run(write(chunk, parts_of(layout, 2, 101), place.protocol()))
         objects = Changing(base, iter(()), every)
         theirs = step_by_step(objects, chunk, layout, place, same=same)
         objects.is_theirs = True
         for _ in itertools.islice(theirs, head_start):
             pass
         objects.is_theirs, objects.theirs = False, theirs
-        finding = objects.run(diagnose_chunk(chunk, None, place.rules().means))
+        finding = objects.run(diagnose_chunk(chunk, None, place.protocol()))
         assert finding is None or not finding.problem.is_damage, finding
 
 
@@ -441,7 +442,7 @@ def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_take
     disk = Place(next(iter(PLACES)).level, has_tags=False)
 
     def there(objects: Objects) -> None:
-        objects.run(write(chunk, parts_of(layout, 2), disk.rules(first_generation=100)))
+        objects.run(write(chunk, parts_of(layout, 2), disk.protocol(first_generation=100)))
 
     def gone(objects: Objects) -> None:
         for key in chunk.part_keys:
@@ -460,7 +461,7 @@ def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_take
 
             objects = Changing(base, iter(()), 1)
             objects.theirs = theirs(objects)
-            finding = objects.run(diagnose_chunk(chunk, None, Means.LOCKS))
+            finding = objects.run(diagnose_chunk(chunk, None, protocol(has_tags=False)))
             assert finding is None or not finding.problem.is_damage, (at, finding)
 
 
@@ -480,7 +481,7 @@ def test_suspects_are_looked_at_side_by_side() -> None:
     assert isinstance(outcome, Listed)
     listings = list(group_by_chunk(outcome.entries, {"a": record}).chunks.values())
     objects.asked.clear()
-    found = objects.run(diagnose_chunks(listings, record, settings(has_tags=True), with_bytes=False))
+    found = objects.run(diagnose_chunks(listings, record, protocol(has_tags=True), settings(), with_bytes=False))
     assert [each.keys for each in found] == [(f"a/c/{number}.i",) for number in range(0, 50, 2)]
     # One look at the whole ones; and at the others the anchor, the parts, the anchor.
     assert objects.batches == 4

@@ -30,9 +30,10 @@ from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions, find_chunk_beside, repair_chunk
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk, Survey, group_by_chunk
-from parts_store.transactions import journaled, staging
-from parts_store.transactions.reading import read
-from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions import staging
+from parts_store.transactions.journal import Journal
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.rules import Level
 from tests.transactions.interruptions import (
     LAYOUTS,
     OPERATIONS,
@@ -51,7 +52,7 @@ from tests.transactions.interruptions import (
     value_of,
     write,
 )
-from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, settings
+from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, protocol, settings
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ def in_array(layout: Layout) -> Chunk:
 def repair(
     objects: Aged,
     layout: Layout,
-    rules: Rules,
+    by: ChunkProtocol,
     options: RepairOptions = NOTHING_ASKED,
     min_age: timedelta | float = 0,
 ) -> list[Finding]:
@@ -106,13 +107,14 @@ def repair(
     listed = objects.perform(List("", ""))
     assert isinstance(listed, Listed)
     survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
-    found = execution.verify(objects, survey, settings(has_tags=objects.has_tags))
-    return execution.repair(objects, survey, found, rules, min_age=min_age, options=options)
+    found = execution.verify(objects, survey, by, settings())
+    return execution.repair(objects, survey, found, by, min_age=min_age, options=options)
 
 
 def what_is_read(objects: Objects, chunk: Chunk) -> bytes | str | None:
+    reading = protocol(has_tags=objects.has_tags)
     try:
-        result = objects.copy().run(read(chunk, [None], settings=settings(has_tags=objects.has_tags), with_anchor=True))
+        result = objects.copy().run(reading.read(chunk, [None], settings(), with_anchor=True))
     except (IncompleteChunkError, PartSizeError):
         return "damaged"
     return None if result is None else b"".join(result.values[0] or ())
@@ -142,23 +144,23 @@ def test_a_repair_leaves_what_was_read_before_it_alone_and_plain(
     chunk = in_array(layout)
     for unsized, start in itertools.product((0, 3), every_start(place, layout)):
         is_damaged = before(start, layout) == "incomplete"
-        for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.rules())):
+        for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.protocol())):
             value = what_is_read(stopped, chunk)
             objects = Aged(stopped)
-            found = repair(objects, layout, place.rules(first_generation=500))
+            found = repair(objects, layout, place.protocol(first_generation=500))
             assert what_is_read(objects, chunk) == value, stopped.contents
             assert all(map(is_about_chunk, found))
             if value != "damaged":
                 assert isinstance(value, bytes | None)
                 assert objects.contents == plain_of(value, layout, unsized), stopped.contents
                 assert all(each.is_repaired for each in found), found
-                assert repair(objects, layout, place.rules(first_generation=600)) == []
+                assert repair(objects, layout, place.protocol(first_generation=600)) == []
                 continue
             # Nobody asked for more: the chunk and what is beside it stay.
             assert is_damaged
             assert objects.contents == stopped.contents
             assert not any(each.is_repaired for each in found)
-            assert repair(objects, layout, place.rules(first_generation=600)) == found
+            assert repair(objects, layout, place.protocol(first_generation=600)) == found
 
 
 @EVERY_PLACE
@@ -169,14 +171,14 @@ def test_what_cannot_be_read_is_dropped_if_that_is_asked_for_and_nothing_else_is
 ) -> None:
     chunk = in_array(layout)
     for start in every_start(place, layout):
-        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.rules())):
+        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
             value = what_is_read(stopped, chunk)
             objects = Aged(stopped)
-            found = repair(objects, layout, place.rules(first_generation=500), DROP)
+            found = repair(objects, layout, place.protocol(first_generation=500), DROP)
             assert all(each.is_repaired for each in found), found
             left = None if isinstance(value, str) else value
             assert objects.contents == plain_of(left, layout, 3), stopped.contents
-            assert repair(objects, layout, place.rules(first_generation=600), DROP) == []
+            assert repair(objects, layout, place.protocol(first_generation=600), DROP) == []
 
 
 @EVERY_PLACE
@@ -187,16 +189,16 @@ def test_a_repair_that_stops_anywhere_changes_nothing_of_what_is_read_and_the_ne
 ) -> None:
     chunk = in_array(layout)
     for start in (holds_old(place, layout, present) for present in ((), tuple(layout), chunk_others(layout))):
-        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.rules())):
+        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
             value = what_is_read(stopped, chunk)
             for limit in itertools.count():
                 objects = Stopping(Aged(stopped), limit)
                 try:
-                    repair(objects, layout, place.rules(first_generation=500))
+                    repair(objects, layout, place.protocol(first_generation=500))
                 except StoppedError:
                     assert what_is_read(objects, chunk) == value, (stopped.contents, limit)
                     after = Aged(objects)
-                    repair(after, layout, place.rules(first_generation=600))
+                    repair(after, layout, place.protocol(first_generation=600))
                     assert isinstance(value, bytes | None)
                     # The clock's own object is a stray then, and goes too.
                     assert after.contents == plain_of(value, layout, 3), (stopped.contents, limit)
@@ -233,7 +235,7 @@ def dead_writers(place: Place, layout: Layout) -> Iterator[Objects]:
     """Everything that a dead writer, or a dead deleter, leaves of a chunk that was there, or was not."""
     for operation, present in itertools.product((write, delete), ((), tuple(layout))):
         yield from every_interruption(
-            holds_old(place, layout, present), operation(in_array(layout), parts_of(layout, 3), place.rules())
+            holds_old(place, layout, present), operation(in_array(layout), parts_of(layout, 3), place.protocol())
         )
 
 
@@ -246,7 +248,7 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         objects = Aged(stopped)
         objects.modified = dict.fromkeys(stopped.stored, A_DAY_LATER)
         contents = objects.contents
-        found = repair(objects, layout, place.rules(first_generation=500), DROP, min_age=3600)
+        found = repair(objects, layout, place.protocol(first_generation=500), DROP, min_age=3600)
         if not has_ages:
             assert all(each.is_repaired for each in found)
             continue
@@ -255,7 +257,7 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         assert all(each.detail.endswith("; not repaired: younger than min_age") for each in found)
         # As old as asked for is old enough.
         objects.now += timedelta(hours=1)
-        found = repair(objects, layout, place.rules(first_generation=600), DROP, min_age=timedelta(hours=1))
+        found = repair(objects, layout, place.protocol(first_generation=600), DROP, min_age=timedelta(hours=1))
         assert all(each.is_repaired or is_kept(each, place) for each in found), found
 
 
@@ -270,18 +272,18 @@ def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place
     layout: Layout = {"": None, ".i": 2}
     has_ages = place.has_tags or place.level is Level.EXCLUSIVE
     objects = Aged(holds_old(place, layout, (".i",)))
-    repair(objects, layout, place.rules(), min_age=3600)
+    repair(objects, layout, place.protocol(), min_age=3600)
     clocks = [each.key for each in objects.asked if isinstance(each, Put) and each.key.endswith(".clock")]
     assert len(clocks) == (1 if has_ages else 0)
     assert all(key.startswith("a/.parts-txn/") for key in clocks)
     assert not set(clocks) & set(objects.stored)
     # None is needed where there is nothing to do, or all is old enough.
     ageless = Aged(holds_old(place, layout, (".i",)))
-    assert all(each.is_repaired for each in repair(ageless, layout, place.rules(), min_age=0))
+    assert all(each.is_repaired for each in repair(ageless, layout, place.protocol(), min_age=0))
     assert not any(each.key.endswith(".clock") for each in ageless.asked if isinstance(each, Put))
     for options, start in ((NOTHING_ASKED, holds_old(place, layout, ("",))), (DROP, place.empty())):
         idle = Aged(start)
-        repair(idle, layout, place.rules(), options)
+        repair(idle, layout, place.protocol(), options)
         assert not any(isinstance(each, Put | Delete) for each in idle.asked)
 
 
@@ -290,7 +292,7 @@ def test_no_age_is_too_great(min_age: Any) -> None:
     layout: Layout = {"": None, ".i": 2}
     place = PLACES[3]
     objects = Aged(holds_old(place, layout, (".i",)))
-    (finding,) = repair(objects, layout, place.rules(), min_age=min_age)
+    (finding,) = repair(objects, layout, place.protocol(), min_age=min_age)
     assert not finding.is_repaired
 
 
@@ -309,7 +311,7 @@ def test_a_clock_that_somebody_removes_is_looked_at_three_times() -> None:
     place = PLACES[3]
     objects = Meddler(holds_old(place, layout, (".i",)))
     with pytest.raises(ConcurrentWriteError, match="another repair"):
-        repair(objects, layout, place.rules(), min_age=3600)
+        repair(objects, layout, place.protocol(), min_age=3600)
     assert sum(isinstance(each, Put) for each in objects.asked) == 3
 
 
@@ -329,7 +331,7 @@ def test_retag_makes_one_write_of_what_is_partly_or_not_tagged_and_of_nothing_el
         for suffix, data, name in zip(layout, pieces(value, sizes), chosen, strict=True):
             start.put(KEY + suffix, data, tags[name])
         objects = Aged(start)
-        found = repair(objects, layout, place.rules(), RETAG)
+        found = repair(objects, layout, place.protocol(), RETAG)
         is_mixture = {"one", "two"} <= set(chosen)
         is_tagged = len(set(chosen)) == 1 and "none" not in chosen
         assert [each.is_repaired for each in found] == ([] if is_tagged else [not is_mixture]), chosen
@@ -343,7 +345,7 @@ def test_retag_makes_one_write_of_what_is_partly_or_not_tagged_and_of_nothing_el
         assert what_is_read(objects, chunk) == value
         # Without being asked, nothing is tagged.
         untouched = Aged(start)
-        repair(untouched, layout, place.rules(), NOTHING_ASKED)
+        repair(untouched, layout, place.protocol(), NOTHING_ASKED)
         assert untouched.stored == start.stored
 
 
@@ -355,7 +357,7 @@ def test_retag_leaves_what_is_missing_or_of_a_wrong_size_as_it_is(place: Place) 
         for suffix, data in present.items():
             start.put(KEY + suffix, data)
         objects = Aged(start)
-        (finding,) = repair(objects, layout, place.rules(), RETAG)
+        (finding,) = repair(objects, layout, place.protocol(), RETAG)
         assert finding.problem in (Problem.INCOMPLETE, Problem.WRONG_SIZE)
         assert not finding.is_repaired
         assert objects.stored == start.stored
@@ -379,7 +381,7 @@ def test_retag_believes_what_is_there_and_not_what_was_found_before(place: Place
             objects.put(KEY + suffix, data, tag)
         before = dict(objects.stored)
         finding = Finding(problem, KEY, chunk.part_keys, "as it was")
-        assert objects.run(repair_chunk(ListedChunk(chunk), finding, record, place.rules(), RETAG)) == finding
+        assert objects.run(repair_chunk(ListedChunk(chunk), finding, record, place.protocol(), RETAG)) == finding
         assert objects.stored == before
 
 
@@ -393,13 +395,13 @@ def test_a_chunk_that_somebody_writes_meanwhile_is_not_tagged_anew(place: Place)
         start = place.empty()
         for key, data in stored_as(layout, 2, 1).items():
             start.put(key, data)
-        objects = Racing(start, at, write(chunk, parts_of(layout, 3), place.rules()), None)
-        repair(objects, layout, place.rules(first_generation=500), RETAG)
+        objects = Racing(start, at, write(chunk, parts_of(layout, 3), place.protocol()), None)
+        repair(objects, layout, place.protocol(first_generation=500), RETAG)
         if not objects.has_raced:
             break
         # The write was finished before the repair, whose tags are the same value's or not written.
         after = Aged(objects)
-        repair(after, layout, place.rules(first_generation=700))
+        repair(after, layout, place.protocol(first_generation=700))
         assert what_is_read(after, chunk) == value_of(layout, 3, 101)[0], at
     else:
         pytest.fail("the repair never ended before the writer began")
@@ -415,14 +417,14 @@ def test_lone_marks_locks_clocks_and_what_nobody_knows_are_removed(has_chunk: bo
     chunk = in_array(layout)
     start = place.empty()
     if has_chunk:
-        start.run(write(chunk, parts_of(layout, 3), place.rules()))
+        start.run(write(chunk, parts_of(layout, 3), place.protocol()))
     contents = start.contents
     names = [f"{'0c' * 16}.done", "unknown", "0d" * 16] if place.has_tags else ["unknown", f"{'0d' * 16}.0"]
     for name in names:
         start.put(f"{chunk.side_folder}/{name}", b"PARTSTXN1\n\x05\x00\x00\x00{wr")
     start.put(f"a/.parts-txn/{'0e' * 16}.clock", b"")
     objects = Aged(start)
-    found = repair(objects, layout, place.rules(first_generation=500))
+    found = repair(objects, layout, place.protocol(first_generation=500))
     assert {each.problem for each in found} == {Problem.LEFTOVERS}
     assert all(each.is_repaired for each in found)
     assert objects.contents == contents
@@ -433,10 +435,10 @@ def test_a_lock_is_removed_by_who_takes_it_and_by_hand_where_nobody_takes_any() 
     chunk = in_array(layout)
     for place in (place for place in PLACES if not place.has_tags):
         start = place.empty()
-        start.run(write(chunk, parts_of(layout, 3), place.rules()))
+        start.run(write(chunk, parts_of(layout, 3), place.protocol()))
         start.put(f"{chunk.side_folder}.lock", b"")
         objects = Aged(start)
-        (finding,) = repair(objects, layout, place.rules(first_generation=500))
+        (finding,) = repair(objects, layout, place.protocol(first_generation=500))
         assert finding.is_repaired
         is_taken = any(isinstance(each, Lock) for each in objects.asked)
         assert is_taken == (place.level is not Level.EXCLUSIVE)
@@ -451,11 +453,11 @@ def test_what_is_beside_a_damaged_chunk_stays_until_the_chunk_is_dropped(place: 
     start = holds_old(place, layout, ("",))
     start.put(f"{chunk.side_folder}/{'0c' * 16}", b"may be all that there is of it")
     objects = Aged(start)
-    damage, beside = repair(objects, layout, place.rules())
+    damage, beside = repair(objects, layout, place.protocol())
     assert (damage.problem, beside.problem) == (Problem.INCOMPLETE, Problem.LEFTOVERS)
     assert beside.detail.endswith("; not repaired: the chunk is damaged")
     assert objects.contents == start.contents
-    found = repair(objects, layout, place.rules(), DROP)
+    found = repair(objects, layout, place.protocol(), DROP)
     assert [each.is_repaired for each in found] == [True, True]
     assert objects.contents == {}
 
@@ -473,7 +475,7 @@ def test_a_copy_that_alone_has_a_part_in_its_right_size_stays(place: Place) -> N
         value = what_is_read(start, chunk)
         assert value == b"".join(data)
         objects = Aged(start)
-        (finding,) = repair(objects, layout, place.rules(), DROP)
+        (finding,) = repair(objects, layout, place.protocol(), DROP)
         assert (finding.problem, finding.is_repaired) == (Problem.INTERRUPTED, False)
         assert what_is_read(objects, chunk) == value
 
@@ -483,7 +485,7 @@ def test_a_part_that_is_staged_is_not_read_to_find_out_whose_it_is() -> None:
     chunk = in_array(layout)
     record = ArrayRecord({}, chunk.parts, ChunkKeyEncoding("default", "/", 1), None)
     objects = Objects(has_tags=False)
-    said = journaled.Record(chunk.relative, "0b" * 16, (1, 2)).dump()
+    said = Journal(chunk.relative, "0b" * 16, (1, 2)).dump()
     for name, expected in {"journal": chunk, f"{'0b' * 16}.0": None, f"{'0b' * 16}.done": None}.items():
         entry = Entry(f"{chunk.side_folder}/{name}", 1, None, LONG_AGO)
         objects.put(entry.key, said)
@@ -583,7 +585,7 @@ def scenes(place: Place, layout: Layout) -> dict[str, Objects]:
     chunk = in_array(layout)
     found: dict[str, Objects] = {}
     whole = holds_old(place, layout, tuple(layout))
-    steps = write(chunk, parts_of(layout, 1, 201), place.rules(first_generation=900))
+    steps = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=900))
     for stopped in every_interruption(whole, steps):
         kind = "committed" if what_is_read(stopped, chunk) != what_is_read(whole, chunk) else "staged"
         if len(stopped.stored) > len(layout):
@@ -598,9 +600,9 @@ def every_race(
     chunk = in_array(layout)
     for count in [*range(1, 2 * len(layout) + 10), None]:
         for at in itertools.count(1):
-            steps = operation(chunk, parts_of(layout, 3), place.rules())
+            steps = operation(chunk, parts_of(layout, 3), place.protocol())
             objects = Racing(scene, at, steps, count)
-            repair(objects, layout, place.rules(first_generation=500), min_age=timedelta(hours=1))
+            repair(objects, layout, place.protocol(first_generation=500), min_age=timedelta(hours=1))
             if not objects.has_raced:
                 break
             objects.end()
@@ -637,7 +639,7 @@ def test_a_repair_beside_a_writer_never_loses_what_the_writer_has_committed(
             continue
         # And what it left alone, the next one ends.
         after = Aged(objects)
-        repair(after, layout, place.rules(first_generation=700))
+        repair(after, layout, place.protocol(first_generation=700))
         assert after.contents == plain_of(end, layout, 3), race
     assert lost == set()
 
@@ -647,8 +649,10 @@ def test_who_says_that_nobody_writes_while_somebody_does_may_lose_a_chunk_but_ne
     layout, lost = LAYOUTS[1], set()
     chunk, end = in_array(layout), value_of(layout, 3, 101)[0]
     for at in itertools.count(1):
-        objects = Racing(scenes(place, layout)["orphans"], at, write(chunk, parts_of(layout, 3), place.rules()), None)
-        repair(objects, layout, place.rules(first_generation=500), min_age=0)
+        objects = Racing(
+            scenes(place, layout)["orphans"], at, write(chunk, parts_of(layout, 3), place.protocol()), None
+        )
+        repair(objects, layout, place.protocol(first_generation=500), min_age=0)
         if not objects.has_raced:
             break
         objects.end()
@@ -667,8 +671,8 @@ def test_a_chunk_that_is_whole_again_by_the_time_it_would_be_dropped_stays(layou
     lost: set[type] = set()
     for at in itertools.count(1):
         scene = holds_old(place, layout, (chunk.anchor_key.removeprefix(KEY),))
-        objects = Racing(scene, at, write(chunk, parts_of(layout, 3), place.rules()), None)
-        repair(objects, layout, place.rules(first_generation=500), DROP, min_age=timedelta(hours=1))
+        objects = Racing(scene, at, write(chunk, parts_of(layout, 3), place.protocol()), None)
+        repair(objects, layout, place.protocol(first_generation=500), DROP, min_age=timedelta(hours=1))
         if not objects.has_raced:
             break
         objects.end()

@@ -56,10 +56,6 @@ class Setting:
     def index(self) -> Any:
         return self.plan.shard_index.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
 
-    @property
-    def means(self) -> Any:
-        return self.plan.backend.Means.LOCKS if self.is_local else self.plan.backend.Means.TAGS
-
     def effect(self, operation: Operation) -> Effect:
         """What an operation should do."""
         match operation.name:
@@ -94,15 +90,16 @@ class Client:
         level = self.plan.rules.Level(setting.level)
         self.rules = self.plan.rules.Rules(
             level,
-            setting.means,
             setting.has_conditions,
             setting.has_unique_etags,
             self._new_generation,
             self._start_watch,
         )
+        is_local, plan = setting.is_local, self.plan
+        self.protocol = (plan.journaled.JournaledProtocol if is_local else plan.tagged.TaggedProtocol)(self.rules)
         # Ranges next to each other are merged, or not.
         max_nbytes = 1000 if setting.merges_ranges else 1
-        self.settings = self.plan.reading.ReadSettings(0, max_nbytes, setting.retries, setting.means)
+        self.settings = self.plan.read_attempt.ReadSettings(0, max_nbytes, setting.retries)
         self.versioned: Any = None
         self.is_suspect = False
 
@@ -153,7 +150,7 @@ class Client:
 
     def _write(self, value: Value, seen: Any = None) -> Steps[None]:
         self.versioned = None
-        yield from self.plan.tagged.write(self.chunk, self._data(value), self.rules, seen)
+        yield from self.protocol.write(self.chunk, self._data(value), seen)
 
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
@@ -169,15 +166,15 @@ class Client:
 
     def _write_if_absent(self, value: Value) -> Steps[None]:
         self.versioned = None
-        yield from self.plan.tagged.write_if_absent(self.chunk, self._data(value), self.rules)
+        yield from self.protocol.write_if_absent(self.chunk, self._data(value))
 
     def _delete(self, seen: Any) -> Steps[None]:
         self.versioned = None
-        yield from self.plan.tagged.delete(self.chunk, self.rules, seen)
+        yield from self.protocol.delete(self.chunk, seen)
 
     def _change(self, mark: bytes) -> Steps[None]:
         """Read a chunk, and write it with a change, as zarr does."""
-        read = yield from self.plan.reading.read(self.chunk, [None], settings=self.settings, with_anchor=True)
+        read = yield from self.protocol.read(self.chunk, [None], self.settings, with_anchor=True)
         seen = self.plan.versions.Absent() if read is None else read.version
         value = self.layout.changed(None if read is None else b"".join(read.values[0]), mark)
         if value is None:
@@ -197,21 +194,21 @@ class Client:
             case "exists":
                 return (yield from self.plan.reading.exists(self.chunk))
             case "size":
-                return (yield from self.plan.reading.size(self.chunk, self.setting.means))
+                return (yield from self.protocol.size(self.chunk))
             case tuple():
                 return (yield from self._read_shard(view))
             case _:
                 raise ValueError(view)
 
     def _read_range(self, wanted: Any) -> Steps[bytes | None]:
-        read = yield from self.plan.reading.read(self.chunk, [wanted], settings=self.settings, with_anchor=True)
+        read = yield from self.protocol.read(self.chunk, [wanted], self.settings, with_anchor=True)
         return None if read is None else b"".join(read.values[0])
 
     def _read_shard(self, slots: tuple[int, ...]) -> Steps[tuple[bytes | None, ...]]:
         """Inner chunks, as zarr reads them: the index, then the data where it says."""
         known = self.versioned
         versioned = yield from self.plan.shards.read_index(
-            self.chunk, self.index, self.settings, known=known, is_suspect=self.is_suspect
+            self.protocol, self.chunk, self.index, self.settings, known=known, is_suspect=self.is_suspect
         )
         self.is_suspect = False
         if versioned is not known:
@@ -224,7 +221,7 @@ class Client:
             return (None,) * len(slots)
         try:
             read = yield from self.plan.shards.read_data(
-                self.chunk, self.index, list(wanted.values()), self.settings, versioned
+                self.protocol, self.chunk, self.index, list(wanted.values()), self.settings, versioned
             )
         except PartsStoreError:
             self.versioned, self.is_suspect = None, True
@@ -239,14 +236,8 @@ class Client:
         return tuple(None if each is None else b"".join(each) for each in found)
 
     def _remember(self, versioned: Any) -> None:
-        is_known_by = (
-            None
-            if versioned is None
-            else versioned.version.condition
-            if self.setting.is_local
-            else versioned.version.tag
-        )
-        self.versioned = None if is_known_by is None else versioned
+        is_kept = versioned is not None and self.protocol.can_recognise(versioned.version)
+        self.versioned = versioned if is_kept else None
 
     # --- upkeep
 
@@ -261,7 +252,7 @@ class Client:
         knows_ages = not is_dead and not self.setting.is_local
         options = plan.repair.RepairOptions(drops_incomplete=True, retags=False)
         findings = yield from plan.diagnosis.diagnose_chunks(
-            list(survey.chunks.values()), record, self.settings, with_bytes=False
+            list(survey.chunks.values()), record, self.protocol, self.settings, with_bytes=False
         )
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
@@ -269,7 +260,7 @@ class Client:
             entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
             if knows_ages and any(entry.etag != OLD for entry in entries):
                 continue
-            yield from plan.repair.repair_chunk(listing, finding, record, self.rules, options)
+            yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)
         for (array, folder), entries in survey.strays.items():
             if not (knows_ages and any(entry.etag != OLD for entry in entries)):
                 yield from self._repair_stray(array, folder, entries, record, options)
@@ -282,6 +273,6 @@ class Client:
             if chunk is not None and chunk.side_folder == folder:
                 finding = plan.report.Finding(plan.report.Problem.LEFTOVERS, folder, keys, "")
                 listed = plan.survey.ListedChunk(chunk, beside=entries)
-                yield from plan.repair.repair_chunk(listed, finding, record, self.rules, options)
+                yield from plan.repair.repair_chunk(listed, finding, record, self.protocol, options)
                 return
-        yield from plan.repair.discard_leftovers(folder, keys, self.rules)
+        yield from plan.repair.discard_leftovers(folder, keys, self.protocol)

@@ -74,7 +74,7 @@ READERS = [
     ),
     mutant(
         "reader ignores staged copies",
-        "reading",
+        "tagged_reading",
         "if tag is None or not tag.is_staged:",
         "if True:",
         [O(A)],
@@ -93,17 +93,17 @@ READERS = [
     ),
     mutant(
         "damage is believed at first sight",
-        "reading",
-        "if seen is not None and seen[0].generation not in unstaged:",
-        "if seen is not None and repeat == 0:",
+        "tagged_reading",
+        "if anchor and anchor[0].generation not in unstaged:",
+        "if anchor and repeat == 0:",
         [O(A), O(B)],
         [R],
         initial=C,
     ),
     mutant(
         "torn anchor is taken for a write",
-        "reading",
-        "if seen is not None and not all(map(seen[0].is_same, seen)):",
+        "tagged_reading",
+        "if not all(anchor[0].is_same(each) for each in anchor):",
         "if False:",
         [O(A), O(B)],
         [S],
@@ -113,8 +113,8 @@ READERS = [
     mutant(
         "data is not held to the index",
         "shards",
-        "reading.read_of(chunk, wanted, versioned.version, settings=settings)",
-        "reading.read(chunk, wanted, settings=settings, with_anchor=True)",
+        "protocol.read_version(chunk, wanted, settings, versioned.version)",
+        "protocol.read(chunk, wanted, settings, with_anchor=True)",
         [O(A)],
         [S],
         initial=C,
@@ -167,8 +167,8 @@ READERS = [
     mutant(
         "remap without a second validation",
         "shards",
-        "reading.read_of(chunk, present, now.version, settings=settings)",
-        "reading.read(chunk, present, settings=settings, with_anchor=True)",
+        "protocol.read_version(chunk, present, settings, now.version)",
+        "protocol.read(chunk, present, settings, with_anchor=True)",
         [O(A), O(B)],
         [S],
         initial=C,
@@ -320,8 +320,8 @@ WRITERS = [
     mutant(
         "update commits blindly",
         "tagged",
-        "    if end is End.SUPERSEDED and seen is not None:\n",
-        "    if False:\n",
+        "        if end is End.SUPERSEDED and seen is not None:\n",
+        "        if False:\n",
         [M(b"x")],
         [M(b"y")],
         initial=C,
@@ -348,7 +348,7 @@ WRITERS = [
     mutant(
         "delete removes the other parts where others write",
         "tagged",
-        "if rules.level is not Level.WRITERS and chunk.other_keys:",
+        "if self.rules.level is not Level.WRITERS and chunk.other_keys:",
         "if chunk.other_keys:",
         [W(A)],
         [DEL],
@@ -357,9 +357,9 @@ WRITERS = [
     mutant(
         "delete removes the other parts first",
         "tagged",
-        '        yield from remove((chunk.anchor_key,), "the chunk")\n',
-        '        yield from remove(chunk.other_keys, "the chunk")\n'
-        '        yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '            yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '            yield from remove(chunk.other_keys, "the chunk")\n'
+        '            yield from remove((chunk.anchor_key,), "the chunk")\n',
         [DEL],
         initial=C,
         **EXCLUSIVE,
@@ -524,8 +524,8 @@ FULL_LEVEL = [
     mutant(
         "full: delete without a second look",
         "tagged",
-        "        if rules.level is not Level.FULL:\n            return\n",
-        "        return\n",
+        "            if self.rules.level is not Level.FULL:\n                return\n",
+        "            return\n",
         [W(A)],
         [DEL],
         initial=C,
@@ -563,9 +563,9 @@ LOCAL_DISKS = [
     mutant(
         "local: delete removes the other parts first",
         "journaled",
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n',
-        '    yield from remove(chunk.other_keys, "the chunk")\n'
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '        yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '        yield from remove(chunk.other_keys, "the chunk")\n'
+        '        yield from remove((chunk.anchor_key,), "the chunk")\n',
         [DEL],
         initial=C,
         **LOCAL,
@@ -573,7 +573,7 @@ LOCAL_DISKS = [
     mutant(
         "local: writers without a lock",
         "journaled",
-        "    if rules.level is not Level.EXCLUSIVE:\n        yield from lock_chunk(chunk.side_folder)\n",
+        "        yield from self.lock_chunk(chunk.side_folder)\n",
         "",
         [W(A)],
         [W(B)],
@@ -583,8 +583,8 @@ LOCAL_DISKS = [
     mutant(
         "local: writer does not finish what a dead one began",
         "journaled",
-        "    yield from recover(chunk)\n    return",
-        "    return",
+        "        yield from recover(chunk)\n        return",
+        "        return",
         [W(A)],
         [DEL],
         initial=C,
@@ -594,26 +594,26 @@ LOCAL_DISKS = [
     mutant(
         "local: update over what it did not read",
         "journaled",
-        "    require_still(seen, anchor, chunk.chunk_key)\n    yield from _write(",
-        "    yield from _write(",
+        "        require_still(seen, anchor, chunk.chunk_key)\n        yield from _write(",
+        "        yield from _write(",
         [M(b"x")],
         [W(B)],
         **LOCAL,
     ),
     mutant(
         "local: reader does not look at the journal",
-        "reading",
-        "found = (yield from _journal(chunk)) if has_journal else None\n        if found is not None:",
-        "found = None\n        if found is not None:",
+        "journaled_reading",
+        "journal = yield from _get_journal(task.chunk)\n        if journal is not None:",
+        "journal = None\n        if journal is not None:",
         [W(A)],
         initial=C,
         **LOCAL,
     ),
     mutant(
         "local: reader looks once",
-        "reading",
-        "(yield from _is_unchanged(attempt, why, has_journal=has_journal)):",
-        "True:",
+        "journaled_reading",
+        "if (yield from _is_unchanged(attempt, task.why)):",
+        "if True:",
         [W(A)],
         [R],
         initial=C,
@@ -621,8 +621,8 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: reader looks at the journal once",
-        "reading",
-        "return attempt if after == record and attempt.is_one_write else None",
+        "journaled_reading",
+        "return attempt if after == journal and attempt.is_one_write else None",
         "return attempt if attempt.is_one_write else None",
         [W(A), W(B)],
         [R],
@@ -631,18 +631,18 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: one part before the journal",
-        "reading",
-        "        found = (yield from _journal(chunk)) if has_journal else None\n"
-        "        if found is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, settings, why, found)\n"
+        "journaled_reading",
+        "        journal = yield from _get_journal(task.chunk)\n"
+        "        if journal is not None:\n"
+        "            whole = yield from _read_staged(task, journal)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n"
-        "        attempt = yield from look(chunk, wanted, settings, why, with_anchor=with_anchor or repeat > 0)\n",
-        "        attempt = yield from look(chunk, wanted, settings, why, with_anchor=with_anchor or repeat > 0)\n"
-        "        found = (yield from _journal(chunk)) if has_journal else None\n"
-        "        if found is not None:\n"
-        "            whole = yield from _read_journaled(chunk, wanted, settings, why, found)\n"
+        "        attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n",
+        "        attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n"
+        "        journal = yield from _get_journal(task.chunk)\n"
+        "        if journal is not None:\n"
+        "            whole = yield from _read_staged(task, journal)\n"
         "            if whole is not None:\n"
         "                return whole\n"
         "            continue\n",
@@ -653,11 +653,13 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: size before the journal",
-        "reading",
-        "    record = journaled.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n"
-        "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n",
-        "    anchor = yield from head(chunk.anchor_key, _IS_THERE)\n"
-        "    record = journaled.Record.parse((yield from _journal(chunk)) if has_journal else None, chunk)\n",
+        "journaled_reading",
+        "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
+        "    journal = Journal.parse(found, chunk)\n"
+        "    anchor = yield from find_anchor(chunk)\n",
+        "    anchor = yield from find_anchor(chunk)\n"
+        "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
+        "    journal = Journal.parse(found, chunk)\n",
         [W(A)],
         [Z, Z],
         initial=C,
@@ -665,9 +667,9 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: damage is believed at first sight",
-        "reading",
-        "is_stable = before is not None and repeat >= least and before.is_same(now)",
-        "is_stable = True",
+        "journaled_reading",
+        "require_undamaged(attempt, before if repeat >= least else None, now)",
+        "require_undamaged(attempt, now, now)",
         [DEL, W(A)],
         [R],
         initial=C,
@@ -689,7 +691,7 @@ UPKEEP = [
     mutant(
         "repair, local: without a lock",
         "repair",
-        "    yield from _lock(chunk.side_folder, rules)\n    match",
+        "    yield from protocol.lock_chunk(chunk.side_folder)\n    match",
         "    match",
         [FIX],
         [W(A)],
@@ -698,9 +700,9 @@ UPKEEP = [
     ),
     mutant(
         "repair removes the parts of a chunk that exists",
-        "repair",
-        "is_absent = (yield from head(chunk.anchor_key, WHOSE)) is None",
-        "is_absent = True",
+        "protocol",
+        "if (yield from head(chunk.anchor_key, WHOSE)) is not None:",
+        "if False:",
         [FIX],
         [W(A)],
         orphans=A,

@@ -27,7 +27,12 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     other = pickle.loads(pickle.dumps(ps.PartsStore(LocalStore(tmp_path), **chosen)))
     assert other == ps.PartsStore(LocalStore(tmp_path), **chosen) != store
     operations = other._operations
-    found = (operations.rules.level.value, operations.retries, operations.coalesce_gap, operations.indexes.max_nbytes)
+    found = (
+        operations.protocol.rules.level.value,
+        operations.retries,
+        operations.coalesce_gap,
+        operations.indexes.max_nbytes,
+    )
     assert found == tuple(chosen.values())
     assert copy.parts_of("a") == store.parts_of("a")
     assert copy.stats.get == 0

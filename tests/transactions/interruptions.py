@@ -9,13 +9,12 @@ from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Tag
-from parts_store.transactions import tagged
-from parts_store.transactions.reading import read
-from parts_store.transactions.rules import Level, Rules
-from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, rules, settings
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.rules import Level
+from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, protocol, settings
 
 type Layout = dict[str, int | None]
-type Operation = Callable[[Chunk, list[memoryview], Rules], Steps[None]]
+type Operation = Callable[[Chunk, list[memoryview], ChunkProtocol], Steps[None]]
 
 LAYOUTS: list[Layout] = [
     {"": None},
@@ -46,8 +45,8 @@ class Place:
     def empty(self) -> Objects:
         return Objects(has_tags=self.has_tags, has_unique_etags=self.has_unique_etags)
 
-    def rules(self, first_generation: int = 0) -> Rules:
-        return rules(
+    def protocol(self, first_generation: int = 0) -> ChunkProtocol:
+        return protocol(
             has_tags=self.has_tags,
             level=self.level,
             has_unique_etags=self.has_unique_etags,
@@ -101,16 +100,16 @@ def every_start(place: Place, layout: Layout) -> Iterator[Objects]:
             yield holds_old(place, layout, present)
 
 
-def write(chunk: Chunk, data: list[memoryview], by: Rules) -> Steps[None]:
-    return tagged.write(chunk, data, by)
+def write(chunk: Chunk, data: list[memoryview], by: ChunkProtocol) -> Steps[None]:
+    return by.write(chunk, data)
 
 
-def write_if_absent(chunk: Chunk, data: list[memoryview], by: Rules) -> Steps[None]:
-    return tagged.write_if_absent(chunk, data, by)
+def write_if_absent(chunk: Chunk, data: list[memoryview], by: ChunkProtocol) -> Steps[None]:
+    return by.write_if_absent(chunk, data)
 
 
-def delete(chunk: Chunk, data: list[memoryview], by: Rules) -> Steps[None]:
-    return tagged.delete(chunk, by)
+def delete(chunk: Chunk, data: list[memoryview], by: ChunkProtocol) -> Steps[None]:
+    return by.delete(chunk)
 
 
 OPERATIONS: list[Operation] = [write, write_if_absent, delete]
@@ -143,7 +142,7 @@ def every_interruption(start: Objects, steps: Steps[None]) -> Iterator[Objects]:
 
 def what_is_read(objects: Objects, chunk: Chunk, wanted: Wanted, *, with_anchor: bool = True) -> bytes | str | None:
     """The bytes, None, or that the chunk is incomplete."""
-    steps = read(chunk, [wanted], settings=settings(has_tags=objects.has_tags), with_anchor=with_anchor)
+    steps = protocol(has_tags=objects.has_tags).read(chunk, [wanted], settings(), with_anchor=with_anchor)
     try:
         result = objects.copy().run(steps)
     except IncompleteChunkError as error:

@@ -8,7 +8,6 @@ from hashlib import md5
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.steps import (
     Delete,
     Done,
@@ -37,8 +36,11 @@ from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Span, Wanted
 from parts_store.format.tags import Tag
+from parts_store.transactions.journaled import JournaledProtocol
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.tagged import TaggedProtocol
 
 KEY = "a/c/0"
 
@@ -227,24 +229,14 @@ def chunk_of(declared: Mapping[str, int | None]) -> Chunk:
     return Chunk(KEY, ConcatParts(objects))
 
 
-def means(*, has_tags: bool) -> Means:
-    return Means.TAGS if has_tags else Means.LOCKS
+def settings(*, max_gap: int = 0, max_nbytes: int = 1000, retries: int = 2) -> ReadSettings:
+    return ReadSettings(max_gap=max_gap, max_nbytes=max_nbytes, retries=retries)
 
 
-def settings(*, has_tags: bool, max_gap: int = 0, max_nbytes: int = 1000, retries: int = 2) -> ReadSettings:
-    return ReadSettings(max_gap=max_gap, max_nbytes=max_nbytes, retries=retries, means=means(has_tags=has_tags))
-
-
-def rules(
+def protocol(
     *, has_tags: bool, level: Level = Level.WRITERS, has_unique_etags: bool = True, first_generation: int = 0
-) -> Rules:
-    """Rules with generations that count."""
+) -> ChunkProtocol:
+    """The protocol of object stores or of a local disk, with generations that count."""
     numbers = itertools.count(first_generation)
-    return Rules(
-        level,
-        means(has_tags=has_tags),
-        has_tags,
-        has_unique_etags,
-        lambda: f"{next(numbers):032x}",
-        lambda: lambda: 0.0,
-    )
+    rules = Rules(level, has_tags, has_unique_etags, lambda: f"{next(numbers):032x}", lambda: lambda: 0.0)
+    return TaggedProtocol(rules) if has_tags else JournaledProtocol(rules)

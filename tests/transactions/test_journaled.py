@@ -2,14 +2,12 @@
 
 import pytest
 
-from parts_store.engine.backend import Means
 from parts_store.engine.steps import Delete, Found, IfAbsent, Lock, Move, Outcome, Put, Refused, Request, Steps, Wait
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Span
-from parts_store.transactions import journaled, tagged
-from parts_store.transactions.journaled import Record, journal_key, staged_keys
-from parts_store.transactions.reading import read, size
+from parts_store.transactions import journaled
+from parts_store.transactions.journal import Journal, journal_key, staged_keys
 from parts_store.transactions.rules import Level
 from tests.transactions.interruptions import (
     LAYOUTS,
@@ -28,7 +26,7 @@ from tests.transactions.interruptions import (
     write,
     write_if_absent,
 )
-from tests.transactions.objects import KEY, Objects, chunk_of, settings
+from tests.transactions.objects import KEY, Objects, chunk_of, protocol, settings
 
 DISK = Place(Level.WRITERS, has_tags=False)
 IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
@@ -45,7 +43,7 @@ def test_every_change_happens_under_the_lock_of_its_chunk_unless_there_is_one_wr
     chunk = chunk_of(layout)
     place = Place(level, has_tags=False)
     for start in every_start(place, layout):
-        start.run(operation(chunk, parts_of(layout, 3), place.rules()))
+        start.run(operation(chunk, parts_of(layout, 3), place.protocol()))
         locks = [request for request in start.asked if isinstance(request, Lock)]
         if level is Level.EXCLUSIVE:
             assert locks == []
@@ -58,7 +56,7 @@ def test_every_change_happens_under_the_lock_of_its_chunk_unless_there_is_one_wr
 def test_an_overwrite_is_staged_then_committed_by_the_journal_then_moved(layout: Layout) -> None:
     chunk = chunk_of(layout)
     objects = holds_old(DISK, layout, tuple(layout))
-    objects.run(write(chunk, parts_of(layout, 3), DISK.rules()))
+    objects.run(write(chunk, parts_of(layout, 3), DISK.protocol()))
     changes = [request for request in objects.asked if isinstance(request, Put | Move | Delete)]
     (generation,) = {put.tag.generation for put in changes if isinstance(put, Put) and put.tag}
     staged = staged_keys(chunk, generation)
@@ -79,7 +77,7 @@ def test_an_overwrite_is_staged_then_committed_by_the_journal_then_moved(layout:
 def test_a_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) -> None:
     for operation in (write, write_if_absent):
         objects = DISK.empty()
-        objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+        objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
         moves = [request for request in objects.asked if isinstance(request, Move)]
         assert moves[-1].target == chunk_of(layout).anchor_key
         assert not any(isinstance(each, Put) and each.key.endswith("/journal") for each in objects.asked)
@@ -90,11 +88,11 @@ def test_no_two_writes_stage_under_the_same_names(layout: Layout) -> None:
     # A write that is cancelled may go on for a while, and must not hit what somebody else has staged.
     chunk = chunk_of(layout)
     objects = holds_old(DISK, layout, tuple(layout))
-    rules = DISK.rules()
+    by = DISK.protocol()
     staged = []
     for _ in range(3):
         objects.asked.clear()
-        objects.run(tagged.write(chunk, parts_of(layout, 3), rules))
+        objects.run(by.write(chunk, parts_of(layout, 3)))
         staged += [move.source for move in objects.asked if isinstance(move, Move)]
     assert len(set(staged)) == 3 * len(layout)
     assert all(key.startswith(f"{chunk.side_folder}/") for key in staged)
@@ -106,16 +104,16 @@ def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and
     new, _ = value_of(layout, 3, 101)
     seen = 0
     start = holds_old(DISK, layout, tuple(layout))
-    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.rules())):
+    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.protocol())):
         if journal_key(chunk) in stopped.stored:
             seen += 1
             assert what_is_read(stopped, chunk, None) == new
-            assert stopped.copy().run(size(chunk, Means.LOCKS)) == len(new)
-            result = stopped.copy().run(read(chunk, [None], settings=settings(has_tags=False)))
+            assert stopped.copy().run(protocol(has_tags=False).size(chunk)) == len(new)
+            result = stopped.copy().run(protocol(has_tags=False).read(chunk, [None], settings()))
             assert result is not None
             # What is staged keeps its ETag when it is moved, so that who read it may change it.
             after = stopped.copy()
-            after.run(tagged.write(chunk, parts_of(layout, 1, 201), DISK.rules(100), result.version))
+            after.run(DISK.protocol(100).write(chunk, parts_of(layout, 1, 201), result.version))
             assert after.contents == stored_as(layout, 1, 201)
     assert seen > len(layout)
 
@@ -124,7 +122,7 @@ def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and
 def test_whoever_comes_next_brings_a_journal_to_its_end_and_so_does_recovery(layout: Layout) -> None:
     chunk = chunk_of(layout)
     start = holds_old(DISK, layout, tuple(layout))
-    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.rules())):
+    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.protocol())):
         is_interrupted = journal_key(chunk) in stopped.stored
         recovered = stopped.copy()
         assert recovered.run(journaled.recover(chunk)) is is_interrupted
@@ -136,7 +134,7 @@ def test_whoever_comes_next_brings_a_journal_to_its_end_and_so_does_recovery(lay
             assert what_is_read(again, chunk, None) == what_is_read(stopped, chunk, None)
         # A write if absent finds the chunk, in order.
         absent = stopped.copy()
-        absent.run(write_if_absent(chunk, parts_of(layout, 1, 201), DISK.rules(100)))
+        absent.run(write_if_absent(chunk, parts_of(layout, 1, 201), DISK.protocol(100)))
         assert what_is_read(absent, chunk, None) == what_is_read(stopped, chunk, None)
         assert journal_key(chunk) not in absent.stored
 
@@ -164,7 +162,7 @@ class Held(Objects):
 def test_a_lock_that_somebody_holds_is_waited_for(refusals: int) -> None:
     layout: Layout = {"": None, ".i": 2}
     objects = Held(refusals)
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
     assert objects.contents == stored_as(layout, 3)
     waits = [request.repeat for request in objects.asked if isinstance(request, Wait)]
     # Longer each time, but never so long that it is not noticed when the lock is free.
@@ -176,7 +174,7 @@ def test_a_lock_that_is_never_given_back_is_an_error_after_five_minutes() -> Non
     for operation in (write, write_if_absent, delete):
         objects = Held(10**9)
         with pytest.raises(ConcurrentWriteError, match="held its lock for five minutes"):
-            objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.rules()))
+            objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
         # The first is ten milliseconds, each further one twice as long.
         waits = [0.01 * 2 ** (each.repeat - 1) for each in objects.asked if isinstance(each, Wait)]
         assert 290 < sum(waits) < 330
@@ -193,13 +191,13 @@ def test_a_writer_that_is_not_the_only_one_although_it_said_so_finds_out_at_the_
 
         def perform(self, request: Request) -> Outcome:
             if isinstance(request, Put) and request.key == journal_key(chunk):
-                self.put(request.key, Record(KEY, "f" * 32, (1,)).dump())
+                self.put(request.key, Journal(KEY, "f" * 32, (1,)).dump())
             return super().perform(request)
 
     objects = Two(has_tags=False)
     objects.stored = dict(holds_old(place, layout, tuple(layout)).stored)
     with pytest.raises(ConcurrentWriteError, match="although its writers promise to be 'exclusive'"):
-        objects.run(write(chunk, parts_of(layout, 3), place.rules()))
+        objects.run(write(chunk, parts_of(layout, 3), place.protocol()))
     assert {key: objects.contents[key] for key in chunk.part_keys} == stored_as(layout, 2, 1)
 
 
@@ -208,10 +206,10 @@ def found(data: bytes) -> Found:
 
 
 def test_a_record_comes_back_from_its_bytes_and_anything_else_is_none() -> None:
-    record = Record("c/0", "a" * 32, (1, 2, 3))
-    assert Record.parse(found(record.dump())) == record
-    assert Record.parse(None) is None
+    record = Journal("c/0", "a" * 32, (1, 2, 3))
+    assert Journal.parse(found(record.dump())) == record
+    assert Journal.parse(None) is None
     for text in (b"", b"{", b"[]", b"null", b"3", b"\xff", b"{}", b'{"key": "c/0", "gen": "a"}'):
-        assert Record.parse(found(text)) is None
+        assert Journal.parse(found(text)) is None
     for length in range(len(record.dump())):
-        assert Record.parse(found(record.dump()[:length])) is None
+        assert Journal.parse(found(record.dump()[:length])) is None

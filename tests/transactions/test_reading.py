@@ -12,8 +12,7 @@ from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartS
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Tag
-from parts_store.transactions import tagged
-from parts_store.transactions.reading import exists, read, size
+from parts_store.transactions.reading import exists
 from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import stage
 from tests.transactions.objects import (
@@ -22,10 +21,9 @@ from tests.transactions.objects import (
     Returned,
     chunk_of,
     every_request,
-    means,
     next_batch,
     pieces,
-    rules,
+    protocol,
     settings,
     sliced,
 )
@@ -76,7 +74,7 @@ def test_without_its_anchor_there_is_no_chunk_and_without_another_part_it_is_inc
             fill(objects, parts, OLD)
             for key in missing:
                 del objects.stored[key]
-            steps = read(chunk, [None], settings=settings(has_tags=tagged))
+            steps = protocol(has_tags=tagged).read(chunk, [None], settings())
             if chunk.anchor_key in missing:
                 assert joined(objects, steps) is None
             elif not missing:
@@ -101,7 +99,7 @@ def test_a_range_in_a_missing_part_is_absent_or_an_error_and_never_other_bytes(
         objects = Objects(has_tags=tagged)
         fill(objects, parts, OLD)
         del objects.stored[missing]
-        steps = read(chunk, [wanted], settings=settings(has_tags=tagged, retries=retries))
+        steps = protocol(has_tags=tagged).read(chunk, [wanted], settings(retries=retries))
         try:
             found = joined(objects, steps)
         except IncompleteChunkError as error:
@@ -117,7 +115,8 @@ def test_a_read_of_parts_that_outlived_their_anchor_finds_it_out_when_asked_to()
     objects = Objects(has_tags=True)
     objects.put(f"{KEY}.index", b"ab", Tag(OLD, "c", (3, 2)))
     assert (
-        joined(objects, read(chunk, [SuffixByteRequest(2)], settings=settings(has_tags=True), with_anchor=True)) is None
+        joined(objects, protocol(has_tags=True).read(chunk, [SuffixByteRequest(2)], settings(), with_anchor=True))
+        is None
     )
 
 
@@ -130,7 +129,7 @@ def test_an_absent_chunk_costs_one_request_or_two_where_the_anchor_is_not_asked_
     ]
     for wanted, requests in costs:
         objects = Objects(has_tags=True)
-        assert objects.run(read(chunk, [wanted], settings=settings(has_tags=True))) is None
+        assert objects.run(protocol(has_tags=True).read(chunk, [wanted], settings())) is None
         assert len(objects.asked) == requests
 
 
@@ -138,7 +137,7 @@ def test_a_read_with_its_anchor_costs_one_more_request_in_the_same_batch() -> No
     chunk = chunk_of({"": None, ".i": 2})
     objects = Objects(has_tags=True)
     fill(objects, parts_of({"": None, ".i": 2}, 3, 1), OLD)
-    result = objects.run(read(chunk, [SuffixByteRequest(2)], settings=settings(has_tags=True), with_anchor=True))
+    result = objects.run(protocol(has_tags=True).read(chunk, [SuffixByteRequest(2)], settings(), with_anchor=True))
     assert result is not None
     assert (objects.count(Get), objects.count(Head), objects.batches) == (1, 1, 1)
     assert result.version.generation == OLD
@@ -155,7 +154,7 @@ def test_a_mixture_of_two_writes_or_of_tagged_and_untagged_parts_is_incomplete(l
             sizes = tuple(len(each) for each in old.values())
             tags = {"old": Tag(OLD, "c", sizes), "new": Tag(NEW, "s", sizes), "foreign": None}
             objects.put(key, (old if origin == "old" else new)[key], tags[origin])
-        steps = read(chunk, [None], settings=settings(has_tags=True))
+        steps = protocol(has_tags=True).read(chunk, [None], settings())
         if len(set(origins)) == 1:
             assert joined(objects, steps) == b"".join((old if origins[0] == "old" else new).values())
             continue
@@ -178,7 +177,7 @@ def test_a_part_of_another_size_than_declared_is_named_with_both(layout: dict[st
             parts = parts_of(layout, 2, 1) | {KEY + suffix: bytes(found)}
             fill(objects, parts, OLD)
             with pytest.raises(PartSizeError) as caught:
-                objects.run(read(chunk, [None], settings=settings(has_tags=tagged)))
+                objects.run(protocol(has_tags=tagged).read(chunk, [None], settings()))
             assert (caught.value.part_key, caught.value.expected, caught.value.found) == (KEY + suffix, declared, found)
 
 
@@ -188,7 +187,7 @@ def test_a_part_of_another_size_than_its_tag_says_is_named_with_both() -> None:
     objects.put(KEY, b"abc", Tag(OLD, "c", (4, 2)))
     objects.put(f"{KEY}.i", b"de", Tag(OLD, "c", (4, 2)))
     with pytest.raises(PartSizeError) as caught:
-        objects.run(read(chunk, [None], settings=settings(has_tags=True)))
+        objects.run(protocol(has_tags=True).read(chunk, [None], settings()))
     assert (caught.value.part_key, caught.value.expected, caught.value.found) == (KEY, 4, 3)
 
 
@@ -197,12 +196,12 @@ def test_a_part_of_another_size_than_its_tag_says_is_named_with_both() -> None:
 def test_the_size_of_a_chunk_is_that_of_its_bytes(layout: dict[str, int | None], tagged: bool) -> None:
     for unsized in range(3):
         objects = Objects(has_tags=tagged)
-        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) is None
+        assert objects.run(protocol(has_tags=tagged).size(chunk_of(layout))) is None
         assert not objects.run(exists(chunk_of(layout)))
         fill(objects, parts_of(layout, unsized, 1), OLD)
         assert objects.run(exists(chunk_of(layout)))
         nbytes = sum(len(each) for each in objects.contents.values())
-        assert objects.run(size(chunk_of(layout), means(has_tags=tagged))) == nbytes
+        assert objects.run(protocol(has_tags=tagged).size(chunk_of(layout))) == nbytes
         # No part of it is read; on a disk, whether there is a journal is looked at.
         assert not objects.keys_read & set(chunk_of(layout).part_keys)
         assert objects.count(Get) == (0 if tagged or len(layout) == 1 else 2)
@@ -225,10 +224,10 @@ def requests_of[T](objects: Objects, steps: Steps[T], results: list[T]) -> Itera
 
 def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes] | None, level: Level) -> Steps[None]:
     """An overwrite, or a deletion."""
-    by = rules(has_tags=objects.has_tags, level=level, has_unique_etags=objects.has_unique_etags, first_generation=7)
+    by = protocol(has_tags=objects.has_tags, level=level, has_unique_etags=objects.has_unique_etags, first_generation=7)
     if parts is None:
-        return tagged.delete(chunk, by)
-    return tagged.write(chunk, [memoryview(each) for each in parts.values()], by)
+        return by.delete(chunk)
+    return by.write(chunk, [memoryview(each) for each in parts.values()])
 
 
 def read_amid(
@@ -236,7 +235,7 @@ def read_amid(
 ) -> bytes | None:
     """What is read where the writer makes some requests, then the reader some, then the writer the rest."""
     found: list[Any] = []
-    steps = read(chunk, [wanted], settings=settings(has_tags=objects.has_tags), with_anchor=True)
+    steps = protocol(has_tags=objects.has_tags).read(chunk, [wanted], settings(), with_anchor=True)
     reader, writer = requests_of(objects, steps, found), requests_of(objects, write, [])
     for _ in itertools.islice(writer, pauses[0]):
         pass
@@ -300,7 +299,7 @@ def test_a_read_writes_nothing_and_takes_no_lock(layout: dict[str, int | None]) 
         objects = Objects(has_tags=has_tags)
         fill(objects, parts_of(layout, 2, 1), OLD)
         contents = objects.contents
-        objects.run(read(chunk_of(layout), [None], settings=settings(has_tags=has_tags), with_anchor=True))
+        objects.run(protocol(has_tags=has_tags).read(chunk_of(layout), [None], settings(), with_anchor=True))
         assert all(isinstance(request, Get | Head) for request in objects.asked)
         assert objects.contents == contents
 
@@ -315,12 +314,12 @@ def test_a_read_after_an_interrupted_overwrite_costs_the_anchor_again_and_the_st
     objects.perform(stage(chunk, [memoryview(each) for each in new.values()], tag))
     objects.put(KEY, new[KEY], tag)
     objects.asked.clear()
-    assert joined(objects, read(chunk, [None], settings=settings(has_tags=True))) == b"".join(new.values())
+    assert joined(objects, protocol(has_tags=True).read(chunk, [None], settings())) == b"".join(new.values())
     whole = len(objects.asked)
     assert whole <= 3 + 1 + 1
     # What is in the anchor alone needs no copy.
     objects.asked.clear()
-    assert joined(objects, read(chunk, [RangeByteRequest(1, 4)], settings=settings(has_tags=True))) == new[KEY]
+    assert joined(objects, protocol(has_tags=True).read(chunk, [RangeByteRequest(1, 4)], settings())) == new[KEY]
     assert len(objects.asked) == 1
 
 
@@ -344,7 +343,7 @@ def test_a_staged_copy_that_is_not_what_it_should_be_is_no_copy(damage: str) -> 
     objects.put(stage(chunk, data, tag).key, bytes(memoryview(copies[damage])), tag)
     objects.put(KEY, new[KEY], tag)
     with pytest.raises(IncompleteChunkError) as caught:
-        objects.run(read(chunk, [None], settings=settings(has_tags=True)))
+        objects.run(protocol(has_tags=True).read(chunk, [None], settings()))
     assert caught.value.mixed == (f"{KEY}.i",)
 
 
@@ -372,4 +371,4 @@ def test_a_chunk_that_changes_at_every_look_is_being_written_and_not_incomplete(
     for wanted in ([RangeByteRequest(0, 1), RangeByteRequest(3, 4)], [RangeByteRequest(4, 5), RangeByteRequest(7, 8)]):
         if (wanted[0].start < 4) == (suffix == ""):
             with pytest.raises(ConcurrentWriteError, match=KEY):
-                objects.run(read(chunk, wanted, settings=settings(has_tags=tagged)))
+                objects.run(protocol(has_tags=tagged).read(chunk, wanted, settings()))

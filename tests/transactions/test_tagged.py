@@ -8,8 +8,7 @@ import pytest
 
 from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Lost, Outcome, Put, Refused, Request, Steps
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
-from parts_store.transactions import tagged
-from parts_store.transactions.reading import exists, read, size
+from parts_store.transactions.reading import exists
 from parts_store.transactions.rules import Level
 from parts_store.transactions.versions import Absent, Seen
 from tests.transactions.interruptions import (
@@ -33,7 +32,17 @@ from tests.transactions.interruptions import (
     write,
     write_if_absent,
 )
-from tests.transactions.objects import KEY, Objects, Returned, chunk_of, every_request, next_batch, settings, sliced
+from tests.transactions.objects import (
+    KEY,
+    Objects,
+    Returned,
+    chunk_of,
+    every_request,
+    next_batch,
+    protocol,
+    settings,
+    sliced,
+)
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
 IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
@@ -72,7 +81,7 @@ def test_an_interrupted_operation_leaves_what_was_until_what_is_to_be_is_there(
             end = wanted_by(operation, new, old)
             found = [
                 what_is_read(stopped, chunk, None)
-                for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.rules()))
+                for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.protocol()))
             ]
             # One moment at which the old becomes the new, and neither nothing nor a mixture between them.
             commit = found.index(end) if old != end else 0
@@ -91,11 +100,11 @@ def test_every_range_after_an_interruption_is_of_the_write_that_is_read_whole(
     for unsized in NEW_SIZES:
         new, _ = value_of(layout, unsized, 101)
         for start in (holds_old(place, layout, present) for present in ((), tuple(layout))):
-            for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.rules())):
+            for stopped in every_interruption(start, operation(chunk, parts_of(layout, unsized), place.protocol())):
                 whole = what_is_read(stopped, chunk, None)
                 assert isinstance(whole, bytes | None)
                 assert stopped.copy().run(exists(chunk)) == (whole is not None)
-                assert stopped.copy().run(size(chunk, place.rules().means)) == (None if whole is None else len(whole))
+                assert stopped.copy().run(place.protocol().size(chunk)) == (None if whole is None else len(whole))
                 for wanted in every_request(sum(sizes) + 1):
                     expected = None if whole is None else sliced(whole, wanted)
                     assert what_is_read(stopped, chunk, wanted) == expected, wanted
@@ -114,10 +123,10 @@ def test_after_any_interruption_the_next_operation_does_what_it_says(
     chunk = chunk_of(layout)
     new, _ = value_of(layout, 3, 201)
     for start in every_start(place, layout):
-        for stopped in every_interruption(start, first(chunk, parts_of(layout, 0), place.rules())):
+        for stopped in every_interruption(start, first(chunk, parts_of(layout, 0), place.protocol())):
             found = what_is_read(stopped, chunk, None)
             after = stopped.copy()
-            after.run(second(chunk, parts_of(layout, 3, 201), place.rules(first_generation=100)))
+            after.run(second(chunk, parts_of(layout, 3, 201), place.protocol(first_generation=100)))
             assert what_is_read(after, chunk, None) == wanted_by(second, new, found), stopped.contents
             if second is write:
                 plain = {key: data for key, data in after.contents.items() if key not in beside(after)}
@@ -134,10 +143,10 @@ def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_write
     chunk = chunk_of(layout)
     for start in every_start(place, layout):
         old = before(start, layout)
-        for stopped in every_interruption(start, write(chunk, parts_of(layout, 0), place.rules())):
+        for stopped in every_interruption(start, write(chunk, parts_of(layout, 0), place.protocol())):
             is_committed = what_is_read(stopped, chunk, None) != old
             left = beside(stopped)
-            stopped.run(write(chunk, parts_of(layout, 3, 201), place.rules(first_generation=100)))
+            stopped.run(write(chunk, parts_of(layout, 3, 201), place.protocol(first_generation=100)))
             if not place.has_tags:
                 # What a journal speaks of is brought to its end; what was staged for none, nobody knows of.
                 assert beside(stopped) == (set() if is_committed else left)
@@ -159,10 +168,10 @@ def test_writes_that_die_one_after_the_other_are_each_read_whole(layout: Layout,
     chunk = chunk_of(layout)
     values = [value_of(layout, 2, 1)[0], value_of(layout, 3, 101)[0], value_of(layout, 1, 201)[0]]
     start = holds_old(place, layout, tuple(layout))
-    for once in every_interruption(start, write(chunk, parts_of(layout, 3), place.rules())):
+    for once in every_interruption(start, write(chunk, parts_of(layout, 3), place.protocol())):
         first = what_is_read(once, chunk, None)
         assert first in values[:2]
-        steps = write(chunk, parts_of(layout, 1, 201), place.rules(first_generation=100))
+        steps = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
         for twice in every_interruption(once, steps):
             assert what_is_read(twice, chunk, None) in (first, values[2])
 
@@ -177,7 +186,7 @@ def test_a_finished_write_is_there_alone_whatever_was_before(layout: Layout, pla
     for unsized in NEW_SIZES:
         new, _ = value_of(layout, unsized, 101)
         for objects in every_start(place, layout):
-            objects.run(write(chunk, parts_of(layout, unsized), place.rules()))
+            objects.run(write(chunk, parts_of(layout, unsized), place.protocol()))
             assert objects.contents == stored_as(layout, unsized)
             assert what_is_read(objects, chunk, None) == new
 
@@ -188,7 +197,7 @@ def test_a_finished_deletion_leaves_nothing_or_orphans_where_others_may_write(la
     chunk = chunk_of(layout)
     for objects in every_start(place, layout):
         others = {key: data for key, data in objects.contents.items() if key != chunk.anchor_key}
-        objects.run(tagged.delete(chunk, place.rules()))
+        objects.run(place.protocol().delete(chunk))
         keeps_orphans = place.has_tags and place.level is Level.WRITERS
         assert objects.contents == (others if keeps_orphans else {})
         assert what_is_read(objects, chunk, None) is None
@@ -202,7 +211,7 @@ def test_a_write_if_absent_changes_nothing_of_a_chunk_and_replaces_orphans(layou
         for objects in every_start(place, layout):
             old = before(objects, layout)
             contents = objects.contents
-            objects.run(write_if_absent(chunk, parts_of(layout, unsized), place.rules()))
+            objects.run(write_if_absent(chunk, parts_of(layout, unsized), place.protocol()))
             if chunk.anchor_key in contents:
                 assert objects.contents.items() >= contents.items()
                 assert beside(objects) == set()
@@ -218,7 +227,7 @@ def test_all_parts_of_a_write_carry_one_tag_with_all_sizes_and_no_two_attempts_t
 ) -> None:
     chunk = chunk_of(layout)
     for start in every_start(place, layout):
-        start.run(write(chunk, parts_of(layout, 3), place.rules()))
+        start.run(write(chunk, parts_of(layout, 3), place.protocol()))
         (tag,) = {start.stored[key].tag for key in chunk.part_keys}
         assert tag is not None
         assert tag.sizes == tuple(3 if each is None else each for each in layout.values())
@@ -245,7 +254,7 @@ def test_a_new_chunk_costs_one_put_for_each_part_and_the_anchor_is_the_last(layo
     parts = len(layout)
     for operation in (write, write_if_absent):
         objects = place.empty()
-        objects.run(operation(chunk_of(layout), parts_of(layout, 3), place.rules()))
+        objects.run(operation(chunk_of(layout), parts_of(layout, 3), place.protocol()))
         puts = [request for request in objects.asked if isinstance(request, Put)]
         if place.level is not Level.FULL or parts == 1:
             assert cost(objects) == {Put: parts}
@@ -261,10 +270,10 @@ def test_an_overwrite_after_a_read_costs_what_the_table_says(layout: Layout, pla
     parts = len(layout)
     chunk = chunk_of(layout)
     objects = holds_old(place, layout, tuple(layout))
-    known = objects.run(read(chunk, [None], settings=settings(has_tags=True)))
+    known = objects.run(protocol(has_tags=True).read(chunk, [None], settings()))
     assert known is not None
     objects.asked.clear()
-    objects.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), known.version))
+    objects.run(place.protocol().write(chunk, parts_of(layout, 3), known.version))
     registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
     # What was read says what is there: no part is looked at before it is written, but where ETags come back.
     expected = {Put: parts + 1, Delete: 1} | ({Head: 2, List: 1} if registered else {})
@@ -277,7 +286,7 @@ def test_an_overwrite_after_a_read_costs_what_the_table_says(layout: Layout, pla
 def test_a_blind_overwrite_finds_out_that_there_is_a_chunk_by_being_refused(layout: Layout, place: Place) -> None:
     parts = len(layout)
     objects = holds_old(place, layout, tuple(layout))
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), place.rules()))
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
     registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
     refused = 0 if place.level is Level.FULL else parts - 1
     heads = (0 if place.level is Level.EXCLUSIVE else parts) + int(registered)
@@ -290,7 +299,7 @@ def test_a_blind_overwrite_finds_out_that_there_is_a_chunk_by_being_refused(layo
 @EVERY_LAYOUT
 def test_a_deletion_costs_one_request_for_the_anchor_and_one_for_the_rest(layout: Layout, place: Place) -> None:
     objects = holds_old(place, layout, tuple(layout))
-    objects.run(tagged.delete(chunk_of(layout), place.rules()))
+    objects.run(place.protocol().delete(chunk_of(layout)))
     rest = int(len(layout) > 1 and place.level is not Level.WRITERS)
     heads = {Head: 1} if place.level is Level.FULL else {}
     assert cost(objects) == {Delete: 1 + rest} | heads
@@ -301,7 +310,7 @@ def test_a_deletion_costs_one_request_for_the_anchor_and_one_for_the_rest(layout
 
 def seen_in(objects: Objects, layout: Layout) -> Seen:
     """What somebody sees who reads the chunk in order to change it."""
-    known = objects.copy().run(read(chunk_of(layout), [None], settings=settings(has_tags=objects.has_tags)))
+    known = objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk_of(layout), [None], settings()))
     return Absent() if known is None else known.version
 
 
@@ -313,9 +322,9 @@ def test_a_chunk_that_is_still_what_was_read_is_changed(layout: Layout, present:
     start = holds_old(place, layout, tuple(layout) if present else ())
     seen = seen_in(start, layout)
     written = start.copy()
-    written.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), seen))
+    written.run(place.protocol().write(chunk, parts_of(layout, 3), seen))
     assert written.contents == stored_as(layout, 3)
-    start.run(tagged.delete(chunk, place.rules(), seen))
+    start.run(place.protocol().delete(chunk, seen))
     assert what_is_read(start, chunk, None) is None
 
 
@@ -329,14 +338,14 @@ def test_a_chunk_that_is_not_what_was_read_any_more_is_left_as_it_is(
     chunk = chunk_of(layout)
     start = holds_old(place, layout, tuple(layout) if present else ())
     seen = seen_in(start, layout)
-    start.run(meanwhile(chunk, parts_of(layout, 2, 201), place.rules(first_generation=100)))
+    start.run(meanwhile(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
     theirs = what_is_read(start, chunk, None)
     if theirs is None and not present:
         return
     contents = start.contents
     for change in (
-        tagged.write(chunk, parts_of(layout, 3), place.rules(), seen),
-        tagged.delete(chunk, place.rules(), seen),
+        place.protocol().write(chunk, parts_of(layout, 3), seen),
+        place.protocol().delete(chunk, seen),
     ):
         with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
             start.run(change)
@@ -360,11 +369,11 @@ def test_a_write_that_changed_all_but_the_anchor_is_not_what_was_read_either(
     seen = seen_in(start, layout)
     theirs = parts_of(layout, 2, 201)
     theirs[chunk.parts.anchor] = parts_of(layout, 2, 1)[chunk.parts.anchor]
-    start.run(write(chunk, theirs, place.rules(first_generation=100)))
+    start.run(write(chunk, theirs, place.protocol(first_generation=100)))
     mine = parts_of(layout, 2)
     steps = {
-        "write": tagged.write(chunk, mine, place.rules(), seen),
-        "delete": tagged.delete(chunk, place.rules(), seen),
+        "write": place.protocol().write(chunk, mine, seen),
+        "delete": place.protocol().delete(chunk, seen),
     }
     with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
         start.run(steps[change])
@@ -378,7 +387,7 @@ def test_a_change_that_is_interrupted_is_made_or_not(layout: Layout, place: Plac
     for present in ((), tuple(layout)):
         start = holds_old(place, layout, present)
         old, new = before(start, layout), value_of(layout, 3, 101)[0]
-        steps = tagged.write(chunk, parts_of(layout, 3), place.rules(), seen_in(start, layout))
+        steps = place.protocol().write(chunk, parts_of(layout, 3), seen_in(start, layout))
         found = [what_is_read(stopped, chunk, None) for stopped in every_interruption(start, steps)]
         commit = found.index(new)
         assert found == [old] * commit + [new] * (len(found) - commit)
@@ -427,7 +436,7 @@ def test_a_request_without_an_answer_or_refused_for_no_reason_does_not_stop_a_wr
         expected = wanted_by(operation, value_of(layout, 3, 101)[0], old)
         for at in itertools.count():
             objects = Faulty(start, at, fault)
-            objects.run(operation(chunk, parts_of(layout, 3), place.rules()))
+            objects.run(operation(chunk, parts_of(layout, 3), place.protocol()))
             assert what_is_read(objects, chunk, None) == expected
             if objects.made <= at:
                 break
@@ -452,10 +461,10 @@ class Overtaken(Objects):
 def test_a_change_without_an_answer_that_finds_another_write_is_ambiguous(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     theirs = place.empty()
-    theirs.run(write(chunk, parts_of(layout, 2, 201), place.rules(first_generation=100)))
+    theirs.run(write(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
     objects = Overtaken(chunk.anchor_key, theirs)
     with pytest.raises(AmbiguousWriteError, match="may or may not have been written: no answer came") as caught:
-        objects.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), Absent()))
+        objects.run(place.protocol().write(chunk, parts_of(layout, 3), Absent()))
     assert isinstance(caught.value.__cause__, OSError)
     assert what_is_read(objects, chunk, None) == value_of(layout, 2, 201)[0]
 
@@ -488,7 +497,7 @@ def test_an_anchor_that_is_never_answered_is_ambiguous_and_tried_six_times(layou
 
         objects = DeafToAnchor(start, chunk.anchor_key)
         with pytest.raises(AmbiguousWriteError, match="no answer came to 6 requests"):
-            objects.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), known))
+            objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert sum(isinstance(each, Put) and each.key == chunk.anchor_key for each in objects.asked) == 6
         assert what_is_read(objects, chunk, None) == before(start, layout)
 
@@ -501,7 +510,7 @@ def test_a_staged_copy_that_is_never_answered_is_the_stores_error_and_nothing_wa
     start = holds_old(place, layout, tuple(layout))
     objects = Deaf(start, SIDE)
     with pytest.raises(OSError, match="connection reset") as caught:
-        objects.run(write(chunk_of(layout), parts_of(layout, 3), place.rules()))
+        objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
     assert any(KEY in note and "is not written" in note for note in caught.value.__notes__)
     assert objects.contents == start.contents
 
@@ -515,12 +524,12 @@ def test_a_part_that_is_never_answered_after_the_commit_is_read_from_the_staged_
     for deaf_to in chunk.other_keys:
         objects = Deaf(holds_old(place, layout, tuple(layout)), deaf_to)
         known = seen_in(objects, layout)
-        objects.run(tagged.write(chunk, parts_of(layout, 3), place.rules(), known))
+        objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert what_is_read(objects, chunk, None) == value_of(layout, 3, 101)[0]
         assert len(beside(objects)) == 1
         # And whoever writes next, while requests are answered, leaves the chunk whole.
         after = objects.copy()
-        after.run(write(chunk, parts_of(layout, 1, 201), place.rules(first_generation=100)))
+        after.run(write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100)))
         assert what_is_read(after, chunk, None) == value_of(layout, 1, 201)[0]
 
 
@@ -566,8 +575,8 @@ def test_of_two_writers_one_is_there_whole_and_nothing_beside_it(layout: Layout,
     for present in ((), tuple(layout)):
         for pauses in every_pause(layout):
             objects = holds_old(place, layout, present)
-            first = write(chunk, parts_of(layout, 3), place.rules())
-            second = write(chunk, parts_of(layout, 1, 201), place.rules(first_generation=100))
+            first = write(chunk, parts_of(layout, 3), place.protocol())
+            second = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
             interleaved(objects, first, second, pauses)
             plain = {key: data for key, data in objects.contents.items() if key not in beside(objects)}
             assert plain in values, (present, pauses)
@@ -590,8 +599,8 @@ def test_of_two_who_change_what_they_have_read_exactly_one_succeeds(layout: Layo
 
             def change(first: int, number: int, known: Seen = known, to: list[int] = succeeded) -> Steps[None]:
                 try:
-                    rules = place.rules(first_generation=number)
-                    yield from tagged.write(chunk, parts_of(layout, 2, first), rules, known)
+                    by = place.protocol(first_generation=number)
+                    yield from by.write(chunk, parts_of(layout, 2, first), known)
                 except ConcurrentWriteError:
                     return
                 to.append(first)
@@ -617,8 +626,8 @@ def test_a_write_that_nothing_was_read_for_is_never_undone_by_a_change_that_did_
 
             def change(known: Seen = known) -> Steps[None]:
                 with contextlib.suppress(ConcurrentWriteError):
-                    yield from tagged.write(chunk, parts_of(layout, 3), place.rules(), known)
+                    yield from place.protocol().write(chunk, parts_of(layout, 3), known)
 
-            blind = write(chunk, parts_of(layout, 1, 201), place.rules(first_generation=100))
+            blind = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
             interleaved(objects, *((blind, change()) if is_first else (change(), blind)), pauses)
             assert what_is_read(objects, chunk, None) == value_of(layout, 1, 201)[0], (present, pauses, is_first)

@@ -17,7 +17,6 @@ from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.engine.executor import run_sync
 from parts_store.engine.stats import Stats
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, SessionError
-from parts_store.transactions import session as session_protocol
 from tests.backends.icechunk_session.stores import (
     KINDS,
     LAYOUTS,
@@ -161,13 +160,13 @@ def test_threads_that_change_one_chunk_lose_no_update(
 def test_a_whole_write_waits_for_who_changes_the_chunk(store: ps.PartsStore, *, split: bool) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)
     store.set_sync("a/c/0", buffer(b"12345"))
-    backend, rules = store._backend, store._operations.rules
+    backend = store._backend
     assert isinstance(backend, SessionBackend)
     record = store.catalog.arrays()["a"]
     chunk = record.chunk("a", "c/0")
     parts = [b"x", b"changed", b"yz"] if split else [b"xchangedyz"]
     seen = run_sync(seen_of(chunk, store), backend, Stats())
-    steps = session_protocol.write(chunk, [memoryview(part) for part in parts], rules, seen)
+    steps = store.protocol.write(chunk, [memoryview(part) for part in parts], seen)
     lock = next(steps)
     taken = backend.lock(lock[0])  # type: ignore[arg-type]  # the first step
     assert taken is not None
@@ -188,9 +187,7 @@ def test_a_whole_write_waits_for_who_changes_the_chunk(store: ps.PartsStore, *, 
 
 
 def seen_of(chunk: Any, store: ps.PartsStore) -> Any:
-    from parts_store.transactions import reading
-
-    read = yield from reading.read(chunk, [None], settings=store._operations.settings(), with_anchor=True)
+    read = yield from store.protocol.read(chunk, [None], store._operations.settings(), with_anchor=True)
     assert read is not None
     return read.version
 

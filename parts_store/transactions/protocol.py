@@ -1,0 +1,220 @@
+"""The interface of the protocols that make a chunk atomic.
+
+A store has one protocol, which is chosen by what the backend can do when the store is opened (`protocol_choice`). The
+other modules call the protocol, and never ask which kind of backend they have.
+
+| module      | backend                  | a chunk is committed by                                          |
+|-------------|--------------------------|------------------------------------------------------------------|
+| `tagged`    | object stores, memory    | the write of its anchor, whose tag names the write of all parts  |
+| `journaled` | local disk               | a journal, written under a lock, and renames                     |
+| `session`   | Icechunk                 | the commit of the session                                        |
+| `read_only` | plain HTTP               | cannot be written; ETags show whether it changed during a read   |
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Buffer, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from parts_store.engine import steps
+from parts_store.engine.steps import DATA, Condition, Done, Entry, Found, Put, Steps, head, remove
+from parts_store.errors import SessionError
+from parts_store.format import metadata
+from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_protocol_key, join
+from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.ranges import Wanted
+from parts_store.format.references import Reference
+from parts_store.transactions import reading
+from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
+from parts_store.transactions.reading import Outdated, Read, result_of
+from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.server_probe import Features
+from parts_store.transactions.versions import WHOSE, Seen, Version
+
+type PartData = memoryview | Reference
+"""The bytes of a part, or a reference to a range of an existing file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkProtocol(ABC):
+    """The way in which a store makes the parts of a chunk atomic."""
+
+    rules: Rules
+
+    # The parts of a chunk carry tags, which identify their write and the layout of their array. A server may lack what
+    # tags need, so it is asked before the first write.
+    has_tags: ClassVar[bool] = False
+    # A write in progress is described by a journal beside the chunk.
+    has_journal: ClassVar[bool] = False
+    # Parts are chunks of nodes of their own, and the chunks of a node are deleted with it.
+    has_part_nodes: ClassVar[bool] = False
+    # A folder is deleted one array or group at a time, each under its own lock.
+    locks_arrays: ClassVar[bool] = False
+    # All changes since the last commit can be discarded, so that an array may vanish.
+    can_discard_changes: ClassVar[bool] = False
+    # Ranges of an object without parts are compared with the object that an earlier range came from.
+    compares_plain_objects: ClassVar[bool] = True
+    # Groups may have consolidated metadata.
+    supports_consolidated_metadata: ClassVar[bool] = True
+
+    # --- writing a chunk ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+        """Write all parts of a chunk, whether it exists or not.
+
+        `seen` is what the caller read of the chunk to compute the new value. If the chunk has changed since, the write
+        raises `ConcurrentWriteError` and changes nothing.
+        """
+
+    @abstractmethod
+    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        """Write all parts of a chunk unless it exists."""
+
+    @abstractmethod
+    def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
+        """Delete a chunk; raise `ConcurrentWriteError` if it has changed since it was `seen`."""
+
+    def write_references(self, chunk: Chunk, data: Sequence[PartData]) -> Steps[None]:
+        """Write all parts of a chunk, some of which refer to existing files; raise if the backend has no references."""
+        raise SessionError(chunk.chunk_key, "expected a chunk of an array created with `split=True`, found another key")
+
+    # --- reading a chunk ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
+        """Read byte ranges of a chunk until they belong to one write; return None if there is no chunk."""
+
+    def read(
+        self,
+        chunk: Chunk,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        *,
+        with_anchor: bool = False,
+        why: str = DATA,
+    ) -> Steps[Read | None]:
+        """Read byte ranges of a chunk, all of one write; return None if there is no chunk.
+
+        `with_anchor` also looks at the anchor if none of its bytes are wanted. This detects a part that remained after
+        its chunk was deleted, or that does not belong to the anchor's write.
+        """
+        attempt = yield from self.attempt(ReadTask(chunk, wanted, settings, why), with_anchor=with_anchor)
+        return None if attempt is None else result_of(attempt, wanted)
+
+    def read_version(
+        self, chunk: Chunk, wanted: Sequence[Wanted], settings: ReadSettings, version: Version
+    ) -> Steps[Read | Outdated | None]:
+        """Read byte ranges of the write that an earlier read saw; return `Outdated` if the chunk has changed since."""
+        read = yield from self.read(chunk, wanted, settings, with_anchor=True)
+        return read if read is None or version.fits(read.version) else Outdated()
+
+    def size(self, chunk: Chunk) -> Steps[int | None]:
+        """Return the size of a chunk, None if there is no chunk."""
+        return reading.size(chunk)
+
+    def can_recognise(self, version: Version) -> bool:
+        """Return whether a later read can tell that a chunk is still this version, so that its index may be cached."""
+        return version.condition is not None
+
+    # --- documents and objects without parts ----------------------------------------------------------------------
+
+    def put_document(self, key: str, data: bytes) -> Steps[None]:
+        """Write a metadata document."""
+        yield (Put(key, data, None, None, "document"),)
+
+    def replace_document(self, key: str, data: bytes, found: Found) -> Steps[bool]:
+        """Write a metadata document in place of the one that was found; return whether it was written."""
+        (outcome,) = yield (Put(key, data, None, self._unchanged(found), "document"),)
+        return isinstance(outcome, Done)
+
+    def _unchanged(self, found: Found) -> Condition | None:
+        """Return the condition that an object has not changed, None if the backend has no conditions."""
+        return None
+
+    def put_if_absent(self, key: str, data: Buffer, why: str) -> Steps[None]:
+        """Write an object unless it exists."""
+        return steps.put_if_absent(key, data, why)
+
+    def read_array(self, document: Document, path: str) -> ArrayRecord | None:
+        """Return what the document of an array says of its parts; None if it has none."""
+        return metadata.read_array(document, path)
+
+    def require_keepable(self, document: Document, path: str) -> None:
+        """Raise unless the backend can store the chunks of the array with this document."""
+
+    def new_placement(self, *, is_split: bool) -> PartPlacement:
+        """Return where the parts of a new array are stored."""
+        return PartPlacement.BESIDE
+
+    def sync_part_nodes(self, path: str, record: ArrayRecord) -> Steps[None]:
+        """Create or update the nodes of an array's parts after its document was written."""
+        yield from ()
+
+    # --- keys -----------------------------------------------------------------------------------------------------
+
+    def is_part_node(self, key: str) -> bool:
+        """Return whether a key is in a node that stores the parts of an array."""
+        return False
+
+    def is_internal(self, key: str) -> bool:
+        """Return whether zarr must neither see nor use a key, because it belongs to the protocol."""
+        return is_protocol_key(key) or self.is_part_node(key)
+
+    # --- checking and repairing -----------------------------------------------------------------------------------
+
+    def check_server(self, *, has_conditions: bool) -> Steps[Features]:
+        """Find out what the server supports."""
+        yield from ()
+        return Features(serverless_levels=tuple(Level))
+
+    def without_conditions(self) -> "ChunkProtocol":
+        """Return the protocol for a server that ignores conditions on PUT requests."""
+        return self
+
+    @property
+    def knows_dead_writers(self) -> bool:
+        """Return whether the protocol can tell a dead writer from one at work without looking at the age of objects."""
+        return False
+
+    @property
+    def can_collect(self) -> bool:
+        """Return whether orphans can be removed while other clients may write.
+
+        Elsewhere, a write that begins at that moment would lose a part.
+        """
+        return self.rules.level is Level.EXCLUSIVE or self.rules.is_registered
+
+    def lock_chunk(self, folder: str) -> Steps[None]:
+        """Keep other writers away from the chunk that a folder lies beside until the steps have ended, if possible."""
+        yield from ()
+
+    def folder_beside(self, array: str) -> str:
+        """Return the folder whose listing shows what writers of an array have left beside its chunks."""
+        return join(array, PROTOCOL_FOLDER)
+
+    def remove_leftovers(self, keys: Sequence[str]) -> Steps[None]:
+        """Remove objects that dead writers have left beside a chunk."""
+        if keys:
+            yield from remove(tuple(keys), "leftovers")
+
+    def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
+        """Finish a committed write of a dead writer, then remove what was listed beside the chunk.
+
+        `parts` are the parts that were listed. Returns whether nothing is left.
+        """
+        yield from ()
+        return False
+
+    def remove_orphans(self, chunk: Chunk, orphans: tuple[str, ...]) -> Steps[bool]:
+        """Remove the parts of a chunk that does not exist; return False if it exists by now."""
+        if (yield from head(chunk.anchor_key, WHOSE)) is not None:
+            return False
+        yield from remove(orphans, "orphans")
+        return True
+
+    def drop(self, chunk: Chunk, why: str) -> Steps[None]:
+        """Remove a chunk that cannot be read, the anchor first."""
+        yield from remove((chunk.anchor_key,), why)
+        if chunk.other_keys:
+            yield from remove(chunk.other_keys, why)
