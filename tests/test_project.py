@@ -54,3 +54,15 @@ def test_the_workflow_tests_the_versions_of_python_that_the_package_names() -> N
     (tested,) = re.findall(r'python-version: \[((?:"[\d.]+", )+"[\d.]+")\]', workflow)
     assert re.findall(r"[\d.]+", tested) == named
     assert f">={named[0]}" == PROJECT["requires-python"]
+
+
+def test_development_page_describes_every_module_once() -> None:
+    package = ROOT / "parts_store"
+    modules = [path for path in package.rglob("*.py") if path.name != "__init__.py" or path.parent == package]
+    page = (ROOT / "docs/development.md").read_text()
+    described = re.findall(r"^\| `([\w/]+\.py)` \| .+ \|$", page, re.MULTILINE)
+    assert sorted(described) == sorted(path.relative_to(package).as_posix() for path in modules)
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
