@@ -212,7 +212,7 @@ def test_an_array_that_is_damaged(
         assert result.err == ""
 
 
-def test_who_may_only_read_cannot_repair(
+def test_read_only_user_cannot_repair(
     url: str,
     bucket: Bucket,
     reader: Server,

@@ -53,12 +53,12 @@ def require_failure(store: ps.PartsStore, operation: str, code: str, *secrets: s
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_bucket_that_is_missing_is_told_by_its_code(server: Server, operation: str) -> None:
+def test_missing_bucket_is_named_by_its_error_code(server: Server, operation: str) -> None:
     require_failure(open_store(server, "no-such-bucket"), operation, "NoSuchBucket", server.secret_key)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_wrong_credentials_are_told_by_their_code(bucket: Bucket, operation: str) -> None:
+def test_wrong_credentials_are_named_by_their_error_code(bucket: Bucket, operation: str) -> None:
     server = bucket.server
     unknown = open_store(server, bucket.name, key="nobody-at-all")
     require_failure(unknown, operation, "InvalidAccessKeyId", "nobody-at-all", server.secret_key)

@@ -89,9 +89,7 @@ def test_a_bad_network_tears_and_loses_nothing(proxy: Proxy, bucket: Bucket, nam
     assert (report.unanswered > 0) == is_bad
 
 
-def test_a_network_that_is_bad_in_any_way_tears_and_loses_nothing_where_nothing_is_promised(
-    proxy: Proxy, bucket: Bucket
-) -> None:
+def test_all_network_faults_together_tear_and_lose_nothing(proxy: Proxy, bucket: Bucket) -> None:
     report = run_through(proxy, plan_through(proxy, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
     assert report.unanswered > 0
 
@@ -106,7 +104,7 @@ with supervised() as api:
 
 
 @pytest.mark.usefixtures("toxiproxy")
-def test_toxiproxy_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
+def test_toxiproxy_ends_when_its_parent_is_killed() -> None:
     command = [sys.executable, "-c", WITH_TOXIPROXY]
     with subprocess.Popen(command, cwd=toxics.ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -145,9 +143,7 @@ def test_large_parts_are_written_and_read_without_needless_copies(
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["create", "overwrite"])
-def test_a_link_too_slow_for_the_time_out_says_so_and_leaves_nothing_half_written(
-    proxy: Proxy, bucket: Bucket, *, is_there: bool
-) -> None:
+def test_timeout_is_named_and_leaves_no_half_written_chunk(proxy: Proxy, bucket: Bucket, *, is_there: bool) -> None:
     direct = PartsStore(bucket.store())
     large.create(direct, tail_nbytes=16)
     old = b"o" * 1000 if is_there else None

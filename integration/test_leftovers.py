@@ -45,7 +45,7 @@ def test_objects_beside_a_chunk_do_not_grow_after_a_writer_died(bucket: Bucket, 
     assert beside(bucket) == set()
 
 
-def test_an_overwrite_beside_a_dead_writer_takes_one_put_more(bucket: Bucket, server: Server) -> None:
+def test_overwrite_beside_leftovers_costs_one_put_more(bucket: Bucket, server: Server) -> None:
     with CountingProxy(server.endpoint) as proxy:
         user = Server(proxy.endpoint, server.access_key, server.secret_key)
         store = PartsStore(bucket.store(user=user))

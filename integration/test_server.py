@@ -56,7 +56,7 @@ def test_an_endpoint_that_is_no_address_is_refused_by_name(tmp_path: Path, endpo
         choose({**GIVEN, "PARTS_STORE_S3_ENDPOINT": endpoint}, cache=tmp_path, has_go=True, docker_runs=lambda: True)
 
 
-def test_an_endpoint_where_nothing_answers_fails_with_one_sentence() -> None:
+def test_endpoint_without_a_server_is_one_sentence() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -65,7 +65,7 @@ def test_an_endpoint_where_nothing_answers_fails_with_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("command", ["prepare", "serve"])
-def test_with_neither_go_nor_docker_nor_endpoint_it_fails_with_one_sentence(tmp_path: Path, command: str) -> None:
+def test_missing_go_docker_and_endpoint_is_one_sentence(tmp_path: Path, command: str) -> None:
     environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     failed = subprocess.run(
         [sys.executable, ROOT / "integration/server.py", command],
@@ -123,7 +123,7 @@ def assert_closes(host: str, port: int) -> None:
         time.sleep(0.1)
 
 
-def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed(
+def test_server_ends_when_its_parent_is_killed(
     parent: subprocess.Popen[str],
 ) -> None:
     host, port = address_from(parent)
@@ -131,7 +131,7 @@ def test_the_server_ends_with_the_process_that_started_it_even_if_that_is_killed
     assert_closes(host, port)
 
 
-def test_the_server_outlives_an_interrupt_until_the_tests_have_cleaned_up(parent: subprocess.Popen[str]) -> None:
+def test_server_survives_an_interrupt_until_cleanup_ends(parent: subprocess.Popen[str]) -> None:
     host, port = address_from(parent)
     os.killpg(parent.pid, signal.SIGINT)
     time.sleep(0.5)

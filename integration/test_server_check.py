@@ -33,7 +33,7 @@ def through(bucket: Bucket, proxy: CountingProxy) -> ps.PartsStore:
     return ps.PartsStore(bucket.store("data", user=user))
 
 
-def test_minio_supports_every_level_and_the_command_says_so(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_that_minio_supports_every_level(bucket: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     features = ps.PartsStore(bucket.store("data")).check()
     assert features.to_json() == {
         "has_conditional_puts": True,

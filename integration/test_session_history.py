@@ -104,7 +104,7 @@ def chunks_of(bucket: Bucket) -> int:
 
 
 @pytest.mark.slow
-def test_conflicts_within_a_chunk_end_as_without_parts_and_never_in_a_mixture(bucket: Bucket, tmp_path: Path) -> None:
+def test_conflicts_within_a_chunk_end_as_without_parts(bucket: Bucket, tmp_path: Path) -> None:
     scenes = [Scene(kind, repository(bucket, name, files=tmp_path), tmp_path) for name, kind in _TWO.items()]
     some = ("overwrite a chunk", "write a part of a chunk", "delete a chunk", "refer to a file", "delete the array")
     for (first, second), solver in itertools.product(pairs(some), ("none", "UseOurs, delete", "UseTheirs, delete")):
@@ -167,7 +167,7 @@ def test_forks_in_other_processes_are_merged_chunk_by_chunk(bucket: Bucket) -> N
     assert ps.PartsStore.from_session(repo.readonly_session("main")).verify().is_clean
 
 
-def test_garbage_collection_keeps_every_part_that_can_be_reached_and_no_other(bucket: Bucket) -> None:
+def test_garbage_collection_keeps_exactly_the_reachable_parts(bucket: Bucket) -> None:
     repo = repository(bucket)
     first = started(repo)
     repo.create_tag("first", first)
@@ -244,9 +244,7 @@ DAMAGES: dict[str, Callable[[Bucket], None]] = {
 }
 
 
-def test_a_chunk_with_a_part_in_another_object_reads_as_any_other_until_it_is_written(
-    bucket: Bucket, referring: Icechunk
-) -> None:
+def test_chunk_with_a_referenced_part_reads_as_any_other(bucket: Bucket, referring: Icechunk) -> None:
     session, store = begin(referring)
     store.set_parts("a/c/1", refer(bucket, None))
     commit(session)

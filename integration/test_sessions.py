@@ -87,7 +87,7 @@ VALUES = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)
 
 
 @KINDS
-def test_what_is_committed_is_read_by_others_now_and_as_it_was(
+def test_other_clients_read_the_commit_and_older_versions(
     storage: Callable[[str], icechunk.Storage], pipeline: str, *, split: bool
 ) -> None:
     repository = icechunk.Repository.create(storage("repository"), config=in_objects())
@@ -115,7 +115,7 @@ def test_what_is_committed_is_read_by_others_now_and_as_it_was(
 
 
 @KINDS
-def test_a_random_read_of_a_shard_is_two_requests_and_one_once_its_index_is_known(
+def test_random_read_of_a_shard_is_two_requests_then_one(
     storage: Callable[[str], icechunk.Storage], pipeline: str, *, split: bool
 ) -> None:
     repository = icechunk.Repository.create(storage("repository"), config=in_objects())
@@ -131,7 +131,7 @@ def test_a_random_read_of_a_shard_is_two_requests_and_one_once_its_index_is_know
 
 
 @KINDS
-def test_objects_that_are_gone_are_errors_never_fill_values(
+def test_missing_objects_are_errors_never_fill_values(
     request: pytest.FixtureRequest, storage: Callable[[str], icechunk.Storage], pipeline: str, *, split: bool
 ) -> None:
     repository = icechunk.Repository.create(storage("repository"), config=in_objects())

@@ -98,7 +98,7 @@ def proxy(server: Server) -> Iterator[CountingProxy]:
         yield proxy
 
 
-def test_a_known_shard_is_read_whole_and_as_it_is_while_another_process_overwrites_it(
+def test_known_shard_is_read_whole_while_a_process_overwrites_it(
     bucket: Bucket, proxy: CountingProxy, others: ProcessPoolExecutor, pipeline: str
 ) -> None:
     array = ps.create_array(PartsStore(bucket.store()), "a", parts=SHARD_PARTS, **SHARDED)
@@ -223,7 +223,7 @@ CASES: list[tuple[str, Concurrency, str, str]] = [
 
 @pytest.mark.parametrize("retries", [True, False], ids=["with retries", "without"])
 @pytest.mark.parametrize(("where", "level", "kind", "pipeline"), CASES, ids=[" ".join(case) for case in CASES])
-def test_of_two_processes_that_add_to_one_chunk_at_once_no_addition_is_lost(
+def test_two_processes_that_add_to_one_chunk_lose_no_addition(
     request: pytest.FixtureRequest,
     others: ProcessPoolExecutor,
     tmp_path: Path,

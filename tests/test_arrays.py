@@ -144,7 +144,7 @@ class Arrays(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_an_array_in_parts_behaves_like_one_of_numpy() -> None:
+def test_array_in_parts_behaves_like_a_numpy_array() -> None:
     chosen = settings(
         max_examples=examples(60), stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
     )

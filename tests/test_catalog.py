@@ -119,7 +119,7 @@ def test_parts_are_refused_for_zarr_v2(store: ps.PartsStore) -> None:
         create(store, "a", zarr_format=2)
 
 
-def test_one_array_that_is_not_understood_does_not_keep_the_others_from_being_listed(store: ps.PartsStore) -> None:
+def test_array_with_unknown_parts_does_not_stop_a_listing(store: ps.PartsStore) -> None:
     for name in ("good", "strange"):
         create(store, name)[...] = 1
     document = json.loads(bytes(obstore.get(store.store, "strange/zarr.json").bytes()))
@@ -166,7 +166,7 @@ def test_an_answer_from_before_a_change_is_not_believed(monkeypatch: pytest.Monk
     assert store.parts_of("a") == ps.ConcatParts(TAIL)
 
 
-def test_threads_may_read_while_others_make_the_store_forget() -> None:
+def test_threads_read_while_the_catalog_is_cleared() -> None:
     store = ps.PartsStore(MemoryStore())
     create(store, "a")[...] = 1
     stop, problems = time.monotonic() + 2, []

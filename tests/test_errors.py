@@ -114,7 +114,7 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
 ]
 
 
-def test_the_tree_is_the_one_that_is_documented() -> None:
+def test_exception_tree_is_the_documented_tree() -> None:
     tree = {
         name: [base.__name__ for base in kind.__bases__]
         for name, kind in inspect.getmembers(errors, inspect.isclass)
@@ -152,7 +152,7 @@ def test_the_tree_is_the_one_that_is_documented() -> None:
 
 
 @pytest.mark.parametrize(("error", "message"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_every_error_says_what_it_means_also_after_pickling(error: PartsStoreError, message: str) -> None:
+def test_errors_have_the_same_message_after_pickling(error: PartsStoreError, message: str) -> None:
     assert str(error) == message
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)

@@ -51,7 +51,7 @@ def test_an_index_that_was_kept_is_known_until_it_is_forgotten() -> None:
     assert cache.nbytes == 10
 
 
-def test_the_least_recently_used_is_forgotten_first_when_there_is_no_more_room() -> None:
+def test_least_recently_used_index_is_dropped_first() -> None:
     cache = IndexCache(30)
     for key in "abc":
         cache.keep(key, versioned(10))
@@ -64,7 +64,7 @@ def test_the_least_recently_used_is_forgotten_first_when_there_is_no_more_room()
 
 
 @pytest.mark.parametrize("max_nbytes", [0, 9])
-def test_one_that_is_larger_than_all_may_be_is_not_kept_and_what_it_replaces_is_gone(max_nbytes: int) -> None:
+def test_index_larger_than_the_cache_is_not_cached(max_nbytes: int) -> None:
     cache = IndexCache(max_nbytes)
     cache.keep("a", versioned(max_nbytes))
     cache.keep("a", versioned(10))
@@ -173,7 +173,7 @@ def asked(recording: Recording, read: Callable[[], Any]) -> tuple[Any, list[tupl
 INDEX, DATA = ("Get", "a/c/0/0.index"), ("Get", "a/c/0/0")
 
 
-def test_a_random_read_of_a_dense_shard_that_is_known_is_one_request(objects: Any, pipeline: str) -> None:
+def test_random_read_of_a_known_dense_shard_is_one_request(objects: Any, pipeline: str) -> None:
     drawn = values(1)
     create(objects, drawn)
     array, recording, store = recorded(objects)
@@ -187,7 +187,7 @@ def test_a_random_read_of_a_dense_shard_that_is_known_is_one_request(objects: An
     assert store.stats.saved_by_index_cache == 6
 
 
-def test_with_holes_it_is_one_look_at_the_anchor_more_and_for_a_hole_no_data(objects: Any, pipeline: str) -> None:
+def test_known_shard_with_holes_costs_one_look_at_the_anchor(objects: Any, pipeline: str) -> None:
     drawn = values(1, holes=True)
     create(objects, drawn)
     array, recording, _ = recorded(objects)
@@ -202,7 +202,7 @@ def test_with_holes_it_is_one_look_at_the_anchor_more_and_for_a_hole_no_data(obj
 
 @pytest.mark.parametrize("becomes", ["dense", "holes"])
 @pytest.mark.parametrize("was", ["dense", "holes"])
-def test_a_shard_that_others_have_changed_is_read_as_it_is_now_and_without_an_error(
+def test_shard_changed_by_another_client_is_read_without_error(
     objects: Any, pipeline: str, was: str, becomes: str
 ) -> None:
     create(objects, values(1, holes=was == "holes"))
@@ -219,7 +219,7 @@ def test_a_shard_that_others_have_changed_is_read_as_it_is_now_and_without_an_er
         assert INDEX not in requests
 
 
-def test_a_shard_that_others_have_deleted_is_not_there(objects: Any, pipeline: str) -> None:
+def test_shard_deleted_by_another_client_does_not_exist(objects: Any, pipeline: str) -> None:
     for holes in (False, True):
         create(objects, values(1, holes=holes), overwrite=True)
         array, _, _ = recorded(objects)
@@ -230,7 +230,7 @@ def test_a_shard_that_others_have_deleted_is_not_there(objects: Any, pipeline: s
         assert array[12, 12] == values(2, holes=holes)[12, 12]
 
 
-def test_our_own_writes_are_read_as_they_are_now(objects: Any, pipeline: str) -> None:
+def test_own_writes_are_read_after_an_index_was_cached(objects: Any, pipeline: str) -> None:
     create(objects, values(1))
     store = ps.PartsStore(objects)
     array: Any = zarr.open_array(store, path="a")
@@ -245,9 +245,7 @@ def test_our_own_writes_are_read_as_they_are_now(objects: Any, pipeline: str) ->
     assert array[12, 12] == 0
 
 
-def test_an_array_that_was_made_anew_with_other_shards_does_not_use_the_indexes_of_the_old_one(
-    objects: Any, pipeline: str
-) -> None:
+def test_recreated_array_does_not_use_old_indexes(objects: Any, pipeline: str) -> None:
     store = ps.PartsStore(objects)
     for seed, chunks in enumerate([(8, 8), (4, 4), (8, 8), (16, 8), (8, 16)]):
         array: Any = ps.create_array(
@@ -260,7 +258,7 @@ def test_an_array_that_was_made_anew_with_other_shards_does_not_use_the_indexes_
             assert array[at] == drawn[at]
 
 
-def test_indexes_take_no_more_memory_than_they_may(objects: Any, pipeline: str) -> None:
+def test_cache_stays_within_its_memory_limit(objects: Any, pipeline: str) -> None:
     drawn = np.arange(1, 16 * 96 + 1, dtype="uint16").reshape(16, 96)
     create(objects, drawn, shape=(16, 96))
     array, recording, store = recorded(objects, index_cache_bytes=2 * INDEX_NBYTES + 1)
@@ -281,7 +279,7 @@ def test_without_a_cache_every_index_is_read(objects: Any, pipeline: str) -> Non
     assert store.stats.saved_by_index_cache == 0
 
 
-def test_the_index_of_a_shard_that_another_program_wrote_is_not_remembered_on_an_object_store(pipeline: str) -> None:
+def test_index_of_an_untagged_shard_is_not_cached_on_object_stores(pipeline: str) -> None:
     objects = MemoryStore()
     drawn = values(1)
     create(objects, drawn)
@@ -296,7 +294,7 @@ def test_the_index_of_a_shard_that_another_program_wrote_is_not_remembered_on_an
     assert store._operations.indexes.nbytes == 0
 
 
-def test_an_index_that_is_encoded_in_a_way_that_we_do_not_know_is_not_remembered(objects: Any, pipeline: str) -> None:
+def test_index_with_unknown_codecs_is_not_cached(objects: Any, pipeline: str) -> None:
     drawn = values(1)
     codecs: Any = [zarr.codecs.BytesCodec(), zarr.codecs.Crc32cCodec(), zarr.codecs.Crc32cCodec()]
     serializer = zarr.codecs.ShardingCodec(chunk_shape=(8, 8), index_codecs=codecs)
@@ -313,7 +311,7 @@ def test_an_index_that_is_encoded_in_a_way_that_we_do_not_know_is_not_remembered
     assert reader._operations.indexes.nbytes == 0
 
 
-def test_telling_what_a_read_would_do_changes_nothing_of_what_is_remembered(objects: Any, pipeline: str) -> None:
+def test_explain_does_not_change_the_cache(objects: Any, pipeline: str) -> None:
     create(objects, values(1))
     array, recording, store = recorded(objects)
     cold = [each.key for each in store.explain("a", np.s_[12, 12]) if ".parts-txn" not in each.key]
@@ -326,9 +324,7 @@ def test_telling_what_a_read_would_do_changes_nothing_of_what_is_remembered(obje
         assert asked(recording, lambda: array[12, 12])[1] == [DATA]
 
 
-def test_an_index_with_holes_that_changes_between_it_and_the_data_is_an_error_and_then_read_again(
-    objects: Any, pipeline: str
-) -> None:
+def test_index_with_holes_that_changed_is_an_error_and_read_again(objects: Any, pipeline: str) -> None:
     first, second = values(1, holes=True), values(2, holes=True)
     create(objects, first)
     array, recording, _ = recorded(objects)

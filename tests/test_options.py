@@ -49,9 +49,7 @@ def test_a_level_that_there_is_not_is_refused_with_those_that_there_are(wrong: A
 @pytest.mark.parametrize(
     ("identity", "lacks"), [(WriteIdentity.TAGS, "conditional PUTs"), (WriteIdentity.JOURNAL, "locks that end with")]
 )
-def test_a_level_that_a_store_cannot_keep_is_refused_and_the_one_that_it_can_is_named(
-    identity: WriteIdentity, lacks: str
-) -> None:
+def test_unsupported_concurrency_is_refused_with_an_alternative(identity: WriteIdentity, lacks: str) -> None:
     without = capabilities(identity, has_conditions=False)
     for concurrency in LEVELS:
         if concurrency == "exclusive":
@@ -100,7 +98,7 @@ def test_what_each_store_can_do_is_known_by_its_kind(tmp_path: Any) -> None:
     assert [name for name, each in facts.items() if not each.is_writable] == ["HTTPStore"]
 
 
-def test_writers_look_for_each_other_only_where_etags_come_back_and_there_may_be_others() -> None:
+def test_writers_check_for_each_other_only_if_etags_recur() -> None:
     for concurrency, unique in itertools.product(LEVELS, (True, False)):
         found = capabilities(WriteIdentity.TAGS, has_unique_etags=unique)
         rules = protocol_of(StoreOptions(concurrency=concurrency), found).rules
@@ -127,7 +125,7 @@ def test_whole_numbers_from_zero_are_taken(right: int) -> None:
     require_count("retries", right)
 
 
-def test_patterns_are_parsed_in_their_order_and_nothing_else_is_a_pattern() -> None:
+def test_patterns_are_parsed_in_order() -> None:
     assert parse_patterns(None) == ()
     assert parse_patterns({"b/*": ["", ps.Part(".t", size=1)], "a": [""]}) == (
         ("b/*", ps.ConcatParts(["", ps.Part(".t", size=1)])),

@@ -166,7 +166,7 @@ def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> No
     assert json.loads((tmp_path / "zarr.json").read_text())["codecs"] == codecs
 
 
-def test_the_package_says_its_version_and_that_it_is_typed() -> None:
+def test_package_has_a_version_and_type_information() -> None:
     assert parts_store.__version__ == metadata.version("parts_store")
     assert (PACKAGE / "py.typed").exists()
     for name in parts_store.__all__:
@@ -204,9 +204,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_examples(page)], ids=lambda page: page.name)
-def test_the_examples_of_a_page_work_as_they_are_written_one_after_the_other(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
     for example in python_examples(page):

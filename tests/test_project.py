@@ -48,7 +48,7 @@ def test_the_citation_names_the_version_and_the_repository() -> None:
     assert f"\nrepository-code: {PROJECT['urls']['Repository']}\n" in citation
 
 
-def test_the_workflow_tests_the_versions_of_python_that_the_package_names() -> None:
+def test_workflow_tests_the_declared_python_versions() -> None:
     named = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)]
     workflow = (ROOT / ".github/workflows/test.yml").read_text()
     (tested,) = re.findall(r'python-version: \[((?:"[\d.]+", )+"[\d.]+")\]', workflow)

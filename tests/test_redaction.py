@@ -77,7 +77,7 @@ def test_hiding_twice_hides_no_more(text: str) -> None:
         ("The Access Key Id you provided does not exist", "The Access Key Id you provided does not exist"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden_in_the_words_of_others(text: str, shown: str) -> None:
+def test_secrets_in_messages_of_other_libraries_are_hidden(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
 
 

@@ -109,7 +109,7 @@ def test_a_repository_that_is_damaged_is_an_error_of_ours(repository: icechunk.R
         open_store(tmp_path / "repository")
 
 
-def test_a_repository_elsewhere_is_refused() -> None:
+def test_repository_with_an_unsupported_scheme_is_refused() -> None:
     with pytest.raises(StoreConfigError, match="a path, or s3://"):
         ps.open_repository("gs://bucket/repository")
 

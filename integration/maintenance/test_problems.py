@@ -43,7 +43,7 @@ def assert_read(store: PartsStore, chunk_key: str, expected: bytes | type[Except
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_problem_is_told_exactly_and_put_right_exactly(bucket: Bucket, name: str) -> None:
+def test_verify_names_each_problem_and_repair_removes_it(bucket: Bucket, name: str) -> None:
     scene, key = SCENES[name], "chunks/c/5"
     store = PartsStore(bucket.store())
     create_chunks(store)
@@ -98,7 +98,7 @@ def test_an_index_that_is_damaged_is_found_without_reading_the_data(bucket: Buck
     same(store.verify())
 
 
-def test_bytes_that_are_damaged_are_found_if_they_are_asked_for(bucket: Bucket) -> None:
+def test_checksums_find_damaged_bytes_if_they_are_asked_for(bucket: Bucket) -> None:
     store = PartsStore(bucket.store())
     create_sums(store)
     same(store.verify(checksums=True))
@@ -111,7 +111,7 @@ def test_bytes_that_are_damaged_are_found_if_they_are_asked_for(bucket: Bucket) 
     assert report.is_damaged
 
 
-def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the_store(
+def test_repair_removes_old_leftovers_by_the_clock_of_the_store(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody waits for a quarter of an hour here.
@@ -135,7 +135,7 @@ def test_a_dead_writers_things_are_removed_when_they_are_old_by_the_clock_of_the
     same(store.verify(), young)
 
 
-def test_documents_that_do_not_tell_others_to_refuse_the_array_are_marked_when_asked(bucket: Bucket) -> None:
+def test_repair_marks_documents_that_other_readers_must_refuse(bucket: Bucket) -> None:
     create_chunks(PartsStore(bucket.store(), must_understand=False))
     store = PartsStore(bucket.store())
     detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"

@@ -44,7 +44,7 @@ from parts_store.errors import StorageError
 from parts_store.maintenance.report import Finding, Problem, Report
 
 
-def test_the_report_tells_every_problem_and_a_repair_tells_what_it_did(bucket: Bucket) -> None:
+def test_reports_of_verify_and_repair_list_every_problem(bucket: Bucket) -> None:
     findings = damage_everything(bucket)
     store = PartsStore(bucket.store())
     report = store.verify()
@@ -77,7 +77,7 @@ def test_the_report_tells_every_problem_and_a_repair_tells_what_it_did(bucket: B
     assert read.tobytes() == b"".join(expected)
 
 
-def test_the_command_line_tells_the_same_and_ends_with_what_it_found(bucket: Bucket, reader: Server) -> None:
+def test_command_line_prints_the_report_and_exits_with_its_code(bucket: Bucket, reader: Server) -> None:
     findings = damage_everything(bucket)
     # Who may only read can verify.
     code, out, errors = run("verify", bucket, "--json", user=reader)
@@ -118,7 +118,7 @@ def test_the_command_line_tells_the_same_and_ends_with_what_it_found(bucket: Buc
     )
 
 
-def test_a_store_that_cannot_be_reached_is_told_in_one_line(bucket: Bucket) -> None:
+def test_unreachable_store_is_one_line_of_output(bucket: Bucket) -> None:
     create_chunks(PartsStore(bucket.store()))
     before = bucket.list_keys()
     nobody = replace(bucket.server, access_key="nobody")
@@ -132,7 +132,7 @@ def test_a_store_that_cannot_be_reached_is_told_in_one_line(bucket: Bucket) -> N
 
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=["batched", "fused"])
 @pytest.mark.parametrize("death", Death)
-def test_who_may_only_read_reads_what_was_committed_after_its_writer_died(
+def test_read_only_user_reads_what_a_dead_writer_committed(
     bucket: Bucket, reader: Server, pipeline: str, death: Death
 ) -> None:
     with zarr.config.set({"codec_pipeline.path": pipeline}):
@@ -199,9 +199,7 @@ def test_worker_processes_find_the_same(bucket: Bucket, client: Any) -> None:
     assert parsed(out)[1] == as_json([*findings, sums])
 
 
-def test_verifying_costs_a_listing_and_a_look_at_every_part_of_chunks_that_have_several(
-    bucket: Bucket, server: Server
-) -> None:
+def test_verify_costs_a_listing_and_a_head_for_each_part(bucket: Bucket, server: Server) -> None:
     many = 500
     direct = bucket.store()
     writer = PartsStore(direct)

@@ -50,7 +50,7 @@ def test_the_first_write_of_a_chunk_is_one_put_for_each_part(
 
 
 @pytest.mark.parametrize("count", LAYOUTS)
-def test_a_full_read_of_a_chunk_is_one_get_for_each_part(proxy: CountingProxy, store: PartsStore, count: int) -> None:
+def test_full_read_of_a_chunk_is_one_get_for_each_part(proxy: CountingProxy, store: PartsStore, count: int) -> None:
     array = create_chunk(store, LAYOUTS[count])
     array[...] = VALUES[:64, :64]
     with counted(proxy, store) as seen:
@@ -60,9 +60,7 @@ def test_a_full_read_of_a_chunk_is_one_get_for_each_part(proxy: CountingProxy, s
 
 
 @pytest.mark.parametrize("count", LAYOUTS)
-def test_a_full_read_by_a_store_that_knows_nothing_reads_the_document_once(
-    objects: S3Store, proxy: CountingProxy, count: int
-) -> None:
+def test_full_read_by_a_new_store_reads_the_document_once(objects: S3Store, proxy: CountingProxy, count: int) -> None:
     create_chunk(PartsStore(objects), LAYOUTS[count])[...] = VALUES[:64, :64]
     stranger = PartsStore(objects)
     for documents in (1, 0):
@@ -92,7 +90,7 @@ def test_the_size_of_a_chunk_is_one_head(proxy: CountingProxy, store: PartsStore
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_is_done_with_a_chunk_costs_what_the_design_says(
+def test_operations_on_a_chunk_cost_the_documented_requests(
     place: Place, pipeline: str, level: Concurrency, k: int
 ) -> None:
     for act, (is_there, do) in ACTS.items():
@@ -119,7 +117,7 @@ def test_what_is_done_with_a_chunk_costs_what_the_design_says(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_chunk_of_one_object_is_one_put_at_every_level(place: Place, pipeline: str, level: Concurrency) -> None:
+def test_chunk_of_one_object_is_one_put_at_every_level(place: Place, pipeline: str, level: Concurrency) -> None:
     ours = caller(place, level, 1, pipeline)
     for value in (OLD, NEW):
         assert place.cost(ours.store, partial(ours.set, value)) == {"put": 1}
@@ -153,9 +151,7 @@ def cut(whole: bytes, byte_range: ByteRequest) -> bytes:
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True], ids=["at rest", "interrupted"])
-def test_a_range_costs_one_get_of_each_part_it_touches_and_one_of_the_staged_copy_where_it_must(
-    place: Place, pipeline: str, *, is_interrupted: bool
-) -> None:
+def test_range_read_is_one_get_for_each_part_it_touches(place: Place, pipeline: str, *, is_interrupted: bool) -> None:
     ours = caller(place, "writers", 3, pipeline)
     ours.set(OLD)
     if is_interrupted:
@@ -170,7 +166,7 @@ def test_a_range_costs_one_get_of_each_part_it_touches_and_one_of_the_staged_cop
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_read_after_an_interrupted_overwrite_costs_one_get_more_or_none(
+def test_read_after_interrupted_overwrite_costs_at_most_one_get_more(
     place: Place, pipeline: str, level: Concurrency
 ) -> None:
     for k, death in itertools.product([2, 3], [Death.COPY, Death.ANCHOR, Death.ALL_PARTS]):
@@ -183,7 +179,7 @@ def test_a_read_after_an_interrupted_overwrite_costs_one_get_more_or_none(
         assert ours.get() == (OLD if death is Death.COPY else NEW)
 
 
-def test_a_read_whose_first_look_had_no_bytes_of_the_anchor_costs_one_get_of_it(place: Place, pipeline: str) -> None:
+def test_read_without_bytes_of_the_anchor_gets_it_once(place: Place, pipeline: str) -> None:
     store = PartsStore(place.objects)
     parts = [Part("", size=10), Part(".rest")]
     ps.create_array(store, "a", parts=parts, shape=(64, 64), chunks=(64, 64), dtype="uint8")
@@ -199,7 +195,7 @@ def test_a_read_whose_first_look_had_no_bytes_of_the_anchor_costs_one_get_of_it(
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("k", [2, 3])
-def test_a_change_after_an_interrupted_overwrite_looks_at_the_parts_that_it_did_not_read(
+def test_change_after_interrupted_overwrite_checks_the_other_parts(
     place: Place, pipeline: str, level: Concurrency, k: int
 ) -> None:
     ours = caller(place, level, k, pipeline)
@@ -222,7 +218,7 @@ def test_a_change_after_an_interrupted_overwrite_looks_at_the_parts_that_it_did_
 
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
-def test_a_part_that_somebody_else_wrote_meanwhile_costs_two_heads_and_one_put(
+def test_part_written_by_another_client_costs_two_heads_and_one_put(
     place: Place, pipeline: str, level: Concurrency, k: int
 ) -> None:
     ours = caller(place, level, k, pipeline)
@@ -239,7 +235,7 @@ def test_a_part_that_somebody_else_wrote_meanwhile_costs_two_heads_and_one_put(
 
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
-def test_a_write_that_comes_too_late_for_the_anchor_costs_a_look_and_is_finished(
+def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
     place: Place, pipeline: str, level: Concurrency, k: int
 ) -> None:
     ours = caller(place, level, k, pipeline)
@@ -261,7 +257,7 @@ def test_a_write_that_comes_too_late_for_the_anchor_costs_a_look_and_is_finished
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("level", ["writers", "full"])
-def test_a_dead_writer_beside_the_chunk_costs_one_put_in_place_of_a_delete_where_etags_come_back(
+def test_leftovers_cost_one_put_instead_of_a_delete_if_etags_recur(
     place: Place, pipeline: str, level: Concurrency, k: int
 ) -> None:
     ours = caller(place, level, k, pipeline)

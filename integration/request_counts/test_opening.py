@@ -93,7 +93,7 @@ def store_has_no_array(store: Store, path: str) -> None:
 
 @pytest.mark.parametrize("parts", [False, True], ids=["plain", "parts"])
 @pytest.mark.parametrize("opening", OPENINGS)
-def test_opening_costs_what_it_costs_with_zarrs_own_store(
+def test_opening_costs_the_same_as_with_zarrs_store(
     bucket: Bucket, proxy: CountingProxy, opening: str, *, parts: bool
 ) -> None:
     prepare, act = OPENINGS[opening]
@@ -152,9 +152,7 @@ PLAIN: dict[str, tuple[Act, Act]] = {
 
 
 @pytest.mark.parametrize("act", PLAIN)
-def test_arrays_without_parts_cost_what_they_cost_with_zarrs_own_store(
-    bucket: Bucket, proxy: CountingProxy, act: str
-) -> None:
+def test_arrays_without_parts_cost_the_same_as_with_zarrs_store(bucket: Bucket, proxy: CountingProxy, act: str) -> None:
     theirs, ours = both_logs(bucket, proxy, *PLAIN[act])
     assert len(theirs) >= 1
     assert ours == theirs

@@ -42,7 +42,7 @@ def offsets_of(bucket: Bucket, shard: str) -> NDArray[Any]:
     return index[..., 0].astype(int)
 
 
-def test_an_inner_chunk_costs_one_get_of_each_object_it_touches_and_the_first_one_of_the_index(
+def test_inner_chunk_is_one_get_per_object_and_first_one_of_the_index(
     bucket: Bucket, proxy: CountingProxy, store: PartsStore
 ) -> None:
     array = create_shards(store)
@@ -206,7 +206,7 @@ class Reader:
         return cost
 
 
-def test_a_known_shard_costs_one_get_and_what_it_takes_to_find_it_after_each_overwrite(place: Place) -> None:
+def test_known_shard_is_one_get_until_it_is_overwritten(place: Place) -> None:
     write_shard(place, FIRST)
     reader = Reader(place)
     assert reader.cost(FIRST) == {"get": 2}
@@ -251,9 +251,7 @@ def test_a_known_shard_with_holes_costs_one_head_more(place: Place) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_an_inner_chunk_that_is_written_costs_what_a_change_of_its_shard_costs(
-    place: Place, level: Concurrency
-) -> None:
+def test_writing_an_inner_chunk_costs_a_change_of_its_shard(place: Place, level: Concurrency) -> None:
     write_shard(place, FIRST)
     store = PartsStore(place.objects, concurrency=level)
     array = zarr.open_array(store, path="a")

@@ -58,7 +58,7 @@ def spoken(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("option", ["no_such_option", "secret_acces_key", "mkdir", "prefixes"])
-def test_an_unknown_option_is_refused_by_name_and_its_value_not_told(server: Server, option: str) -> None:
+def test_unknown_option_is_refused_by_name_without_its_value(server: Server, option: str) -> None:
     value = secrets.token_hex(8)
     with pytest.raises(StoreConfigError, match=option) as caught:
         PartsStore.from_url("s3://bucket", **(options_for(server) | {option: value}))
@@ -73,7 +73,7 @@ def test_an_unknown_scheme_is_refused(server: Server, url: str) -> None:
     assert server.secret_key not in spoken(caught.value)
 
 
-def test_a_password_in_an_address_is_not_told(server: Server) -> None:
+def test_password_in_a_url_is_in_no_error_message(server: Server) -> None:
     with pytest.raises(StoreConfigError) as caught:
         PartsStore.from_url(f"ftp://user:{server.secret_key}@host/folder")
     assert server.secret_key not in spoken(caught.value)
@@ -146,7 +146,7 @@ def test_a_store_and_its_arrays_work_in_another_process(bucket: Bucket) -> None:
     assert {"data/new/c/0", "data/new/c/0.tail"} < bucket.list_keys()
 
 
-def test_a_user_who_may_only_read_reads_everything(bucket: Bucket, reader: Server) -> None:
+def test_read_only_user_reads_everything(bucket: Bucket, reader: Server) -> None:
     store = PartsStore(bucket.store())
     create_shards(store)
     create_chunks(store)
@@ -207,7 +207,7 @@ WRITES: dict[str, Callable[[PartsStore], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_user_who_may_only_read_changes_nothing(bucket: Bucket, reader: Server, write: str) -> None:
+def test_read_only_user_changes_nothing(bucket: Bucket, reader: Server, write: str) -> None:
     store = PartsStore(bucket.store())
     create_shards(store)
     create_chunks(store)

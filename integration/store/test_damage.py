@@ -55,7 +55,7 @@ def test_parts_are_plain_bytes_and_tagged_with_their_write(bucket: Bucket) -> No
         assert metadata_of(bucket, key) == {}
 
 
-def test_a_chunk_that_is_created_says_so_and_one_that_is_overwritten_too(bucket: Bucket) -> None:
+def test_tags_name_created_and_overwritten_chunks(bucket: Bucket) -> None:
     array = create_chunks(PartsStore(bucket.store()))
     modes = []
     for _ in range(2):
@@ -212,13 +212,13 @@ def test_a_mixture_is_never_read_from_a_shard(bucket: Bucket, pipeline: str, suf
 
 
 @pytest.mark.parametrize("suffix", ["", ".index"])
-def test_a_mixture_in_a_shard_is_told_from_a_race_at_the_first_read(bucket: Bucket, pipeline: str, suffix: str) -> None:
+def test_mixed_shard_is_distinguished_from_a_race_at_the_first_read(bucket: Bucket, pipeline: str, suffix: str) -> None:
     damage_shard(bucket, f"shards/c/0/0{suffix}", "older")
     opened = zarr.open_array(PartsStore(bucket.store()), path="shards")
     assert_incomplete(lambda: opened[20:25, 20:25], "shards/c/0/0", missing=False)
 
 
-def test_a_strangers_index_is_never_taken_for_empty(bucket: Bucket, pipeline: str) -> None:
+def test_foreign_index_is_never_read_as_empty(bucket: Bucket, pipeline: str) -> None:
     create_shards(PartsStore(bucket.store()))
     empty = b"\xff" * 64
     checksum = google_crc32c.value(empty).to_bytes(4, "little")
@@ -228,7 +228,7 @@ def test_a_strangers_index_is_never_taken_for_empty(bucket: Bucket, pipeline: st
         assert_incomplete(functools.partial(opened.__getitem__, wanted), "shards/c/0/0", missing=False)
 
 
-def test_overwriting_fails_never(bucket: Bucket) -> None:
+def test_overwriting_never_fails(bucket: Bucket) -> None:
     # A server may answer a PUT that it refuses before it has read it, and hang up: then the answer is lost.
     array = create_chunks(PartsStore(bucket.store()))
     for number in range(100):

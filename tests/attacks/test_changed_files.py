@@ -87,9 +87,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_file_changed_after_the_manifest_is_refused_as_by_a_direct_read(
-    layout: str, read: str, tmp_path: Path
-) -> None:
+def test_file_changed_after_the_manifest_is_refused(layout: str, read: str, tmp_path: Path) -> None:
     path = tmp_path / "file.h5"
     _, store = adopted(path, layout)
     array = store.manifest("x")
@@ -227,14 +225,14 @@ def test_arrays_that_know_two_versions_of_a_file_are_not_put_together() -> None:
     assert both.checksums == one.checksums
 
 
-def test_of_two_times_the_earlier_one_counts() -> None:
+def test_earlier_of_two_times_is_used() -> None:
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     arrays: Any = [array_of({"mem://files/a.bin": each}) for each in (late, early, late)]
     both: Any = np.concatenate(arrays)
     assert both.checksums == {"mem://files/a.bin": early}
 
 
-def test_the_arrays_of_one_store_may_know_two_versions_of_a_file() -> None:
+def test_arrays_of_a_store_may_reference_two_versions_of_a_file() -> None:
     files = MemoryStore()
     files.put("a.bin", bytes([1, 2, 3, 4]))
     right, wrong = array_of({"mem://files/a.bin": '"0"'}), array_of({"mem://files/a.bin": '"9"'})

@@ -162,7 +162,7 @@ def test_a_missing_bucket_is_never_an_absent_chunk(server: S3Server) -> None:
         assert "create the bucket" in str(error)
 
 
-def test_a_bucket_that_is_gone_gives_no_fill_values(server: S3Server) -> None:
+def test_deleted_bucket_gives_no_fill_values(server: S3Server) -> None:
     for name in ("a", "p"):
         array = zarr.open_array(ps.PartsStore(server.store(**HASTY)), path=name, mode="r")
         for selection in (np.s_[...], np.s_[:3], np.s_[5:40]):
@@ -268,7 +268,7 @@ def test_an_error_of_a_local_disk_is_a_storage_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["verify"], ["inspect"], ["explain", "a"], ["repair"], ["verify", "--json"]])
-def test_the_command_line_says_in_one_line_what_the_server_said(
+def test_command_line_prints_the_server_error_in_one_line(
     server: S3Server, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, name = f"s3://{BUCKET}", command[0]

@@ -66,9 +66,7 @@ def test_objects_beside_a_chunk_do_not_grow_with_its_overwrites(layout: Layout, 
 
 @ON_S3
 @IN_PARTS
-def test_an_overwrite_beside_a_dead_writer_takes_one_request_more_and_no_round_trip(
-    layout: Layout, place: Place
-) -> None:
+def test_overwrite_beside_leftovers_costs_one_request_more(layout: Layout, place: Place) -> None:
     def cost(bucket: Bucket) -> tuple[Counter[str], int]:
         chunk, rules = in_array(layout), place.protocol()
         for number in range(20):
@@ -87,9 +85,7 @@ def test_an_overwrite_beside_a_dead_writer_takes_one_request_more_and_no_round_t
 
 @ON_S3
 @IN_PARTS
-def test_whatever_a_dead_writer_had_done_the_next_ones_leave_few_objects_and_their_own_value(
-    layout: Layout, place: Place
-) -> None:
+def test_writers_after_a_dead_writer_leave_few_objects(layout: Layout, place: Place) -> None:
     chunk = in_array(layout)
     start = holds_old(place, layout, tuple(layout))
     for stopped in every_interruption(start, place.protocol().write(chunk, parts_of(layout, 3))):

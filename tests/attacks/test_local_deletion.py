@@ -98,7 +98,7 @@ def test_a_shared_lock_is_removed_by_the_last_of_its_holders(store: ps.PartsStor
     assert files(folder) == before
 
 
-def test_a_dead_deletion_keeps_nobody_from_writing(store: ps.PartsStore, folder: Path) -> None:
+def test_dead_deletion_does_not_block_writers(store: ps.PartsStore, folder: Path) -> None:
     for key in array_locks("g/a"):
         (folder / key).parent.mkdir(exist_ok=True)
         (folder / key).touch()
@@ -143,7 +143,7 @@ def test_deletion_never_lets_two_writers_into_one_chunk(
     assert not [each for each in files(folder) if each.endswith(".lock")]
 
 
-def test_a_write_whose_staged_parts_are_removed_by_another_program_raises(store: ps.PartsStore, folder: Path) -> None:
+def test_write_raises_if_its_staged_parts_are_removed(store: ps.PartsStore, folder: Path) -> None:
     paused = writing(store, new_value(random.Random(0)))
     paused.go_until(Move)
     for path in (folder / "g/a/.parts-txn").rglob("*"):
@@ -153,7 +153,7 @@ def test_a_write_whose_staged_parts_are_removed_by_another_program_raises(store:
         paused.finish()
 
 
-def test_chunks_are_whole_or_absent_after_a_deletion_is_killed_anywhere(
+def test_killed_deletion_leaves_chunks_whole_or_absent(
     store: ps.PartsStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One file at a time, so that it can end after each of them.
@@ -204,7 +204,7 @@ def test_deletion_is_not_kept_waiting_by_writers_without_a_pause(store: ps.Parts
             writer.join()
 
 
-def test_at_exclusive_no_lock_is_taken_and_old_ones_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exclusive_takes_no_lock_and_deletes_old_locks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ps.PartsStore.from_url(folder, concurrency="exclusive")
     create(store, "g/a")
     write(store, KEY, new_value(random.Random(0)))
@@ -215,9 +215,7 @@ def test_at_exclusive_no_lock_is_taken_and_old_ones_are_deleted(folder: Path, mo
     assert files(folder) == ["g/zarr.json", "zarr.json"]
 
 
-def test_deleting_a_group_of_many_arrays_holds_the_locks_of_one_at_a_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_a_group_locks_one_array_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ps.PartsStore.from_url(folder)
     for number in range(20):
         create(store, f"g/{number}")
@@ -289,11 +287,11 @@ def schedule(folder: Path, processes: int, count: int, seed: int) -> Counter[str
     return +wrong
 
 
-def test_random_schedules_of_two_processes_leave_whole_chunks_and_no_damage(folder: Path) -> None:
+def test_random_schedules_of_two_processes_leave_no_damage(folder: Path) -> None:
     assert schedule(folder, processes=2, count=150, seed=1) == Counter()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_random_schedules_of_four_processes_leave_whole_chunks_and_no_damage(folder: Path, seed: int) -> None:
+def test_random_schedules_of_four_processes_leave_no_damage(folder: Path, seed: int) -> None:
     assert schedule(folder, processes=4, count=600, seed=seed) == Counter()

@@ -89,7 +89,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_journal_that_is_not_valid_is_never_carried_out_and_is_reported(
+def test_invalid_journal_is_reported_and_never_executed(
     store: ps.PartsStore, folder: Path, outside: Path, name: str
 ) -> None:
     before = contents(outside)
@@ -115,7 +115,7 @@ def test_a_journal_that_is_not_valid_is_never_carried_out_and_is_reported(
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_journal_without_a_chunk_that_is_not_valid_is_removed_by_repair(
+def test_repair_removes_an_invalid_journal_without_a_chunk(
     store: ps.PartsStore, folder: Path, outside: Path, name: str
 ) -> None:
     before = contents(outside)
@@ -281,9 +281,7 @@ def test_a_link_in_place_of_a_lock_or_its_folder_is_an_error(
     assert contents(outside) == before
 
 
-def test_nothing_is_written_or_deleted_through_a_link_to_the_protocol_folder(
-    store: ps.PartsStore, folder: Path, outside: Path
-) -> None:
+def test_links_to_the_protocol_folder_are_not_followed(store: ps.PartsStore, folder: Path, outside: Path) -> None:
     write(store, "a/c/0", new_value(random.Random(0)))
     (outside / Path(CHUNK.side_folder).name).mkdir()
     (outside / Path(CHUNK.side_folder).name / "precious").write_text("precious")
@@ -325,7 +323,7 @@ def test_chunks_and_documents_are_written_without_hard_links(store: ps.PartsStor
 
 
 @pytest.mark.usefixtures("without_hard_links")
-def test_one_of_many_creates_wins_without_hard_links(folder: Path) -> None:
+def test_exactly_one_create_wins_without_hard_links(folder: Path) -> None:
     backend = LocalBackend(LocalStore(folder, mkdir=True))
     outcomes: list[Any] = []
 

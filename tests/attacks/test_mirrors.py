@@ -98,7 +98,7 @@ def written(scene: Scene, first: int) -> tuple[MemoryStore, zarr.Array[Any]]:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_mirror_that_kept_old_tags_is_refused_found_and_mended_by_retag(name: str) -> None:
+def test_mirror_with_old_tags_is_refused_and_repaired_by_retag(name: str) -> None:
     scene, target = SCENES[name], MemoryStore()
     source, array = written(scene, 1)
     mirror(source, target)
@@ -229,7 +229,7 @@ def test_parts_whose_sizes_no_write_had_are_refused() -> None:
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_mirrored_retag_never_makes_a_mixture_of_data_and_index_readable(seed: int) -> None:
+def test_retag_never_makes_mixed_data_and_index_readable(seed: int) -> None:
     chance = np.random.default_rng(seed)
     compressors: Any = [None, [ZstdCodec()], [ZstdCodec(), Crc32cCodec()]][seed % 3]
     scene = Scene(SHARDS | {"compressors": compressors, "serializer": BytesCodec()}, ["", INDEX], ())

@@ -124,7 +124,7 @@ def test_an_array_that_plain_readers_read_right_has_no_such_member(parts: str, t
 
 
 @pytest.mark.parametrize("parts", MISREAD)
-def test_plain_icechunk_reads_whole_arrays_right_and_refuses_split_ones(parts: str) -> None:
+def test_plain_icechunk_reads_whole_arrays_and_refuses_split_arrays(parts: str) -> None:
     repo = icechunk.Repository.create(icechunk.in_memory_storage())
     session = repo.writable_session("main")
     store = ps.PartsStore.from_session(session)
@@ -146,7 +146,7 @@ def test_plain_icechunk_reads_whole_arrays_right_and_refuses_split_ones(parts: s
         xr.open_zarr(committed.store, group="split", consolidated=False)
 
 
-def test_plain_icechunk_refuses_an_adopted_array_and_does_not_call_it_corrupt(tmp_path: Path) -> None:
+def test_plain_icechunk_refuses_an_adopted_array_by_name(tmp_path: Path) -> None:
     file = tmp_path / "file.h5"
     with h5py.File(file, "w") as root:
         root.create_dataset("t", data=VALUES, chunks=(4,), compression="gzip")

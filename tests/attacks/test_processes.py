@@ -62,7 +62,7 @@ def forked(kind: str, before: str, *after: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_fork_of_a_process_that_used_a_store_names_spawn_and_forkserver(kind: str) -> None:
+def test_store_in_a_forked_process_raises_and_names_spawn(kind: str) -> None:
     said = forked(kind, "async", "sync", "async", "list", "zarr")
     assert len(said) == 4
     assert all("'spawn'" in each and "'forkserver'" in each for each in said)
@@ -89,7 +89,7 @@ time.sleep(600)
 """
 
 
-def test_a_forked_child_neither_keeps_nor_gives_back_the_lock_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_does_not_share_the_lock_of_its_parent(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     backend = store._backend
     assert isinstance(backend, LocalBackend)
@@ -143,9 +143,7 @@ def test_set_sync_does_not_wait_for_a_task_of_its_own_event_loop(tmp_path: Path)
     assert read(store, "a/c/0") == value
 
 
-def test_set_sync_on_the_thread_of_an_event_loop_waits_briefly_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_set_sync_on_an_event_loop_thread_waits_briefly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parts_store.engine.executor._MAX_SECONDS_ON_LOOP", 0.1)
     store = ps.PartsStore.from_url(tmp_path)
     create(store, "a")

@@ -70,7 +70,7 @@ def test_conditions_are_kept(server: S3Server) -> None:
         (Flaws(), set()),
     ],
 )
-def test_each_flaw_breaks_one_thing_and_no_other(flaws: Flaws, broken: set[str]) -> None:
+def test_each_flaw_breaks_exactly_one_behaviour(flaws: Flaws, broken: set[str]) -> None:
     with S3Server(flaws) as server:
         store = server.store(retry_config=QUICK)
         obstore.put(store, "x", b"1", attributes={"tag": "v"})

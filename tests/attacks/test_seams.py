@@ -38,7 +38,7 @@ def values(store: ps.PartsStore, path: str) -> list[Any]:
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_handle_raises_after_a_rebase_onto_an_array_that_was_created_again() -> None:
+def test_handle_raises_after_a_rebase_onto_a_recreated_array() -> None:
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     first = repository.writable_session("main")
     ps.create_array(ps.PartsStore.from_session(first), "x", parts=PARTS, **SHAPE)[:] = 3
@@ -81,7 +81,7 @@ def test_a_refused_creation_changes_nothing_on_the_server(flaws: Flaws) -> None:
         assert running.objects() == {"p/g/zarr.json": group}
 
 
-def test_at_exclusive_groups_keep_their_attributes_where_conditions_are_ignored() -> None:
+def test_exclusive_keeps_group_attributes_if_conditions_are_ignored() -> None:
     group = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"k": 1}}).encode()
     with S3Server(Flaws(ignores_if_none_match=True)) as running:
         running.put_object("p/g/zarr.json", group)
@@ -92,7 +92,7 @@ def test_at_exclusive_groups_keep_their_attributes_where_conditions_are_ignored(
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_one_lost_answer_while_the_server_is_asked_refuses_no_good_server(at: int) -> None:
+def test_lost_response_of_the_probe_refuses_no_good_server(at: int) -> None:
     with S3Server() as running:
         count = itertools.count()
 

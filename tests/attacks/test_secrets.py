@@ -182,12 +182,12 @@ def check_a_secret_in_a_url_is_never_told(session: Any, url: str, secret: str) -
 @ATTEMPTS
 @with_examples
 @given(in_urls)
-def test_a_secret_in_a_url_is_never_told(session: Any, url: str, secret: str) -> None:
+def test_secret_in_a_url_is_in_no_message(session: Any, url: str, secret: str) -> None:
     check_a_secret_in_a_url_is_never_told(session, url, secret)
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_hard_secrets_in_a_url_are_never_told(session: Any, url: str) -> None:
+def test_hard_secrets_in_a_url_are_in_no_message(session: Any, url: str) -> None:
     for secret in HARDEST:
         check_a_secret_in_a_url_is_never_told(session, url, secret)
 
@@ -254,11 +254,11 @@ def check_a_secret_in_a_store_of_the_callers_is_never_told(secret: str) -> None:
 @ATTEMPTS
 @with_examples
 @given(in_urls)
-def test_a_secret_in_a_store_of_the_callers_is_never_told(secret: str) -> None:
+def test_secret_in_a_callers_store_is_in_no_message(secret: str) -> None:
     check_a_secret_in_a_store_of_the_callers_is_never_told(secret)
 
 
-def test_hard_secrets_in_a_store_of_the_callers_are_never_told() -> None:
+def test_hard_secrets_in_a_callers_store_are_in_no_message() -> None:
     for secret in HARDEST:
         check_a_secret_in_a_store_of_the_callers_is_never_told(secret)
 
@@ -283,11 +283,11 @@ def check_a_secret_in_a_reference_is_never_told(secret: str) -> None:
 @ATTEMPTS
 @with_examples
 @given(in_urls)
-def test_a_secret_in_a_reference_is_never_told(secret: str) -> None:
+def test_secret_in_a_reference_is_in_no_message(secret: str) -> None:
     check_a_secret_in_a_reference_is_never_told(secret)
 
 
-def test_hard_secrets_in_a_reference_are_never_told() -> None:
+def test_hard_secrets_in_a_reference_are_in_no_message() -> None:
     for secret in HARDEST:
         check_a_secret_in_a_reference_is_never_told(secret)
 
@@ -337,12 +337,12 @@ def check_a_secret_in_an_option_is_never_told(option: str, secret: str) -> None:
 @ATTEMPTS
 @with_examples
 @given(secrets)
-def test_a_secret_in_an_option_is_never_told(option: str, secret: str) -> None:
+def test_secret_in_an_option_is_in_no_message(option: str, secret: str) -> None:
     check_a_secret_in_an_option_is_never_told(option, secret)
 
 
 @pytest.mark.parametrize("option", [*OPTIONS, *OF_OTHERS])
-def test_hard_secrets_in_an_option_are_never_told(option: str) -> None:
+def test_hard_secrets_in_an_option_are_in_no_message(option: str) -> None:
     for secret in HARDEST:
         check_a_secret_in_an_option_is_never_told(option, secret)
 
@@ -408,11 +408,11 @@ def check_a_secret_that_a_server_repeats_is_never_told(server: S3Server, secret:
 @FEW
 @with_examples
 @given(st.builds(lambda text: f"{MARK}{text}{MARK}", st.text("abcXYZ019+/=@:&?#% \"'<>", max_size=12)))
-def test_a_secret_that_a_server_repeats_is_never_told(server: S3Server, secret: str) -> None:
+def test_secret_repeated_by_a_server_is_in_no_message(server: S3Server, secret: str) -> None:
     check_a_secret_that_a_server_repeats_is_never_told(server, secret)
 
 
-def test_hard_secrets_that_a_server_repeats_are_never_told(server: S3Server) -> None:
+def test_hard_secrets_repeated_by_a_server_are_in_no_message(server: S3Server) -> None:
     for secret in HARDEST:
         check_a_secret_that_a_server_repeats_is_never_told(server, secret)
 
@@ -420,7 +420,7 @@ def test_hard_secrets_that_a_server_repeats_are_never_told(server: S3Server) -> 
 @pytest.mark.parametrize(
     "url", ["s3://bucket/run@2024/x", "gs://b/a@b/c@d", "abfss://container@account.dfs.core.windows.net/x@y"]
 )
-def test_an_address_without_a_secret_is_told_as_it_is(url: str) -> None:
+def test_url_without_a_secret_is_printed_unchanged(url: str) -> None:
     with pytest.raises(PartsStoreError) as caught:
         ps.PartsStore.from_url(url, nonsense=1, retry_config=HASTY)
     assert "nonsense" in str(caught.value)

@@ -60,9 +60,7 @@ def written(running: S3Server) -> set[str]:
 
 @pytest.mark.parametrize("flaws", CONDITIONS, ids=str)
 @pytest.mark.parametrize("level", ["writers", "full"])
-def test_a_server_that_ignores_conditions_is_refused_before_an_array_is_created(
-    flaws: Flaws, level: Concurrency
-) -> None:
+def test_server_that_ignores_conditions_is_refused_at_creation(flaws: Flaws, level: Concurrency) -> None:
     with S3Server(flaws) as running:
         with pytest.raises(ServerFeatureError) as caught:
             create(store_on(running, level))
@@ -82,7 +80,7 @@ def test_a_server_that_ignores_conditions_is_refused_before_an_array_is_created(
 
 
 @pytest.mark.parametrize("level", ["exclusive", "writers", "full"])
-def test_a_server_that_drops_metadata_is_refused_for_arrays_with_several_parts(level: Concurrency) -> None:
+def test_server_that_drops_metadata_is_refused_for_several_parts(level: Concurrency) -> None:
     with S3Server(Flaws(drops_metadata=True)) as running:
         store = store_on(running, level)
         with pytest.raises(ServerFeatureError, match="user metadata"):
@@ -132,7 +130,7 @@ def test_a_server_that_ignores_conditions_serves_one_writer_at_a_time(flaws: Fla
         assert not any(call.conditions for call in running.calls)
 
 
-def test_a_server_without_conditional_puts_is_refused_after_one_request() -> None:
+def test_server_without_conditional_puts_is_refused_after_one_request() -> None:
     with S3Server(Flaws(rejects_conditional_puts=True)) as running:
         for level in ("writers", "exclusive"):
             store = store_on(running, level)
@@ -147,7 +145,7 @@ def test_a_server_without_conditional_puts_is_refused_after_one_request() -> Non
         assert len(running.calls) == 1
 
 
-def test_a_server_without_conditional_puts_serves_one_writer_when_they_are_disabled() -> None:
+def test_server_without_conditional_puts_serves_a_single_writer() -> None:
     with S3Server(Flaws(rejects_conditional_puts=True)) as running:
         store = store_on(running, "exclusive", conditional_put="disabled")
         array = create(store)
@@ -180,7 +178,7 @@ def test_a_good_server_is_asked_once_with_six_requests_at_creation() -> None:
         assert not any("probe-" in key for key in running.objects())
 
 
-def test_the_first_write_to_an_existing_array_asks_once_whatever_is_written_at_once(pipeline: str) -> None:
+def test_concurrent_first_writes_probe_the_server_once(pipeline: str) -> None:
     with S3Server() as running:
         create(store_on(running), shape=(128, 128))
         server._known.clear()
@@ -190,7 +188,7 @@ def test_the_first_write_to_an_existing_array_asks_once_whatever_is_written_at_o
         assert Counter(call.method for call in running.calls if "probe-" in call.key) == {"PUT": 4, "HEAD": 1}
 
 
-def test_threads_that_write_at_once_ask_once() -> None:
+def test_threads_that_write_at_once_probe_the_server_once() -> None:
     with S3Server() as running:
         create(store_on(running), shape=(128, 128))
         server._known.clear()
@@ -368,7 +366,7 @@ def test_check_of_a_folder_makes_no_folder_and_no_request(tmp_path: Any, capsys:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_of_a_server_that_is_not_there_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     with S3Server() as running:
         port = running.port
     quick = '{"max_retries": 0}'
@@ -378,7 +376,7 @@ def test_check_of_a_server_that_is_not_there_says_so(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.startswith("parts-store: ")
 
 
-def test_a_bucket_that_is_not_there_is_not_taken_for_a_flaw_of_the_server() -> None:
+def test_missing_bucket_is_not_reported_as_a_server_flaw() -> None:
     with S3Server() as running:
         store = ps.PartsStore(running.store(bucket="absent", prefix="data"))
         for ask in (store.check, lambda: ps.create_array(store, "", parts=PARTS, **SHARDED)):

@@ -213,7 +213,7 @@ def test_on_a_local_disk_absent_and_untagged_chunks_raise_too(tmp_path: Path, ag
     assert raw(objects) == before
 
 
-def test_a_handle_of_an_array_without_parts_does_not_read_parts_as_chunks(objects: Any) -> None:
+def test_handle_of_an_array_without_parts_reads_no_parts_as_chunks(objects: Any) -> None:
     first, second = ps.PartsStore(objects), ps.PartsStore(objects)
     zarr.create_group(first, path="g")
     array = create_plain(first)
@@ -278,7 +278,7 @@ def test_tags_without_a_layout_stay_readable() -> None:
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="x")[:], [9, *VALUES[1:]])
 
 
-def test_the_layout_is_the_parts_the_chunks_and_the_type_and_nothing_else() -> None:
+def test_layout_hash_covers_parts_chunks_and_type_only() -> None:
     store = ps.PartsStore(MemoryStore())
 
     def layout(parts: Any = FIRST, **arguments: Any) -> str:
@@ -343,7 +343,7 @@ def test_consolidated_metadata_that_is_out_of_date_raises(objects: Any, again: s
     np.testing.assert_array_equal(read_fresh(objects), [9, *VALUES[1:]])
 
 
-def test_consolidated_metadata_that_says_no_parts_raises_where_there_are_some(objects: Any) -> None:
+def test_consolidated_metadata_without_parts_raises_if_there_are_parts(objects: Any) -> None:
     first, second = ps.PartsStore(objects), ps.PartsStore(objects)
     zarr.create_group(first, path="g")
     create_plain(second)[:] = 5
@@ -357,7 +357,7 @@ def test_consolidated_metadata_that_says_no_parts_raises_where_there_are_some(ob
     assert raw(objects) == before
 
 
-def test_on_an_object_store_consolidated_metadata_that_is_right_needs_no_document() -> None:
+def test_valid_consolidated_metadata_needs_no_document() -> None:
     objects = MemoryStore()
     writer = ps.PartsStore(objects)
     zarr.create_group(writer, path="g")
@@ -405,7 +405,7 @@ def test_a_pickled_store_carries_the_arrays_that_it_was_used_for(tmp_path: Path)
 
 
 @pytest.mark.parametrize("opened", ["directly", "consolidated", "used"])
-def test_a_pickled_handle_is_told_from_an_array_that_was_created_again(tmp_path: Path, opened: str) -> None:
+def test_pickled_handle_raises_for_a_recreated_array(tmp_path: Path, opened: str) -> None:
     objects = LocalStore(tmp_path)
     writer = ps.PartsStore(objects)
     zarr.create_group(writer, path="g")

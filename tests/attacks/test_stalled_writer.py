@@ -95,9 +95,7 @@ def every_stall(
 @IN_PARTS
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_writer_that_was_taken_for_dead_never_leaves_damage(
-    layout: Layout, place: Place, exists: bool, conditional: bool
-) -> None:
+def test_stalled_writer_never_leaves_damage(layout: Layout, place: Place, exists: bool, conditional: bool) -> None:
     chunk = in_array(layout)
     start = holds_old(place, layout, tuple(layout) if exists else ())
     old, new = (value_of(layout, 2, 1)[0] if exists else None), value_of(layout, 3, 101)[0]
@@ -121,7 +119,7 @@ def test_a_writer_that_was_taken_for_dead_never_leaves_damage(
 
 @WITH_TAGS
 @IN_PARTS
-def test_a_writer_that_was_taken_for_dead_never_harms_what_others_wrote_meanwhile(layout: Layout, place: Place) -> None:
+def test_stalled_writer_never_damages_later_writes(layout: Layout, place: Place) -> None:
     chunk = in_array(layout)
     if place.level is Level.EXCLUSIVE:
         return
@@ -138,7 +136,7 @@ def test_a_writer_that_was_taken_for_dead_never_harms_what_others_wrote_meanwhil
 
 
 @WITH_TAGS
-def test_a_change_that_stalled_is_refused_if_somebody_wrote_the_same_bytes_meanwhile(place: Place) -> None:
+def test_stalled_change_is_refused_after_a_write_of_the_same_bytes(place: Place) -> None:
     if place.level is Level.EXCLUSIVE:
         return
     layout: Layout = {"": None, ".i": 2}

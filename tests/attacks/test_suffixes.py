@@ -52,7 +52,7 @@ def test_suffixes_that_file_systems_confuse_are_refused_at_opening(suffixes: lis
         zarr.open_array(ps.PartsStore(store), path="a")
 
 
-def test_suffixes_with_a_number_sign_elsewhere_are_written_and_read(tmp_path: Path) -> None:
+def test_suffixes_with_an_inner_number_sign_are_written_and_read(tmp_path: Path) -> None:
     for store in (LocalStore(tmp_path), MemoryStore()):
         parts: list[ps.Part | str] = ["", ps.Part("#", size=4), ps.Part(".#1x", size=2)]
         array = ps.create_array(

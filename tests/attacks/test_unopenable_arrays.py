@@ -81,7 +81,7 @@ def test_verify_reports_an_array_that_cannot_be_opened(
     assert fresh.verify("good").is_clean
 
 
-def test_verify_says_that_arrays_that_can_be_opened_are_in_order(tmp_path: Path) -> None:
+def test_verify_reports_openable_arrays_as_sound(tmp_path: Path) -> None:
     store = ps.PartsStore(LocalStore(tmp_path))
     zarr.create_group(store, attributes={"a": 1})
     shards: dict[str, Any] = {"shape": (8, 8), "chunks": (2, 2), "shards": (4, 4), "dtype": "float32"}

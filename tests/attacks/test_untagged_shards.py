@@ -84,9 +84,7 @@ def reader(server: S3Server) -> zarr.Array[Any]:
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("at", range(2, 6))
-def test_a_shard_replaced_after_its_index_was_read_is_old_or_new_or_an_error(
-    server: S3Server, layout: str, at: int, pipeline: str
-) -> None:
+def test_replaced_shard_is_old_or_new_or_an_error(server: S3Server, layout: str, at: int, pipeline: str) -> None:
     parts = LAYOUTS[layout]
     put_all(server, chunks_of(parts, OLD))
     array = reader(server)
@@ -157,7 +155,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_untagged_shard_costs_one_head_more_if_several_objects_are_read(layout: str, pipeline: str) -> None:
+def test_untagged_shard_costs_one_head_more_for_several_objects(layout: str, pipeline: str) -> None:
     with S3Server() as server:
         put_all(server, chunks_of(LAYOUTS[layout], OLD))
         array = reader(server)

@@ -50,7 +50,7 @@ def put(key: str, data: bytes = b"x", *, tag: Tag | None = None, create: bool = 
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_somebodys_alone_until_it_is_given_back(backend: LocalBackend, folder: Path) -> None:
+def test_lock_is_exclusive_until_it_is_released(backend: LocalBackend, folder: Path) -> None:
     release = backend.lock(LOCK)
     assert release is not None
     assert backend.lock(LOCK) is None
@@ -120,7 +120,7 @@ def process_that_holds(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_a_lock_of_a_process_is_refused_to_others_until_it_is_killed(backend: LocalBackend, folder: Path) -> None:
+def test_lock_of_a_process_is_held_until_it_is_killed(backend: LocalBackend, folder: Path) -> None:
     with process_that_holds(folder) as process:
         assert backend.lock(LOCK) is None
         os.kill(process.pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_a_lock_of_a_process_is_refused_to_others_until_it_is_killed(backend: Lo
         assert not (folder / LOCK.key).exists()
 
 
-def test_a_child_that_is_started_meanwhile_does_not_keep_the_lock(backend: LocalBackend) -> None:
+def test_child_process_does_not_keep_the_lock(backend: LocalBackend) -> None:
     release = backend.lock(LOCK)
     assert release is not None
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -179,7 +179,7 @@ def count_under_lock(folder: str, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_fight_for_a_lock_are_never_two_at_a_time(backend: LocalBackend, folder: Path) -> None:
+def test_only_one_of_many_processes_holds_a_lock(backend: LocalBackend, folder: Path) -> None:
     (folder / "number").write_text("0")
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=count_under_lock, args=(str(folder), 300)) for _ in range(3)]
@@ -301,9 +301,7 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", ["writers", "full"])
-def test_processes_that_are_killed_at_any_moment_leave_a_whole_chunk_that_can_be_written(
-    folder: Path, concurrency: Any
-) -> None:
+def test_killed_processes_leave_a_whole_writable_chunk(folder: Path, concurrency: Any) -> None:
     store = ps.PartsStore.from_url(folder, concurrency=concurrency)
     parts: Any = [ps.Part(".head", size=1000), "", ps.Part(".tail", size=4)]
     shape: dict[str, Any] = {"shape": (100_000,), "chunks": (100_000,), "dtype": "uint8", "compressors": None}
@@ -334,7 +332,7 @@ def test_processes_that_are_killed_at_any_moment_leave_a_whole_chunk_that_can_be
     assert not any(name == "journal" or name.endswith(".lock") for name in left)
 
 
-def test_a_write_that_is_cancelled_leaves_the_old_chunk_or_the_new_one_whatever_goes_on_by_itself(
+def test_cancelled_write_leaves_the_old_or_the_new_chunk(
     folder: Path,
 ) -> None:
     store = ps.PartsStore.from_url(folder)
@@ -359,7 +357,7 @@ def test_a_write_that_is_cancelled_leaves_the_old_chunk_or_the_new_one_whatever_
 
 
 @pytest.mark.parametrize("synchronous", [True, False])
-def test_a_file_whose_folder_is_removed_while_obstore_writes_is_written_again(
+def test_write_is_repeated_if_its_folder_is_removed(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, *, synchronous: bool
 ) -> None:
     key = "/".join(["a" * 100] * 4)

@@ -94,7 +94,7 @@ def test_zarr_json_holds_the_mark_and_not_the_callable(tmp_path: Path) -> None:
     assert padding == (text * 2)[:100]
 
 
-def test_an_array_written_by_an_earlier_version_still_refuses_to_be_written_unbound() -> None:
+def test_array_of_an_earlier_version_refuses_unbound_writes() -> None:
     # What `zarr.json` held when this was first released.
     stored = {"name": "offset", "configuration": {"offset": 12, "prefix": "EBZ7bWFkZSBieSBh"}}
     array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, stored])
@@ -112,9 +112,7 @@ def test_a_static_padding_that_only_looks_like_the_mark_is_static(padding: bytes
 
 
 @pytest.mark.parametrize("nbytes", [2, 4, 12, 110, 1000])
-def test_a_reopened_array_refuses_to_write_until_the_callable_is_bound_again(
-    tmp_path: Path, nbytes: int, pipeline: str
-) -> None:
+def test_reopened_array_refuses_writes_until_a_callable_is_bound(tmp_path: Path, nbytes: int, pipeline: str) -> None:
     def stamp(encoded: bytes) -> bytes:
         return b"s" * nbytes
 
@@ -194,9 +192,7 @@ def test_bind_padding_counts_its_callables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "made", [b"", b"abc", b"abcde", "abcd", None, 4, [1, 2, 3, 4], np.int16(4), np.array(4, "u1"), np.zeros(1, "M8[s]")]
 )
-def test_a_callable_that_returns_anything_but_the_declared_bytes_is_a_codec_error(
-    tmp_path: Path, made: Any, pipeline: str
-) -> None:
+def test_callable_that_returns_wrong_bytes_is_a_codec_error(tmp_path: Path, made: Any, pipeline: str) -> None:
     array = create(tmp_path, pad_codec(4, padding_func=lambda encoded: made))
     with pytest.raises(CodecError, match="expected 4 bytes from 'padding_func', as 'nbytes' says, found"):
         array[...] = VALUES
@@ -227,7 +223,7 @@ def test_callables_are_compared_but_need_no_hash() -> None:
     assert one != PadCodec.from_dict(json.loads(json.dumps(one.to_dict())))
 
 
-def test_the_repr_says_whether_a_callable_is_bound() -> None:
+def test_repr_shows_whether_a_callable_is_bound() -> None:
     codec = OffsetCodec(4, prefix_func=checksum)
     assert "prefix_func=<function checksum" in repr(codec)
     assert (

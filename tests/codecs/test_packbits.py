@@ -177,7 +177,7 @@ def test_zarrs_reads_what_we_write_and_writes_what_we_write(
     assert_same_bits(by_zarrs, expected_values(values, first or 0, component_bits(dtype) - 1 if last is None else last))
 
 
-def test_booleans_with_the_first_byte_are_those_of_numcodecs_but_for_the_order_of_bits() -> None:
+def test_booleans_equal_numcodecs_except_for_the_bit_order() -> None:
     # numcodecs packs from the most significant bit, which zarr-extensions and zarrs do not.
     encoded, _ = roundtrip(PackBitsCodec(padding_encoding="first_byte"), np.array([1, 0, 1, 1, 0, 0, 0, 0, 1], bool))
     assert encoded == bytes([7, 0b00001101, 0b00000001])
@@ -199,9 +199,7 @@ def test_arrays_of_other_byte_orders_pack_alike() -> None:
 
 
 @pytest.mark.parametrize("name", [{"name": "packbits"}, {"name": "packbits", "configuration": {}}])
-def test_the_specifications_inner_codec_without_configuration_works_in_shards(
-    name: dict[str, object], pipeline: str
-) -> None:
+def test_inner_codec_without_configuration_works_in_shards(name: dict[str, object], pipeline: str) -> None:
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     inner = {"chunk_shape": [5, 5], "index_codecs": [little, {"name": "crc32c"}], "codecs": [name]}
     array = Stored((10, 10), "uint8", (10, 10), [{"name": "sharding_indexed", "configuration": inner}])
@@ -269,7 +267,7 @@ def test_a_padding_byte_that_lies_is_a_codec_error(place: Any, at: int, pipeline
 )
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 specification")
-def test_bits_that_the_data_type_does_not_have_are_refused_when_the_array_is_created(
+def test_bits_beyond_the_data_type_are_refused_at_creation(
     dtype: str, codec: PackBitsCodec, message: str, *, sharded: bool
 ) -> None:
     shards: Any = {"shards": (8,)} if sharded else {}
@@ -277,7 +275,7 @@ def test_bits_that_the_data_type_does_not_have_are_refused_when_the_array_is_cre
         zarr.create_array({}, shape=(8,), chunks=(4,), dtype=dtype, serializer=codec, compressors=None, **shards)
 
 
-def test_bits_that_the_data_type_does_not_have_are_refused_when_a_sharded_array_is_opened() -> None:
+def test_bits_beyond_the_data_type_are_refused_for_shards() -> None:
     inner = {
         "chunk_shape": [2],
         "codecs": [PackBitsCodec(last_bit=8).to_dict()],

@@ -85,7 +85,7 @@ def test_pad_twice_gives_a_header_and_a_trailer(pipeline: str) -> None:
     np.testing.assert_array_equal(array.read(), VALUES)
 
 
-def test_the_specifications_example_of_a_custom_header_before_gzip_is_readable_by_gzip(pipeline: str) -> None:
+def test_custom_header_before_gzip_is_readable_by_gzip(pipeline: str) -> None:
     header = {"location": "start", "nbytes": 16, "padding": "TVlfQ1VTVE9NX0hFQURFUg=="}
     array = Stored((4, 6), "uint16", (4, 6), [LITTLE, GZIP, {"name": "pad", "configuration": header}])
     array.write(VALUES)
@@ -127,7 +127,7 @@ def test_padding_inside_a_shard_is_around_every_inner_chunk(pipeline: str) -> No
     np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
 
 
-def test_padding_inside_a_shards_index_codecs_is_counted_in_the_size_of_the_index(pipeline: str) -> None:
+def test_padding_in_index_codecs_counts_for_the_index_size(pipeline: str) -> None:
     inner = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC32C, pad("end", b"index!")]}
     array = Stored((4, 6), "uint16", (4, 6), [{"name": "sharding_indexed", "configuration": inner}])
     array.write(VALUES)
@@ -258,7 +258,7 @@ def test_a_sharding_codec_takes_them_on_both_sides() -> None:
     np.testing.assert_array_equal(zarr.open_array(array.store)[...], VALUES)
 
 
-def test_opening_an_array_with_a_wrong_configuration_says_what_is_wrong_and_not_that_there_is_no_array() -> None:
+def test_opening_an_array_names_its_wrong_configuration() -> None:
     wrong = {"name": "pad", "configuration": {"location": "start", "nbytes": 4, "padding": "QUJD"}}
     array = Stored((4,), "uint8", (4,), [{"name": "bytes"}, wrong])
     message = "codec 'pad', member 'padding': expected 4 bytes, as 'nbytes' says, found 3 bytes"

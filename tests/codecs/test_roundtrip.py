@@ -68,7 +68,7 @@ def arrays(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], list[Any]]:
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
 @settings(max_examples=examples(200))
 @given(case=arrays(), data=st.data())
-def test_arrays_give_back_what_was_written_whole_and_in_part(case: Any, data: st.DataObject, pipeline: str) -> None:
+def test_arrays_round_trip_whole_and_in_part(case: Any, data: st.DataObject, pipeline: str) -> None:
     values, chunks, codecs = case
     array = Stored(values.shape, values.dtype.name, chunks, codecs)
     array.write(values)

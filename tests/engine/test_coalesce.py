@@ -31,7 +31,7 @@ def gaps(result: Span, spans: Sequence[Span]) -> list[int]:
     return [len(list(run)) for is_asked, run in runs if not is_asked]
 
 
-def test_every_span_is_within_a_result_and_every_result_begins_and_ends_with_one() -> None:
+def test_every_result_begins_and_ends_with_a_span() -> None:
     for spans, (gap, nbytes) in itertools.product(INPUTS, LIMITS):
         results = coalesce(spans, max_gap=gap, max_nbytes=nbytes)
         assert list(results) == sorted(results)
@@ -50,7 +50,7 @@ def test_spans_that_do_not_overlap_are_each_within_exactly_one_result() -> None:
             assert all(len([result for result in results if within(span, result)]) == 1 for span in spans)
 
 
-def test_no_result_has_a_longer_gap_or_more_bytes_than_allowed_unless_one_span_alone_does() -> None:
+def test_results_respect_the_limits_of_gap_and_size() -> None:
     for spans, (gap, nbytes) in itertools.product(INPUTS, LIMITS):
         for result in coalesce(spans, max_gap=gap, max_nbytes=nbytes):
             assert all(each <= gap for each in gaps(result, spans)), (spans, gap, nbytes, result)
@@ -71,7 +71,7 @@ def test_a_result_that_another_covers_is_not_fetched_for_itself() -> None:
         assert not any(within(one, other) for one, other in itertools.permutations(results, 2)), (spans, gap, nbytes)
 
 
-def test_without_limits_there_is_one_result_and_without_tolerance_only_touching_spans_merge() -> None:
+def test_limits_decide_which_spans_are_merged() -> None:
     for spans in INPUTS:
         whole = Span(min(span.start for span in spans), max(span.stop for span in spans))
         assert coalesce(spans, max_gap=100, max_nbytes=100) == (whole,)

@@ -151,7 +151,7 @@ def locked(then: str, *, seen: list[tuple[Outcome, ...]]) -> Steps[str]:
 
 @pytest.mark.parametrize("synchronous", [True, False])
 @pytest.mark.parametrize("then", ["ends", "fails", "raises"])
-def test_a_lock_is_held_until_the_steps_have_ended_however_they_end(then: str, *, synchronous: bool) -> None:
+def test_lock_is_held_until_the_steps_end(then: str, *, synchronous: bool) -> None:
     backend, seen = Slow(0), list[tuple[Outcome, ...]]()
     held_at_the_end = []
 
@@ -173,7 +173,7 @@ def test_a_lock_is_held_until_the_steps_have_ended_however_they_end(then: str, *
 
 
 @pytest.mark.parametrize("keys", [("a",), ("a", "b", "c"), ("fails",), ("a", "fails")])
-def test_what_is_cancelled_holds_its_lock_until_what_it_wrote_has_ended_and_writes_nothing_more(
+def test_cancelled_steps_hold_the_lock_until_their_requests_end(
     keys: tuple[str, ...],
 ) -> None:
     backend = Slow(0.2)
@@ -198,7 +198,7 @@ def test_what_is_cancelled_holds_its_lock_until_what_it_wrote_has_ended_and_writ
     assert sorted(backend.made) == sorted(keys)
 
 
-def test_who_cannot_wait_for_what_is_under_way_cancels_again() -> None:
+def test_second_cancellation_does_not_wait_for_requests() -> None:
     backend = Slow(60)
 
     async def cancelled() -> None:
@@ -225,7 +225,7 @@ def test_a_lock_is_taken_alone(*, synchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("synchronous", [True, False])
-def test_every_wait_is_twice_as_long_as_the_one_before(monkeypatch: pytest.MonkeyPatch, *, synchronous: bool) -> None:
+def test_every_wait_is_twice_as_long_as_the_last(monkeypatch: pytest.MonkeyPatch, *, synchronous: bool) -> None:
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -270,7 +270,7 @@ def test_an_array_of_shards_without_parts_is_explained_too() -> None:
     assert len(store.explain("a", (slice(0, 32), slice(0, 32)))) == 1
 
 
-def test_after_a_refused_read_the_index_is_checked_against_the_anchor_once() -> None:
+def test_index_is_checked_once_after_a_refused_read() -> None:
     objects = MemoryStore()
     # What follows is of one and the same request for an index, so nothing is remembered of it.
     store = ps.PartsStore(objects, index_cache_bytes=0)

@@ -150,7 +150,7 @@ def test_every_key_with_a_suffix_may_be_a_part_and_no_chunks_own_key_may(
 
 
 @pytest.mark.parametrize("suffix", NUMBERED_SUFFIXES)
-def test_a_suffix_that_goes_on_counting_dimensions_is_refused_or_known_for_a_part(suffix: str) -> None:
+def test_suffix_that_starts_with_a_digit_is_refused_or_a_part(suffix: str) -> None:
     try:
         Part(suffix)
     except PartsConfigError:
@@ -173,7 +173,7 @@ def test_a_chunks_parts_lie_at_its_key_with_their_suffixes() -> None:
 
 
 @pytest.mark.parametrize("array", PATHS)
-def test_what_is_kept_beside_a_chunk_lies_in_its_array_in_a_folder_of_its_own(array: str) -> None:
+def test_protocol_objects_are_in_a_folder_of_the_array(array: str) -> None:
     folders = {}
     for relative in zarr_keys("default", "/", 1) + zarr_keys("default", "/", 2) + zarr_keys("v2", ".", 2):
         chunk = Chunk(join(array, relative), ConcatParts([""]), array)

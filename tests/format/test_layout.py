@@ -51,7 +51,7 @@ class PlannedReads:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_range_reads_as_if_the_chunk_were_one_object(count: int) -> None:
+def test_any_range_reads_like_one_object(count: int) -> None:
     reads = [PlannedReads(wanted) for wanted in every_request(10)]
     for sizes in every_size(count, 8):
         chunk = bytes(range(1, sum(sizes) + 1))
@@ -72,7 +72,7 @@ def probed(parts: Sequence[bytes], declared: tuple[int | None, ...], wanted: Wan
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_with_one_size_unknown_the_probes_bring_all_bytes_that_are_there(count: int) -> None:
+def test_probes_with_one_unknown_size_return_all_bytes(count: int) -> None:
     for sizes in every_size(count, 4):
         chunk = bytes(range(1, sum(sizes) + 1))
         parts = pieces(chunk, sizes)
@@ -108,7 +108,7 @@ def test_no_probe_asks_for_an_empty_range() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_with_all_sizes_known_the_plan_is_exact_and_touches_no_part_in_vain(count: int) -> None:
+def test_plan_with_known_sizes_is_exact(count: int) -> None:
     for sizes, wanted in itertools.product(every_size(count, 4), every_request(6)):
         owners = [part for part, size in enumerate(sizes) for _ in range(size)]
         plan = plan_read(sizes, wanted)
@@ -166,7 +166,7 @@ def bucket(chunk: bytes, sizes: tuple[int, ...], *, has_tags: bool) -> Objects:
 
 @pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "untagged"])
 @pytest.mark.parametrize(("count", "total"), [(1, 5), (2, 4), pytest.param(3, 4, marks=pytest.mark.slow), (4, 2)])
-def test_any_range_reads_from_a_bucket_as_if_the_chunk_were_one_object(count: int, total: int, tagged: bool) -> None:
+def test_any_range_in_a_bucket_reads_like_one_object(count: int, total: int, tagged: bool) -> None:
     requests = every_request(total + 2)
     for sizes in every_size(count, total):
         value = bytes(range(1, sum(sizes) + 1))
@@ -198,7 +198,7 @@ def test_any_two_ranges_read_together_as_each_by_itself(max_gap: int, max_nbytes
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_with_all_sizes_known_each_part_whose_bytes_are_wanted_is_asked_once_and_no_other(count: int) -> None:
+def test_known_sizes_need_one_request_for_each_wanted_part(count: int) -> None:
     for sizes, wanted in itertools.product(every_size(count, 3), every_request(4)):
         value = bytes(range(sum(sizes)))
         objects = bucket(value, sizes, has_tags=True)
@@ -238,7 +238,7 @@ MAIN_CHECKSUM = {"": None, ".crc32c": 4}
         ({"": None}, RangeByteRequest(1, 100), [""], 1),
     ],
 )
-def test_common_layouts_are_read_with_one_request_for_each_part_that_is_touched(
+def test_common_layouts_cost_one_request_for_each_part(
     declared: dict[str, int | None], wanted: Wanted, suffixes: list[str], batches: int
 ) -> None:
     sizes = tuple(5 if size is None else size for size in declared.values())
@@ -260,7 +260,7 @@ def test_common_layouts_are_read_with_one_request_for_each_part_that_is_touched(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_every_chunk_is_cut_so_that_its_parts_have_their_sizes_and_make_it_up(count: int) -> None:
+def test_parts_of_every_chunk_have_their_sizes(count: int) -> None:
     for sizes in every_size(count, 5):
         for declared in every_declaration(sizes):
             if declared.count(None) > 1:
@@ -272,7 +272,7 @@ def test_every_chunk_is_cut_so_that_its_parts_have_their_sizes_and_make_it_up(co
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_chunk_that_does_not_fit_is_refused_with_its_key_and_both_sizes(count: int) -> None:
+def test_chunk_of_a_wrong_size_is_refused_with_both_sizes(count: int) -> None:
     for sizes, nbytes in itertools.product(every_size(count, 4), range(7)):
         for declared in every_declaration(sizes):
             parts = chunk_of(dict(zip(SUFFIXES, declared, strict=False))).parts
@@ -287,7 +287,7 @@ def test_a_chunk_that_does_not_fit_is_refused_with_its_key_and_both_sizes(count:
             assert caught.value.expected == (f"at least {fixed}" if None in declared else f"{fixed}")
 
 
-def test_writing_with_more_than_one_unsized_part_is_refused_by_their_names() -> None:
+def test_writing_several_unsized_parts_is_refused_by_name() -> None:
     parts = ConcatParts([".a", {"key_suffix": ".b", "size": 3}, ".c", ""])
     for nbytes in range(6):
         with pytest.raises(PartsConfigError, match=r"found '\.a', '\.c', ''") as caught:

@@ -39,7 +39,7 @@ def test_zarr_opens_the_specifications_documents_as_they_are_served(text: str) -
     assert metadata == ArrayV3Metadata.from_dict(complete(json.loads(text)))
 
 
-def test_what_the_first_example_leaves_out_is_completed_and_nothing_else_changes() -> None:
+def test_missing_members_of_the_first_example_are_completed() -> None:
     stored = json.loads(FIRST_EXAMPLE)
     served = complete(stored)
     assert served["fill_value"] == 0
@@ -157,9 +157,7 @@ def test_a_document_that_is_not_there_is_none() -> None:
         (False, "found False"),
     ],
 )
-def test_any_other_transformer_is_refused_by_name_and_nothing_is_known_of_the_array(
-    transformers: Any, message: str
-) -> None:
+def test_unknown_transformer_is_refused_by_name(transformers: Any, message: str) -> None:
     catalog = Catalog(protocol(has_tags=True))
     stored = encode(array(storage_transformers=transformers))
     with pytest.raises(UnknownTransformerError, match=message) as caught:
@@ -275,7 +273,7 @@ def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:
 
 
 @EXAMPLES
-def test_writing_attributes_and_shape_through_the_catalog_keeps_the_stored_document(text: str) -> None:
+def test_changing_attributes_and_shape_keeps_the_stored_document(text: str) -> None:
     catalog, bucket = Catalog(protocol(has_tags=True)), Objects(has_tags=True)
     bucket.put("a/zarr.json", text.encode())
     served = served_by(catalog, "a", text.encode())
@@ -289,7 +287,7 @@ def test_writing_attributes_and_shape_through_the_catalog_keeps_the_stored_docum
     assert catalog.arrays()["a"].stored == stored
 
 
-def test_a_catalog_that_knows_nothing_reads_the_document_before_it_is_written_over() -> None:
+def test_new_catalog_reads_a_document_before_it_is_overwritten() -> None:
     catalog, bucket = Catalog(protocol(has_tags=True)), Objects(has_tags=True)
     bucket.put("a/zarr.json", FIRST_EXAMPLE.encode())
     new = zarr_writes(complete(json.loads(FIRST_EXAMPLE)), shape=[3, 3])

@@ -216,7 +216,7 @@ FORBIDDEN_SUFFIXES = [
 
 
 @pytest.mark.parametrize("suffix", FORBIDDEN_SUFFIXES)
-def test_a_suffix_that_could_be_another_chunks_key_or_leave_the_array_is_refused_in_every_form(suffix: str) -> None:
+def test_ambiguous_or_escaping_suffixes_are_refused(suffix: str) -> None:
     for form in ([Part], [lambda text: ConcatParts([text])], [lambda text: ConcatParts([{"key_suffix": text}])]):
         with pytest.raises(PartsConfigError, match="key_suffix") as caught:
             form[0](suffix)
@@ -290,7 +290,7 @@ def test_sizes_in_python_are_checked_like_those_in_json(size: Any) -> None:
     assert caught.value.member == "size"
 
 
-def test_the_mistake_says_in_which_array_it_is_when_that_is_known() -> None:
+def test_error_names_the_array_if_it_is_known() -> None:
     error = PartsConfigError("size", "an integer", "'x'")
     assert str(error) == "concat-parts, 'size': expected an integer, found 'x'"
     assert str(error.of_array("a/b")) == "array 'a/b', concat-parts, 'size': expected an integer, found 'x'"
@@ -306,7 +306,7 @@ def test_the_size_of_the_shard_index_is_written_as_a_number() -> None:
     assert resolved == ConcatParts.from_json(SECOND_EXAMPLE)
 
 
-def test_the_size_of_the_shard_index_cannot_be_written_before_it_is_known() -> None:
+def test_unknown_size_of_the_shard_index_is_not_serialized() -> None:
     parts = ConcatParts(["", Part(".index", SHARD_INDEX)])
     with pytest.raises(PartsConfigError, match="SHARD_INDEX"):
         parts.to_json()
@@ -352,11 +352,11 @@ def test_the_shard_index_is_no_size_in_json_and_no_unsized_part() -> None:
         ([Part(".a", 0), ".b"], 1),
     ],
 )
-def test_the_anchor_is_the_main_part_or_the_first_without_size_or_the_first(parts: Any, anchor: int) -> None:
+def test_anchor_is_the_main_part_or_first_unsized_or_first_part(parts: Any, anchor: int) -> None:
     assert ConcatParts(parts).anchor == anchor
 
 
-def test_sizes_and_unsized_parts_are_told_in_the_order_of_the_parts() -> None:
+def test_sizes_and_unsized_parts_are_in_the_order_of_the_parts() -> None:
     parts = ConcatParts([Part(".a", 0), "", Part(".b", 5), ".c"])
     assert parts.sizes == (0, None, 5, None)
     assert parts.unsized == (1, 3)
@@ -425,7 +425,7 @@ def is_beyond_the_schema(data: Any) -> bool:
 @example(SECOND_EXAMPLE)
 @example(transformer({"key_suffix": "", "size": 3.0}))
 @example({**FIRST_EXAMPLE, "must_understand": False})
-def test_any_json_gives_parts_that_write_themselves_back_or_our_error_as_the_schema_says(data: Any) -> None:
+def test_any_json_gives_parts_or_our_error_like_the_schema(data: Any) -> None:
     is_valid = VALIDATOR.is_valid(data)
     try:
         parts = ConcatParts.from_json(data)

@@ -93,7 +93,7 @@ def test_the_index_is_asked_for_as_zarr_does() -> None:
 
 @pytest.mark.parametrize("dtype", ["<u8", ">u8"])
 @pytest.mark.parametrize("has_checksum", [True, False])
-def test_an_index_has_holes_where_offset_and_length_are_both_the_largest_number(dtype: str, has_checksum: bool) -> None:
+def test_largest_offset_and_length_are_a_hole(dtype: str, has_checksum: bool) -> None:
     values = (0, 5, LARGEST - 1, LARGEST)
     for slots in range(3):
         for numbers in itertools.product(values, repeat=2 * slots):
@@ -112,7 +112,7 @@ def encoded_index(numbers: Sequence[int], dtype: str = "<u8", *, has_checksum: b
     return table + (google_crc32c.value(table).to_bytes(4, "little") if has_checksum else b"")
 
 
-def test_an_index_that_cannot_be_read_may_have_holes_and_tells_nothing() -> None:
+def test_unreadable_index_gives_no_inner_chunks() -> None:
     dense = encoded_index([0, 5, 5, 5], has_checksum=False)
     plain = ShardIndex(32, "end", 2, "<u8", has_checksum=False)
     checked = ShardIndex(36, "end", 2, "<u8", has_checksum=True)
@@ -133,7 +133,7 @@ def test_an_index_that_cannot_be_read_may_have_holes_and_tells_nothing() -> None
         assert index.ranges_of(data, [0]) is None
 
 
-def test_ranges_tell_which_inner_chunks_they_are_if_every_one_has_a_place_of_its_own() -> None:
+def test_ranges_identify_inner_chunks_with_distinct_places() -> None:
     index = ShardIndex(52, "end", 3, "<u8", has_checksum=True)
     dense = encoded_index([10, 5, 0, 10, 15, 1])
     assert index.slots_of(dense, [RangeByteRequest(0, 10), RangeByteRequest(15, 16)]) == (1, 2)
@@ -147,7 +147,7 @@ def test_ranges_tell_which_inner_chunks_they_are_if_every_one_has_a_place_of_its
         assert index.slots_of(encoded_index(numbers), [RangeByteRequest(15, 16)]) is None
 
 
-def test_inner_chunks_are_where_the_index_says_and_nowhere_where_it_has_a_hole() -> None:
+def test_index_gives_the_place_of_inner_chunks_or_a_hole() -> None:
     index = ShardIndex(52, "end", 3, "<u8", has_checksum=True)
     data = encoded_index([10, 5, LARGEST, LARGEST, 15, 1])
     assert index.ranges_of(data, [2, 1, 0]) == (RangeByteRequest(15, 16), None, RangeByteRequest(10, 15))

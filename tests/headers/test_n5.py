@@ -138,9 +138,7 @@ def test_the_specifications_header_is_that_of_a_block_of_64_by_64() -> None:
 
 @pytest.mark.parametrize("spelling", ["pad", "offset"])
 @pytest.mark.parametrize("compression", COMPRESSORS)
-def test_what_zarr_writes_is_a_dataset_that_tensorstore_and_z5py_read_equal(
-    tmp_path: Path, spelling: str, compression: str
-) -> None:
+def test_tensorstore_and_z5py_read_what_zarr_writes(tmp_path: Path, spelling: str, compression: str) -> None:
     values = values_of((6, 8, 10), "int32")
     header = N5Header((3, 4, 5))
     codec: Any = (

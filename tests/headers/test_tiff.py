@@ -58,7 +58,7 @@ def by_pillow(file: bytes) -> NDArray[Any]:
         return np.asarray(image)
 
 
-def test_the_header_of_the_specifications_example_is_the_specifications_110_bytes() -> None:
+def test_header_equals_the_example_of_the_specification() -> None:
     assert tiff(shape=(256, 256), dtype="uint16") == base64.b64decode(SPECIFIED)
     assert tiff((256, 256), dtype=np.uint16) == TiffHeader((256, 256), dtype="uint16")(bytes(131072))
 
@@ -140,7 +140,7 @@ def test_sides_beyond_a_short_are_stored_as_longs() -> None:
     np.testing.assert_array_equal(by_tifffile(tiff((70_000, 2), dtype="uint16") + tall.tobytes()), tall)
 
 
-def test_the_byte_order_of_the_dtype_is_that_of_the_header_unless_another_is_given() -> None:
+def test_header_byte_order_defaults_to_that_of_the_dtype() -> None:
     assert tiff((2, 2), dtype=">u2")[:2] == b"MM"
     assert tiff((2, 2), dtype="<u2")[:2] == tiff((2, 2), dtype="u2")[:2] == b"II"
     assert tiff((2, 2), dtype=">u2", byteorder="little")[:2] == b"II"
@@ -296,7 +296,7 @@ def test_a_header_for_another_compression_than_the_chunks_is_refused(
 
 
 @pytest.mark.parametrize("rgb", [True, False])
-def test_an_ambiguous_shape_is_what_the_caller_says(*, rgb: bool) -> None:
+def test_caller_decides_about_an_ambiguous_shape(*, rgb: bool) -> None:
     values = random_values((1, 512, 3), "uint8")
     file = tiff(values.shape, dtype="uint8", rgb=rgb) + values.tobytes()
     np.testing.assert_array_equal(by_tifffile(file), values if rgb else values[0])

@@ -82,7 +82,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("files"))
 
 
-def test_conflicts_within_a_chunk_end_as_without_parts_and_never_in_a_mixture(stage: Stage) -> None:
+def test_conflicts_within_a_chunk_end_as_without_parts(stage: Stage) -> None:
     some = ("overwrite a chunk", "write a part of a chunk", "delete a chunk", "refer to a file", "delete the array")
     for (first, second), solver in itertools.product(pairs(some), FEW_SOLVERS):
         stage.require_as_plain(IN_THREE, first, second, solver, FIRST)
@@ -91,7 +91,7 @@ def test_conflicts_within_a_chunk_end_as_without_parts_and_never_in_a_mixture(st
 
 @pytest.mark.slow
 @by_kind
-def test_every_two_operations_end_as_without_parts_and_never_in_a_mixture(stage: Stage, kind: Kind) -> None:
+def test_every_two_operations_end_as_without_parts(stage: Stage, kind: Kind) -> None:
     """Every two operations by every solver, and, since there are more solvers, in every interleaving too."""
     before = stage.scene(kind).cases
     # A chunk of two parts is one of three with less to go wrong, and one that is kept whole cannot be mixed.
@@ -104,7 +104,7 @@ def test_every_two_operations_end_as_without_parts_and_never_in_a_mixture(stage:
 
 
 @by_split
-def test_a_session_that_overwrote_a_split_array_cannot_be_rebased_and_says_so(kind: Kind) -> None:
+def test_rebase_after_overwriting_a_split_array_raises(kind: Kind) -> None:
     repo = repository()
     started(kind, repo)
     session, store = begin(repo)
@@ -122,7 +122,7 @@ def test_a_session_that_overwrote_a_split_array_cannot_be_rebased_and_says_so(ki
 
 
 @by_kind
-def test_two_who_create_the_same_array_conflict(kind: Kind) -> None:
+def test_two_sessions_that_create_the_same_array_conflict(kind: Kind) -> None:
     repo = repository()
     started(kind, repo)
     (one, one_store), (other, other_store) = begin(repo), begin(repo)
@@ -135,7 +135,7 @@ def test_two_who_create_the_same_array_conflict(kind: Kind) -> None:
 
 
 @by_split
-def test_a_failed_write_that_is_committed_does_not_mix_with_another_session(kind: Kind) -> None:
+def test_committed_failed_write_never_mixes_with_another_session(kind: Kind) -> None:
     """For a chunk that is there and one that is not, a failure at each call, each order of commits, and each solver."""
     repo = repository()
     start = started(kind, repo)

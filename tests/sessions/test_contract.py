@@ -398,9 +398,7 @@ class Contract(StoreTests[InSession, cpu.Buffer]):
             assert found.to_bytes() == cut(VALUE, byte_range)
 
     @pytest.mark.parametrize("key", ["foo", "", "foo/bar", "foo/c/0.0", "foo/0/0", "a/../c/0", "foo/c/99999999999"])
-    async def test_a_key_that_no_session_can_keep_is_not_there_and_cannot_be_written(
-        self, store: InSession, key: str
-    ) -> None:
+    async def test_key_that_a_session_cannot_store_is_absent_and_refused(self, store: InSession, key: str) -> None:
         self.make_arrays(store)
         assert await store.get(key, default_buffer_prototype()) is None
         assert await store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1)) is None

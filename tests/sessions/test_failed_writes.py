@@ -58,7 +58,7 @@ def _parts(store: ps.PartsStore) -> tuple[ps.Part, ...]:
 @by_split
 @pytest.mark.parametrize("number", [0, 3], ids=["over a chunk", "where none is"])
 @pytest.mark.parametrize("how", ["whole", "partly", "by parts", "deleted"])
-def test_a_write_that_fails_at_any_call_and_is_committed_leaves_no_mixture(kind: Kind, number: int, how: str) -> None:
+def test_committed_write_that_failed_at_any_call_leaves_no_mixture(kind: Kind, number: int, how: str) -> None:
     write, new = writes_of(number)[how]
     repo = repository()
     start = started(kind, repo)
@@ -99,7 +99,7 @@ def _require_healing(repo: Icechunk, number: int) -> None:
 
 @by_split
 @pytest.mark.parametrize("number", [0, 3], ids=["over a chunk", "where none is"])
-def test_a_write_that_is_cancelled_at_any_step_and_committed_leaves_no_mixture(kind: Kind, number: int) -> None:
+def test_committed_write_cancelled_at_any_step_leaves_no_mixture(kind: Kind, number: int) -> None:
     repo = repository()
     start = started(kind, repo)
     old = values(at(repo, start))[number * CHUNK :][:CHUNK]

@@ -66,9 +66,7 @@ def test_forks_that_write_different_chunks_all_count(kind: Kind, repo: Icechunk)
 
 @by_kind
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_of_forks_that_write_one_chunk_the_last_merged_counts_whole(
-    kind: Kind, order: tuple[int, ...], repo: Icechunk
-) -> None:
+def test_last_merged_fork_wins_the_whole_chunk(kind: Kind, order: tuple[int, ...], repo: Icechunk) -> None:
     started(kind, repo)
     session = repo.writable_session("main")
     forks = [elsewhere(session.fork()) for _ in range(3)]
@@ -134,7 +132,7 @@ def test_a_store_that_is_open_sees_what_is_merged_into_its_session(kind: Kind, r
 
 
 @by_kind
-def test_a_store_that_is_open_sees_an_array_that_a_fork_overwrote_as_another_kind(kind: Kind, repo: Icechunk) -> None:
+def test_open_store_sees_an_array_that_a_fork_overwrote(kind: Kind, repo: Icechunk) -> None:
     started(kind, repo)
     for then in (PLAIN, *KINDS.values()):
         session, store = begin(repo)

@@ -176,9 +176,7 @@ def test_a_file_that_was_changed_is_an_error_and_never_values(damage: str, check
 @pytest.mark.parametrize(
     "location", ["s3://bucket/file", "file:///somewhere/else", "file://{folder}x/file", "vcc://no/f"]
 )
-def test_a_location_that_the_repository_does_not_know_is_refused_before_anything_is_written(
-    location: str, number: int, tmp_path: Path
-) -> None:
+def test_unknown_location_is_refused_before_any_write(location: str, number: int, tmp_path: Path) -> None:
     given = Referring(tmp_path)
     session, store = begin(given.repo)
     before = listing(session), raw_chunks(session, given.kind)
@@ -228,7 +226,7 @@ def test_a_reference_that_cannot_be_is_refused(wrong: dict[str, Any], error: typ
 
 
 @pytest.mark.parametrize("number", [0, 3], ids=["over a chunk", "where none is"])
-def test_parts_of_a_wrong_size_or_number_are_refused_before_anything_is_written(number: int, tmp_path: Path) -> None:
+def test_wrong_size_or_number_of_parts_is_refused_before_any_write(number: int, tmp_path: Path) -> None:
     given = Referring(tmp_path)
     header, main, index = given.parts()
     session, store = begin(given.repo)

@@ -148,7 +148,7 @@ def test_an_old_snapshot_has_the_shape_and_the_parts_of_its_time(kind: Kind, rep
         assert has_nodes == (kind.split and snapshot != snapshots[-1])
 
 
-def test_garbage_collection_keeps_every_part_that_can_be_reached_and_no_other(tmp_path: Path) -> None:
+def test_garbage_collection_keeps_exactly_the_reachable_parts(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     repo = open_repository(local_filesystem_storage(str(folder)), inline_chunk_threshold_bytes=0)
 

@@ -29,7 +29,7 @@ def test_parts_are_plain_objects_at_the_chunks_key_with_their_suffix(objects: An
     assert len(keys_of(objects)) == 4 * 3 + len({"a/zarr.json", "zarr.json"} & keys_of(objects))
 
 
-def test_the_stored_document_has_the_transformer_and_zarr_is_served_one_without(objects: Any) -> None:
+def test_stored_document_has_the_transformer_and_zarr_sees_none(objects: Any) -> None:
     store = ps.PartsStore(objects)
     create_sharded(store)
     stored = json.loads(content(objects, "a/zarr.json"))
@@ -44,7 +44,7 @@ def test_the_stored_document_has_the_transformer_and_zarr_is_served_one_without(
     assert store.parts_of("a") == ps.ConcatParts([ps.Part(".header", 64), "", ps.Part(".index", 260)])
 
 
-def test_on_a_store_with_user_metadata_every_part_of_a_write_carries_the_same_tag() -> None:
+def test_all_parts_of_a_write_have_the_same_tag() -> None:
     objects = MemoryStore()
     create(ps.PartsStore(objects), [ps.Part(".head", size=10), ""])[...] = VALUES
     tags = {key: obstore.get(objects, key).attributes.get("partsgen") for key in keys_of(objects) if "/c/" in key}
@@ -57,7 +57,7 @@ def test_on_a_store_with_user_metadata_every_part_of_a_write_carries_the_same_ta
     assert len(set(tags.values())) == 4
 
 
-def test_every_write_has_a_tag_of_its_own() -> None:
+def test_every_write_has_a_new_tag() -> None:
     objects = MemoryStore()
     array = create(ps.PartsStore(objects), ["", ps.Part(".tail", size=4)])
     seen = set()
@@ -81,7 +81,7 @@ def test_every_write_has_a_tag_of_its_own() -> None:
         [ps.Part(".x", size=8), ps.Part(".y", size=24)],
     ],
 )
-def test_any_range_of_a_chunk_reads_as_if_it_were_one_object(objects: Any, parts: Any) -> None:
+def test_any_range_of_a_chunk_reads_like_one_object(objects: Any, parts: Any) -> None:
     store = ps.PartsStore(objects)
     create(store, parts, shape=(8,), chunks=(8,), dtype="uint32")[...] = np.arange(8) + 1000
     whole = (np.arange(8, dtype="<u4") + 1000).tobytes()
@@ -120,7 +120,7 @@ def test_an_array_with_two_unsized_parts_can_be_read_but_not_written(objects: An
     assert sync(store.getsize("a/c/0")) == 8
 
 
-def test_one_part_that_serves_a_read_is_not_copied() -> None:
+def test_read_of_a_single_part_copies_nothing() -> None:
     store = ps.PartsStore(MemoryStore())
     create(store, [ps.Part(".head", size=8), ""], shape=(64,), chunks=(64,), dtype="uint8")[...] = 1
     buffer = store.get_sync("a/c/0", prototype=PROTOTYPE, byte_range=RangeByteRequest(10, 20))
@@ -138,9 +138,7 @@ def test_one_part_that_serves_a_read_is_not_copied() -> None:
         ([ps.Part(".x", size=4), ps.Part(".y", size=4)], 9, "expected 8 bytes for its parts, found 9"),
     ],
 )
-def test_a_value_that_does_not_fit_the_parts_is_refused_and_nothing_written(
-    objects: Any, parts: Any, nbytes: int, message: str
-) -> None:
+def test_value_of_a_wrong_size_is_refused_before_any_write(objects: Any, parts: Any, nbytes: int, message: str) -> None:
     store = ps.PartsStore(objects)
     create(store, parts)
     before = keys_of(objects)
@@ -151,7 +149,7 @@ def test_a_value_that_does_not_fit_the_parts_is_refused_and_nothing_written(
 
 
 @pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
-def test_exists_getsize_and_delete_speak_of_the_whole_chunk(objects: Any, concurrency: Any) -> None:
+def test_exists_getsize_and_delete_treat_the_chunk_as_a_whole(objects: Any, concurrency: Any) -> None:
     store = ps.PartsStore(objects, concurrency=concurrency)
     array = create_sharded(store)
     array[...] = VALUES
@@ -202,7 +200,7 @@ def test_when_writes_have_ended_there_are_parts_and_nothing_beside_them(
 
 
 @pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
-def test_what_is_read_in_one_place_is_held_to_one_write_only(objects: Any, concurrency: Any) -> None:
+def test_parts_read_together_must_be_of_one_write(objects: Any, concurrency: Any) -> None:
     store = ps.PartsStore(objects, concurrency=concurrency)
     create_sharded(store)[...] = VALUES
     key, shard = "a/c/0/0", cpu.Buffer.from_bytes(get(store, "a/c/0/1") or b"")

@@ -24,7 +24,7 @@ def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, pipeline: 
         sync(store.getsize("a/c/0/0"))
 
 
-def test_without_its_anchor_a_chunk_does_not_exist_whatever_orphans_lie_about(objects: Any, pipeline: str) -> None:
+def test_chunk_with_orphans_and_no_anchor_does_not_exist(objects: Any, pipeline: str) -> None:
     store = ps.PartsStore(objects)
     array = create_sharded(store)
     array[...] = VALUES
@@ -89,7 +89,7 @@ def test_a_tagged_and_an_untagged_part_are_of_different_writes() -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", [-1, 1, -64, 100])
 @pytest.mark.parametrize(("suffix", "size"), [(".header", 64), (".index", 260)])
-def test_a_part_of_another_size_is_an_error_that_names_key_expected_and_found(
+def test_part_of_a_wrong_size_is_an_error_with_both_sizes(
     objects: Any, suffix: str, size: int, change: int, pipeline: str
 ) -> None:
     store = ps.PartsStore(objects)
@@ -107,7 +107,7 @@ def test_a_part_of_another_size_is_an_error_that_names_key_expected_and_found(
         array[0, 0]
 
 
-def test_a_main_part_of_another_size_than_its_write_says_is_an_error() -> None:
+def test_main_part_of_a_wrong_size_is_an_error() -> None:
     objects = MemoryStore()
     store = ps.PartsStore(objects)
     array = create(store, ["", ps.Part(".tail", size=4)])

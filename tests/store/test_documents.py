@@ -31,7 +31,7 @@ def test_attributes_resize_and_append_keep_the_transformer(objects: Any) -> None
     np.testing.assert_array_equal(fresh[96:], VALUES[:32])
 
 
-def test_consolidated_metadata_keeps_the_transformer_and_is_served_without(objects: Any) -> None:
+def test_consolidated_metadata_keeps_the_transformer(objects: Any) -> None:
     store = ps.PartsStore(objects)
     zarr.create_group(store)
     create_sharded(store, name="g/a")[...] = VALUES
@@ -51,7 +51,7 @@ def test_consolidated_metadata_keeps_the_transformer_and_is_served_without(objec
         assert fresh.stats.get == 4 * 3
 
 
-def test_an_array_made_anew_does_not_inherit_the_parts_of_the_old_one(objects: Any) -> None:
+def test_recreated_array_does_not_inherit_old_parts(objects: Any) -> None:
     store = ps.PartsStore(objects)
     create_sharded(store)[...] = VALUES
     plain = zarr.create_array(store, name="a", shape=(4,), chunks=(4,), dtype="uint8", compressors=None, overwrite=True)
@@ -62,7 +62,7 @@ def test_an_array_made_anew_does_not_inherit_the_parts_of_the_old_one(objects: A
     assert keys_of(objects) - {"zarr.json"} == {"a/zarr.json", "a/c/0", "a/c/0.t"}
 
 
-def test_arrays_that_zarr_creates_get_the_parts_of_the_first_pattern_that_matches(objects: Any) -> None:
+def test_arrays_created_by_zarr_get_parts_of_the_first_pattern(objects: Any) -> None:
     patterns: Any = {"images/*": HEADER_DATA_INDEX, "*": ["", ps.Part(".tail", size=4)]}
     store = ps.PartsStore(objects, parts=patterns)
     arguments: dict[str, Any] = {"shape": (64, 64), "chunks": (8, 8), "dtype": "uint16", "compressors": None}
@@ -127,9 +127,7 @@ HEADER_AND_INDEX_APART: dict[str, Any] = {
 }
 
 
-def test_the_specifications_first_document_keeps_the_checksum_in_an_object_of_its_own(
-    objects: Any, pipeline: str
-) -> None:
+def test_first_example_stores_the_checksum_in_its_own_object(objects: Any, pipeline: str) -> None:
     obstore.put(objects, "a/zarr.json", json.dumps(CHECKSUM_APART).encode())
     store = ps.PartsStore(objects)
     values = np.random.default_rng(0).integers(0, 9, (1000, 1000)).astype("uint8")
@@ -147,9 +145,7 @@ def test_the_specifications_first_document_keeps_the_checksum_in_an_object_of_it
         array[0, 0]
 
 
-def test_the_specifications_second_document_keeps_header_and_index_in_objects_of_their_own(
-    objects: Any, pipeline: str
-) -> None:
+def test_second_example_stores_header_and_index_in_own_objects(objects: Any, pipeline: str) -> None:
     obstore.put(objects, "a/zarr.json", json.dumps(HEADER_AND_INDEX_APART).encode())
     store = ps.PartsStore(objects)
     values = np.random.default_rng(0).integers(1, 9, (1000, 1000)).astype("uint8")

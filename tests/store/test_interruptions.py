@@ -58,7 +58,7 @@ def outcomes(
 @pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zstd"])
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_a_whole_write_between_any_two_requests_shows_before_or_after_and_only_with_holes_an_error(
+def test_write_between_any_two_requests_of_a_read_gives_old_or_new(
     place: Callable[[], Any], selection: Any, pipeline: str, *, holes: bool, compressed: bool
 ) -> None:
     first, second = values(1, holes=holes), values(2, holes=holes)
@@ -82,7 +82,7 @@ def test_a_whole_write_between_any_two_requests_shows_before_or_after_and_only_w
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_a_delete_between_any_two_requests_shows_the_chunk_or_none(
+def test_delete_between_any_two_requests_of_a_read_gives_all_or_none(
     place: Callable[[], Any], selection: Any, pipeline: str, concurrency: Any, *, holes: bool
 ) -> None:
     first = values(1, holes=holes)
@@ -107,7 +107,7 @@ def die() -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
-def test_a_writer_that_dies_after_any_request_leaves_the_old_chunk_or_the_new_one(
+def test_crash_after_any_request_leaves_the_old_or_the_new_chunk(
     place: Callable[[], Any], pipeline: str, concurrency: Any, *, holes: bool
 ) -> None:
     first, second, third = (values(seed, holes=holes) for seed in (1, 2, 3))
@@ -138,7 +138,7 @@ def test_a_writer_that_dies_after_any_request_leaves_the_old_chunk_or_the_new_on
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
-def test_a_first_write_that_dies_after_any_request_leaves_no_chunk_or_the_new_one(
+def test_crash_of_the_first_write_leaves_no_chunk_or_the_new_chunk(
     place: Callable[[], Any], pipeline: str, concurrency: Any
 ) -> None:
     value = values(1, holes=False)
@@ -211,7 +211,7 @@ def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["whole", "of another size"])
-def test_orphans_of_a_chunk_that_is_gone_are_not_read(pipeline: str, *, damaged: bool) -> None:
+def test_orphans_of_a_deleted_chunk_are_not_read(pipeline: str, *, damaged: bool) -> None:
     objects = scene(MemoryStore(), values(1, holes=False), compressed=False)
     obstore.delete(objects, "a/c/0/0")
     if damaged:
@@ -226,7 +226,7 @@ def test_orphans_of_a_chunk_that_is_gone_are_not_read(pipeline: str, *, damaged:
 
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("at", range(3))
-def test_an_answer_that_is_lost_is_asked_for(lost: str, at: int) -> None:
+def test_lost_response_is_resolved_by_another_request(lost: str, at: int) -> None:
     objects = MemoryStore()
     first = values(1, holes=False)
 
@@ -259,7 +259,7 @@ def test_an_answer_that_is_lost_is_asked_for(lost: str, at: int) -> None:
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], first)
 
 
-def test_answers_that_are_always_lost_are_the_callers_error() -> None:
+def test_responses_that_are_always_lost_raise() -> None:
     class Deaf(Interrupted):
         __slots__ = ()
 

@@ -60,7 +60,7 @@ def test_delete_dir_removes_everything_below_and_nothing_beside(objects: Any) ->
     assert sync(store.is_empty(""))
 
 
-def test_a_folder_with_nothing_but_parts_that_outlived_their_chunks_is_not_listed() -> None:
+def test_folder_of_orphaned_parts_is_not_listed() -> None:
     objects = MemoryStore()
     store = ps.PartsStore(objects)
     array = ps.create_array(
@@ -73,7 +73,7 @@ def test_a_folder_with_nothing_but_parts_that_outlived_their_chunks_is_not_liste
     assert set(sync(collect(store.list_dir("a")))) == {"zarr.json"}
 
 
-def test_neither_is_such_a_folder_among_the_chunks() -> None:
+def test_folder_of_orphaned_parts_among_chunks_is_not_listed() -> None:
     store = ps.PartsStore(MemoryStore())
     array = ps.create_array(
         store, "g/a", shape=(4, 2), chunks=(2, 2), dtype="uint8", compressors=None, parts=["", ps.Part(".t", size=1)]

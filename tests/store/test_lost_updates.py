@@ -67,7 +67,7 @@ def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tupl
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
+def test_partial_write_without_other_writers_succeeds(
     place: Callable[[], Any], pipeline: str, change: str, concurrency: Any
 ) -> None:
     first, value = CHANGES[change]
@@ -85,7 +85,7 @@ def test_a_part_of_a_shard_is_changed_where_nobody_else_writes(
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_part_of_a_shard_that_somebody_else_wrote_meanwhile_is_not_changed_and_his_write_stays(
+def test_partial_write_after_another_write_is_refused(
     place: Callable[[], Any], pipeline: str, change: str, other: str, concurrency: Any
 ) -> None:
     first, value = CHANGES[change]
@@ -111,7 +111,7 @@ def test_a_part_of_a_shard_that_somebody_else_wrote_meanwhile_is_not_changed_and
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
 
 
-def test_with_the_fused_pipeline_a_part_of_a_plain_chunk_is_not_changed_either(place: Callable[[], Any]) -> None:
+def test_fused_partial_write_of_a_plain_chunk_is_refused_too(place: Callable[[], Any]) -> None:
     objects = place()
     with zarr.config.set({"codec_pipeline.path": PIPELINES["fused"]}):
         parts: Any = [ps.Part(".head", size=4), ""]
@@ -130,9 +130,7 @@ def test_with_the_fused_pipeline_a_part_of_a_plain_chunk_is_not_changed_either(p
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "plain"])
-def test_a_whole_write_is_never_held_to_what_was_read_before(
-    place: Callable[[], Any], pipeline: str, *, sharded: bool
-) -> None:
+def test_whole_write_never_depends_on_earlier_reads(place: Callable[[], Any], pipeline: str, *, sharded: bool) -> None:
     # Threads of a pool keep for ever what they have seen: here they read chunks that others write, then write them.
     objects = place()
     shards: dict[str, Any] = {"chunks": (8, 8), "shards": SHAPE} if sharded else {"chunks": SHAPE}
@@ -150,7 +148,7 @@ def test_a_whole_write_is_never_held_to_what_was_read_before(
             np.testing.assert_array_equal(others[...], value + 1)
 
 
-def test_of_many_who_count_in_one_shard_none_is_lost(place: Callable[[], Any], pipeline: str) -> None:
+def test_concurrent_counters_in_one_shard_lose_no_count(place: Callable[[], Any], pipeline: str) -> None:
     objects = place()
     create(ps.PartsStore(objects), compressed=False)[...] = 1
     counts = [0, 0]

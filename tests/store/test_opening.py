@@ -42,7 +42,7 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     assert int(ran.stdout) == VALUES[40, 3]
 
 
-def test_stores_are_equal_by_what_they_hold_and_do(tmp_path: Path) -> None:
+def test_stores_are_equal_if_storage_and_options_are(tmp_path: Path) -> None:
     place = LocalStore(tmp_path)
     assert ps.PartsStore(place) == ps.PartsStore(LocalStore(tmp_path))
     assert ps.PartsStore(place) != ps.PartsStore(place, read_only=True)
@@ -92,7 +92,7 @@ def test_something_that_is_no_obstore_store_is_refused() -> None:
         ps.PartsStore({})
 
 
-def test_stats_count_and_reset_and_explain_tells_the_requests_before_they_are_made(pipeline: str) -> None:
+def test_explain_predicts_the_requests_that_stats_count(pipeline: str) -> None:
     store = ps.PartsStore(MemoryStore())
     array = create_sharded(store)
     store.stats.reset()

@@ -31,7 +31,7 @@ from tests.backends.icechunk_session.stores import (
 from tests.conftest import PIPELINES
 
 
-def test_a_random_read_of_a_whole_shard_is_one_request_for_the_index_and_one_for_data(
+def test_random_read_of_a_whole_shard_is_two_requests(
     repository: icechunk.Repository, session: icechunk.Session, pipeline: str
 ) -> None:
     make_sharded(ps.PartsStore.from_session(session), split=False)
@@ -50,7 +50,7 @@ def test_a_random_read_of_a_whole_shard_is_one_request_for_the_index_and_one_for
     assert (data.start, data.stop) == (4, 6)
 
 
-def test_a_random_read_of_a_split_shard_asks_for_the_index_in_its_own_node(
+def test_random_read_of_a_split_shard_reads_the_index_node(
     repository: icechunk.Repository, session: icechunk.Session, pipeline: str
 ) -> None:
     make_sharded(ps.PartsStore.from_session(session), split=True)
@@ -97,7 +97,7 @@ def test_no_index_is_kept_while_a_session_has_changes(repository: icechunk.Repos
 
 
 @KINDS
-def test_discarded_changes_are_not_read_any_more(repository: icechunk.Repository, *, split: bool) -> None:
+def test_discarded_changes_are_no_longer_read(repository: icechunk.Repository, *, split: bool) -> None:
     session = repository.writable_session("main")
     make_sharded(ps.PartsStore.from_session(session), split=split)
     session.commit("an array")
@@ -157,7 +157,7 @@ def test_threads_that_change_one_chunk_lose_no_update(
 
 
 @KINDS
-def test_a_whole_write_waits_for_who_changes_the_chunk(store: ps.PartsStore, *, split: bool) -> None:
+def test_whole_write_waits_for_a_change_of_the_chunk(store: ps.PartsStore, *, split: bool) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)
     store.set_sync("a/c/0", buffer(b"12345"))
     backend = store._backend
@@ -193,7 +193,7 @@ def seen_of(chunk: Any, store: ps.PartsStore) -> Any:
 
 
 @KINDS
-def test_a_range_read_beside_writers_is_of_one_write(store: ps.PartsStore, *, split: bool) -> None:
+def test_range_read_beside_writers_returns_bytes_of_one_write(store: ps.PartsStore, *, split: bool) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)
     # Each value has its own size, and says at its end and everywhere else which one it is.
     values = [bytes([number]) * (4 + 7 * number % 40) for number in range(1, 200)]
@@ -280,7 +280,7 @@ def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
 
 
 @KINDS
-def test_a_write_that_is_cut_off_leaves_the_old_chunk_the_new_one_or_an_error(
+def test_cancelled_write_leaves_the_old_or_new_chunk_or_an_error(
     store: ps.PartsStore, monkeypatch: pytest.MonkeyPatch, *, split: bool
 ) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)

@@ -102,7 +102,7 @@ def test_the_folder_of_chunks_is_listed_only_if_there_are_some(store: ps.PartsSt
         store.delete_sync("a/c/3")
 
 
-def test_a_store_says_what_session_it_is_on(repository: icechunk.Repository, session: icechunk.Session) -> None:
+def test_repr_names_the_session(repository: icechunk.Repository, session: icechunk.Session) -> None:
     store = ps.PartsStore.from_session(session)
     make_sharded(store, split=True)
     assert repr(store) == f"PartsStore(icechunk session on main at {session.snapshot_id})"
@@ -129,9 +129,7 @@ def test_stores_are_equal_if_their_sessions_and_options_are(
 
 
 @KINDS
-def test_a_read_only_session_and_a_fork_are_pickled_and_a_writable_session_is_not(
-    on_disk: icechunk.Repository, *, split: bool
-) -> None:
+def test_read_only_sessions_and_forks_are_pickled(on_disk: icechunk.Repository, *, split: bool) -> None:
     session = on_disk.writable_session("main")
     make_sharded(ps.PartsStore.from_session(session), split=split)
     with pytest.raises(pickle.PicklingError, match="fork the session"):

@@ -35,7 +35,7 @@ def fixed_size(parts: list[Any]) -> tuple[int, bool]:
 @pytest.mark.sampled(5)
 @KINDS
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-def test_any_range_of_a_chunk_reads_as_a_slice_of_its_bytes(store: ps.PartsStore, layout: str, *, split: bool) -> None:
+def test_any_range_of_a_chunk_reads_as_a_slice(store: ps.PartsStore, layout: str, *, split: bool) -> None:
     make_bytes(store, LAYOUTS[layout], split=split)
     fixed, is_open = fixed_size(LAYOUTS[layout])
     for number, nbytes in enumerate(range(fixed + 1, 9) if is_open else [fixed]):
@@ -89,7 +89,7 @@ def test_a_value_that_does_not_fit_is_refused_and_the_old_chunk_stays(store: ps.
     assert store.verify().is_clean
 
 
-def test_a_split_array_with_a_part_without_bytes_is_refused_when_it_is_created(store: ps.PartsStore) -> None:
+def test_split_array_with_an_empty_part_is_refused_at_creation(store: ps.PartsStore) -> None:
     with pytest.raises(PartsConfigError, match="at least 1"):
         make_bytes(store, [ps.Part(".empty", size=0), ""], split=True)
     assert not sync(store.exists("a/zarr.json"))
@@ -110,9 +110,7 @@ def test_set_if_not_exists_writes_a_chunk_once(store: ps.PartsStore, *, split: b
 
 
 @KINDS
-def test_an_array_without_dimensions_and_one_at_the_root_are_kept(
-    repository: Any, session: Any, *, split: bool
-) -> None:
+def test_arrays_without_dimensions_and_at_the_root_are_stored(repository: Any, session: Any, *, split: bool) -> None:
     store = ps.PartsStore.from_session(session)
     parts = [ps.Part(".h", size=1), ps.Part(""), ps.Part(".t", size=1)]
     scalar = ps.create_array(store, None, parts=parts, split=split, shape=(), dtype="float64", compressors=None)
@@ -136,7 +134,7 @@ def test_any_suffix_that_the_specification_allows_is_kept(store: ps.PartsStore, 
     assert store.verify().is_clean
 
 
-def test_any_range_of_a_chunk_of_references_reads_as_a_slice_of_its_bytes(
+def test_any_range_of_referenced_parts_reads_as_a_slice(
     referring: tuple[icechunk.Repository, str], tmp_path: Path
 ) -> None:
     repository, location = referring
@@ -158,9 +156,7 @@ def test_any_range_of_a_chunk_of_references_reads_as_a_slice_of_its_bytes(
     assert reader.verify(checksums=True).is_clean
 
 
-def test_references_are_written_only_where_and_as_they_can_be_read(
-    referring: tuple[icechunk.Repository, str], tmp_path: Path
-) -> None:
+def test_references_that_cannot_be_read_are_refused(referring: tuple[icechunk.Repository, str], tmp_path: Path) -> None:
     repository, location = referring
     (tmp_path / "files" / "file").write_bytes(bytes(40))
     store = ps.PartsStore.from_session(repository.writable_session("main"))
@@ -181,7 +177,7 @@ def test_references_are_written_only_where_and_as_they_can_be_read(
     assert value_of(store, "a/c/0") == b"12345"
 
 
-def test_a_reference_to_a_file_that_is_gone_or_was_changed_is_an_error_never_fill_values(
+def test_reference_to_a_missing_or_changed_file_is_an_error(
     referring: tuple[icechunk.Repository, str], tmp_path: Path
 ) -> None:
     repository, location = referring

@@ -58,7 +58,7 @@ def test_a_missing_part_is_an_error_never_fill_values(store: ps.PartsStore, pipe
     assert store.verify().is_clean
 
 
-def test_a_missing_data_part_or_a_missing_node_of_parts_is_an_error_never_fill_values(store: ps.PartsStore) -> None:
+def test_missing_data_part_or_node_is_an_error(store: ps.PartsStore) -> None:
     make_sharded(store, "a", split=True)
     sync(store.session.store.delete("a/__parts__/.index/zarr.json"))
     fresh = ps.PartsStore.from_session(store.session)
@@ -70,7 +70,7 @@ def test_a_missing_data_part_or_a_missing_node_of_parts_is_an_error_never_fill_v
     assert store.verify().is_damaged
 
 
-def test_the_anchor_missing_means_that_there_is_no_chunk_and_the_rest_are_orphans(store: ps.PartsStore) -> None:
+def test_chunk_without_its_anchor_does_not_exist(store: ps.PartsStore) -> None:
     array = make_sharded(store, split=True)
     sync(store.session.store.delete("a/c/0"))
     np.testing.assert_array_equal(array[:], [0] * 8 + list(range(9, 17)))
@@ -93,7 +93,7 @@ def test_a_part_of_another_size_than_it_should_have_is_an_error(store: ps.PartsS
     assert [each.problem for each in store.verify().findings] == [Problem.WRONG_SIZE]
 
 
-def test_a_shard_whose_index_is_damaged_is_found_whole_and_split(store: ps.PartsStore) -> None:
+def test_damaged_shard_index_is_an_error_whole_and_split(store: ps.PartsStore) -> None:
     for name, split in (("whole", False), ("split", True)):
         make_sharded(store, name, split=split)
     raw = store.session.store
@@ -233,7 +233,7 @@ def test_a_document_that_icechunk_does_not_take_is_refused_by_name(store: ps.Par
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @KINDS
 @pytest.mark.parametrize("folder", ["chunks", "manifests"])
-def test_objects_that_are_gone_are_errors_never_fill_values(
+def test_missing_objects_are_errors_never_fill_values(
     on_disk: icechunk.Repository, tmp_path: Path, pipeline: str, folder: str, *, split: bool
 ) -> None:
     session = on_disk.writable_session("main")

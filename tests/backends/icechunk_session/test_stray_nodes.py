@@ -23,9 +23,7 @@ def delete_with_icechunk(session: icechunk.Session) -> None:
 
 
 @pytest.mark.parametrize("commits_between", [False, True])
-def test_an_array_created_anew_by_us_does_not_inherit_the_parts_of_one_deleted_by_icechunk(
-    repository: icechunk.Repository, *, commits_between: bool
-) -> None:
+def test_recreated_array_does_not_inherit_parts(repository: icechunk.Repository, *, commits_between: bool) -> None:
     session = repository.writable_session("main")
     make_sharded(ps.PartsStore.from_session(session), split=True)
     delete_with_icechunk(session)
@@ -48,7 +46,7 @@ def test_an_array_created_anew_by_us_does_not_inherit_the_parts_of_one_deleted_b
 
 
 @pytest.mark.parametrize("commits_between", [False, True])
-def test_an_array_created_anew_by_icechunk_does_not_inherit_them_and_repair_removes_them(
+def test_array_recreated_by_icechunk_does_not_inherit_parts(
     repository: icechunk.Repository, *, commits_between: bool
 ) -> None:
     session = repository.writable_session("main")
@@ -79,9 +77,7 @@ def test_an_array_created_anew_by_icechunk_does_not_inherit_them_and_repair_remo
 
 @pytest.mark.parametrize("how", ["document", "folder", "group"])
 @pytest.mark.parametrize("then", ["split", "whole", "plain"])
-def test_a_store_that_knew_the_array_does_not_take_one_created_anew_for_it(
-    store: ps.PartsStore, how: str, then: str
-) -> None:
+def test_known_array_is_not_confused_with_a_recreated_array(store: ps.PartsStore, how: str, then: str) -> None:
     make_sharded(store, "g/a", split=True)
     raw = store.session.store
     match how:
@@ -158,7 +154,7 @@ def a_group(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("damage", [no_attributes, no_text, another_array])
-def test_a_node_of_parts_that_does_not_say_whose_it_is_has_no_parts(store: ps.PartsStore, damage: Any) -> None:
+def test_node_of_parts_without_an_owner_has_no_parts(store: ps.PartsStore, damage: Any) -> None:
     make_sharded(store, split=True)
     change_document(store, "a/__parts__/.index/zarr.json", damage)
     # The owner of a node is learnt once, and nobody changes it who knows what it is.
@@ -171,7 +167,7 @@ def test_a_node_of_parts_that_does_not_say_whose_it_is_has_no_parts(store: ps.Pa
         zarr.open_array(fresh, path="a")[:] = 3
 
 
-def test_the_node_of_another_array_is_not_taken_for_ones_own(store: ps.PartsStore) -> None:
+def test_node_of_another_array_is_not_used(store: ps.PartsStore) -> None:
     make_sharded(store, "a", split=True)
     make_sharded(store, "b", split=True)
     owner = store.session.get_node_id("/b")
