@@ -61,6 +61,7 @@ FOREIGN = {
     "errors": set(),
     "inspection": {"zarr"},
     "progress": {"rich"},
+    "text": set(),
     "redaction": set(),
     "repositories": {"icechunk", "zarr"},
     "__init__": set(),
@@ -72,7 +73,7 @@ OWN = {
     "format": {"format", "errors"},
     "engine": {"engine", "format", "errors", "forks"},
     "transactions": {"transactions", "engine", "format", "errors"},
-    "maintenance": {"maintenance", "transactions", "engine", "format", "errors"},
+    "maintenance": {"maintenance", "transactions", "engine", "format", "errors", "text"},
     "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
     "index_cache": {"transactions"},
     "catalog": {"engine", "errors", "format", "options", "transactions"},
@@ -82,7 +83,7 @@ OWN = {
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress"),
-        *("redaction", "repositories", "store"),
+        *("redaction", "repositories", "store", "text"),
     },
     "cluster": {"cluster_tasks", "engine", "errors", "progress", "redaction", "store"},
     "cluster_tasks": {"errors"},
@@ -110,6 +111,7 @@ OWN = {
     "errors": {"redaction"},
     "inspection": {"copy_plan", "errors", "format", "maintenance", "store"},
     "progress": {"engine"},
+    "text": set(),
     "redaction": set(),
     "repositories": {"backends", "engine", "errors", "format", "options", "redaction", "store", "transactions"},
     "__init__": {

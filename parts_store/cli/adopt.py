@@ -6,7 +6,7 @@ import typer
 
 from parts_store.cli.exits import LEFTOVERS, OK
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import AsJson, Debug, Message, Options, Quiet, parse_options
+from parts_store.cli.parameters import Message, Options, parse_options
 
 
 def adopt(
@@ -25,24 +25,24 @@ def adopt(
         ),
     ],
     *,
-    path: Annotated[str, typer.Option(help="The group in it that the arrays appear in.", show_default=False)] = "",
+    path: Annotated[
+        str, typer.Option(help="The group of the destination that the arrays are written to.", show_default=False)
+    ] = "",
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy or link the file to where it is a part of an array.")
+        bool, typer.Option("--copy", help="Copy or link the file into the store, where it becomes a part of an array.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Write nothing if something in the file cannot be adopted.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace arrays that are there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace arrays that exist.")] = False,
     option: Options = None,
     branch: Annotated[str, typer.Option(help="The branch of the repository to commit to.")] = "main",
     message: Message = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    output: Output,
 ) -> int:
     """Make an HDF5 or netCDF4 file readable as Zarr.
 
-    Its data is not copied: the arrays refer to the file.
+    The data is not copied: the arrays refer to the file.
     """
     from parts_store.adoption import adopt as adopt_file
     from parts_store.adoption import require_file
@@ -50,13 +50,12 @@ def adopt(
     from parts_store.store import PartsStore
 
     given = parse_options(option)
-    # Before a repository is created for it.
+    # Before a repository is created for the file.
     require_file(file, **options_for(file, given))
     if copy:
         store = PartsStore.from_url(into, **options_for(into, given))
     else:
         store = open_branch(into, branch=branch, virtual=[folder_of(file)], create=True, **given)
-    output = Output(json, quiet)
     with output.progress("adopt", "arrays") as progress:
         report = adopt_file(
             file,

@@ -5,7 +5,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import wraps
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Literal
 
 import typer
@@ -23,7 +24,7 @@ from parts_store.redaction import HIDDEN
 
 COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, demo)
 PROGRAM = "parts-store"
-# An argument that is no secret, but perhaps a command that was mistyped.
+# An argument that may be shown: it is too simple for a secret, and may be a mistyped command.
 _WORD = re.compile("[a-z-]{1,20}")
 # The first character keeps the lines as they are.
 _EPILOG = "\b\n" + "\n".join(["Exit codes:", *(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())])
@@ -31,14 +32,14 @@ _EPILOG = "\b\n" + "\n".join(["Exit codes:", *(f"{code:>5}  {meaning}" for code,
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name, and return the exit code."""
-    # Icechunk warns of commits to a local disk, whatever is done there.
+    # Icechunk warns about commits to a local disk in every command that opens a repository there.
     os.environ.setdefault("ICECHUNK_LOG", "error")
     if not sys.warnoptions and "--debug" not in arguments:
-        # Warnings are for the people who write Python.
+        # Python warnings are for developers.
         warnings.simplefilter("ignore")
     try:
         code = _run(arguments)
-        # Now, and not when the interpreter ends: an error would then be a traceback, and the exit code 120.
+        # An error when the interpreter flushes at its end would be a traceback, and the exit code 120.
         sys.stdout.flush()
     except SystemExit as error:
         # typer ends the process with 1 when the pipe is closed.
@@ -68,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_arguments(message: str, arguments: Sequence[str]) -> str:
-    """Return what typer says of wrong arguments, without those that may be secrets: it repeats what it cannot use."""
+    """Return an error message of typer without the arguments in it that may be secrets."""
     values = [text.partition("=")[2] if text.startswith("-") else text for text in arguments]
     spellings = {spelling for value in values for spelling in (value, repr(value)[1:-1])}
     for spelling in sorted(spellings, key=len, reverse=True):
@@ -78,7 +79,7 @@ def _without_arguments(message: str, arguments: Sequence[str]) -> str:
 
 
 def _app() -> typer.Typer:
-    """Return the application, whose help has boxes and colours on a terminal only."""
+    """Return the typer application. Its help has boxes and colours on a terminal only."""
     markup: Literal["rich"] | None = "rich" if sys.stdout.isatty() else None
     app = typer.Typer(
         name=PROGRAM,
@@ -95,13 +96,37 @@ def _app() -> typer.Typer:
 
 
 def _guarded(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command, with exit codes in place of exceptions."""
+    """Return the command with exit codes in place of exceptions, and single options in place of groups of options.
 
-    @wraps(command)
+    A group is a dataclass, such as `Output`, whose fields are annotated as options. typer does not know groups.
+    """
+    parameters = signature(command).parameters.values()
+    groups = {
+        each.name: each.annotation
+        for each in parameters
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
+    }
+
     def run_command(**arguments: Any) -> int:
-        return guard(lambda: command(**arguments), arguments)
+        own = dict(arguments)
+        for name, group in groups.items():
+            own[name] = group(**{each.name: own.pop(each.name) for each in fields(group)})
+        return guard(lambda: command(**own), arguments)
 
+    flat: list[Parameter] = []
+    for each in parameters:
+        flat += _options_of(groups[each.name]) if each.name in groups else [each]
+    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    run_command.__signature__ = Signature(flat)  # type: ignore[attr-defined] # `inspect.signature` and typer read it
     return run_command
+
+
+def _options_of(group: type[Any]) -> list[Parameter]:
+    """Return the fields of a group of options as parameters of a function."""
+    return [
+        Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for each in fields(group)
+    ]
 
 
 def _print_version(value: bool) -> None:
@@ -119,16 +144,20 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit."),
     ] = False,
 ) -> None:
-    """Look at Zarr arrays whose chunks are several objects, check them, repair them and copy them.
+    """Inspect, verify, repair and copy Zarr arrays whose chunks are several objects.
 
     URL is a path, or s3://, gs://, az://, https:// or file://. An Icechunk
-    repository is recognised as such. Pass credentials in environment variables
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL ...): other users
-    of the machine can read the arguments of a command.
+    repository is recognised as such.
+
+    Credentials are found as obstore finds them. Pass them in environment
+    variables, since other users of the machine can read the arguments of a
+    command: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://,
+    GOOGLE_APPLICATION_CREDENTIALS for gs://, AZURE_STORAGE_ACCOUNT_NAME and
+    AZURE_STORAGE_ACCOUNT_KEY for az://.
     """
 
 
 def _discard_output() -> None:
-    """Let nothing be written any more when the interpreter ends."""
+    """Redirect standard output to nowhere, so that the interpreter writes nothing at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

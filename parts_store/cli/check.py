@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from parts_store.cli.exits import DAMAGED, OK, visible
+from parts_store.cli.exits import DAMAGED, OK
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import AsJson, Debug, Options, Quiet, Url, parse_options
+from parts_store.cli.parameters import Options, Url, parse_options
+from parts_store.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,20 +16,18 @@ def check(
     url: Url,
     *,
     option: Options = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    output: Output,
 ) -> int:
-    """Ask a server whether it supports what writing needs.
+    """Check whether a server supports what writing needs.
 
     A small object is written and deleted again. The exit code is 1 if the
     server does not support the default level of concurrency.
     """
     from parts_store.repositories import open_writable
 
-    # At this level, since a store with conditional PUTs disabled opens at no other.
+    # This level needs nothing of the server. The others refuse a store whose conditional PUT requests are disabled.
     features = open_writable(url, concurrency="exclusive", **parse_options(option)).check()
-    Output(json, quiet).show(features.to_json(), str(features).splitlines(), lambda: _table(features.rows))
+    output.show(features.to_json(), str(features).splitlines(), lambda: _table(features.rows))
     return OK if features.supports_default else DAMAGED
 
 
@@ -39,5 +38,5 @@ def _table(rows: Mapping[str, str]) -> "list[RenderableType]":
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, answer in rows.items():
         style = {"yes": "green", "no": "red"}.get(answer, "")
-        table.add_row(Text(visible(name)), Text(visible(answer), style=style))
+        table.add_row(Text(printable(name)), Text(printable(answer), style=style))
     return [table]

@@ -7,18 +7,7 @@ import typer
 
 from parts_store.cli.exits import OK
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import (
-    AsJson,
-    Branch,
-    Debug,
-    Message,
-    Options,
-    Quiet,
-    Snapshot,
-    Tag,
-    Virtual,
-    parse_options,
-)
+from parts_store.cli.parameters import Message, ReadOptions, parse_options
 
 _DESTINATION = "Destination"
 
@@ -35,14 +24,12 @@ def copy(
     to: Annotated[
         str | None, typer.Option(help="The path in the destination; the same if none is given.", show_default=False)
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what is at that path first.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the arrays and groups at that path first.")
+    ] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not read the copy back and compare.")] = False,
     max_concurrency: Annotated[int, typer.Option(min=1, help="How many chunks are copied at once.")] = 16,
-    option: Options = None,
-    branch: Branch = None,
-    tag: Tag = None,
-    snapshot: Snapshot = None,
-    virtual: Virtual = None,
+    read: ReadOptions,
     to_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,9 +54,7 @@ def copy(
         ),
     ] = False,
     message: Message = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    output: Output,
 ) -> int:
     """Copy arrays and groups to another store, and compare.
 
@@ -77,24 +62,15 @@ def copy(
     for the destination, unless it is a folder of this machine.
     """
     from parts_store.copying import copy as copy_arrays
-    from parts_store.repositories import open_branch, open_store, open_writable, options_for
+    from parts_store.repositories import open_branch, open_writable, options_for
 
-    both = parse_options(option)
-    reading = open_store(
-        source,
-        branch=branch,
-        tag=tag,
-        snapshot=snapshot,
-        virtual=virtual or (),
-        reads_chunks=True,
-        **options_for(source, both),
-    )
+    both = parse_options(read.option)
+    reading = read.open(source, options=options_for(source, both), reads_chunks=True)
     more = {**options_for(destination, both), **parse_options(to_option)}
     if create_repository:
         writing = open_branch(destination, branch=to_branch or "main", create=True, **more)
     else:
         writing = open_writable(destination, branch=to_branch, create=True, **more)
-    output = Output(json, quiet)
     with output.progress("copy", "chunks") as progress:
         copied = copy_arrays(
             reading,

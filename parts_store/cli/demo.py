@@ -9,25 +9,20 @@ import typer
 
 from parts_store.cli.exits import OK
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import AsJson, Debug, Quiet
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write them into.")] = Path(
-        "demo-output"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write to.")] = Path("demo-output"),
     *,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    output: Output,
 ) -> int:
-    """Write some pictures, and read them back."""
+    """Write example images, and read them back."""
     from parts_store.examples import demo as program
 
-    if not json and not quiet:
+    if not output.as_json and not output.is_quiet:
         program.main(folder)
         return OK
     with redirect_stdout(StringIO()) as printed:
         program.main(folder)
-    Output(json, quiet).show({"folder": str(folder), "said": printed.getvalue().splitlines()}, ())
+    output.show({"folder": str(folder), "said": printed.getvalue().splitlines()}, ())
     return OK

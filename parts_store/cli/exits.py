@@ -1,4 +1,4 @@
-"""Exit codes, and which error ends with which of them and which line."""
+"""Exit codes, and how an error becomes an exit code and one line on standard error."""
 
 import logging
 import sys
@@ -17,6 +17,7 @@ from parts_store.errors import (
     UnknownTransformerError,
 )
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
+from parts_store.text import printable
 
 OK: Final = 0
 DAMAGED: Final = 1
@@ -24,7 +25,7 @@ WRONG: Final = 2
 LEFTOVERS: Final = 3
 # EX_SOFTWARE of sysexits.h.
 CRASHED: Final = 70
-# What shells report of a process that SIGINT or SIGPIPE ended.
+# The codes that shells report for a process that SIGINT or SIGPIPE has ended.
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
 
@@ -38,7 +39,7 @@ EXIT_CODES: Final = {
     CLOSED_PIPE: "the reader of the output closed the pipe",
 }
 
-# Errors that say that what is stored is damaged.
+# Errors that mean that stored data is damaged.
 _DAMAGE: Final = (IncompleteChunkError, PartSizeError, CopyMismatchError, UnknownTransformerError)
 # The extra of parts_store that installs a package, by the name that is imported.
 _EXTRAS: Final = {
@@ -56,24 +57,24 @@ _EXTRAS: Final = {
 
 
 class NothingFoundError(PartsStoreError):
-    """There is nothing at the URL that the command could work on."""
+    """An error for a URL without anything that the command can work on."""
 
 
 class DamagedError(PartsStoreError):
-    """What the command was to work on cannot be read."""
+    """An error for an array that cannot be read."""
 
 
 def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
-    """Run a command with its arguments, and return its exit code; print an error as one line.
+    """Run a command, and return its exit code; print an error as one line.
 
-    With `debug` among the arguments, the traceback is printed as well. Secrets among the arguments are never printed.
+    With `debug` among the arguments, the traceback is printed as well. Secrets in the arguments are never printed.
     """
     try:
         return command()
     except BrokenPipeError:
         return CLOSED_PIPE
     except KeyboardInterrupt:
-        # asyncio would say of every request under way that it was not waited for.
+        # asyncio would log an error for every request that was not awaited.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         print_error("interrupted")
         return INTERRUPTED
@@ -82,17 +83,17 @@ def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
             raise
         print_error(error.code)
         return DAMAGED
-    # Also a panic of Rust code, which is not an `Exception`.
+    # A panic of Rust code is not an `Exception`.
     except BaseException as error:
         secrets = _secrets(arguments)
         if arguments.get("debug"):
             print(hide_secrets("".join(traceback.format_exception(error)), secrets), file=sys.stderr, end="")
-        code, message = judge(error)
+        code, message = exit_for(error)
         print_error(hide_secrets(message, secrets))
         return code
 
 
-def judge(error: BaseException) -> tuple[int, str]:
+def exit_for(error: BaseException) -> tuple[int, str]:
     """Return the exit code and the message for an error."""
     message = first_line(str(error)) or type(error).__name__
     match error:
@@ -121,21 +122,16 @@ def _missing(error: ImportError) -> str:
 
 def print_error(message: str, *, program: str = "parts-store") -> None:
     """Print one line on standard error."""
-    print(f"{program}: {visible(hide_secrets(message))}", file=sys.stderr)
+    print(f"{program}: {printable(hide_secrets(message))}", file=sys.stderr)
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that has something in it."""
+    """Return the first line of a text that is not empty."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def visible(text: str) -> str:
-    """Return text with control characters escaped: keys may hold some, and a terminal would obey them."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
 def _secrets(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the secrets among the arguments of a command: in URLs, and the values of options."""
+    """Return the secrets in the arguments of a command: those in URLs, and the values of options."""
     texts = [value for value in arguments.values() if isinstance(value, str)]
     lists = [value for value in arguments.values() if isinstance(value, list)]
     options = dict(each.partition("=")[::2] for values in lists for each in values if "=" in each)

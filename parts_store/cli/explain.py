@@ -5,21 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parts_store.cli.exits import OK, DamagedError, NothingFoundError, visible
-from parts_store.cli.output import Output, count
-from parts_store.cli.parameters import (
-    AsJson,
-    Branch,
-    Debug,
-    Options,
-    Quiet,
-    Snapshot,
-    Tag,
-    Url,
-    parse_options,
-    parse_selection,
-)
+from parts_store.cli.exits import OK, DamagedError, NothingFoundError
+from parts_store.cli.output import Output
+from parts_store.cli.parameters import ReadOptions, Url, parse_selection
 from parts_store.errors import StoreConfigError
+from parts_store.text import count, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,16 +21,11 @@ def explain(
     url: Url,
     path: Annotated[str, typer.Argument(metavar="PATH", help="The path of the array.", show_default=False)],
     selection: Annotated[
-        str, typer.Argument(metavar="SELECTION", help="What is read, as in Python: '0:64, 5, ...'.")
+        str, typer.Argument(metavar="SELECTION", help="The selection, as in Python: '0:64, 5, ...'.")
     ] = "...",
     *,
-    option: Options = None,
-    branch: Branch = None,
-    tag: Tag = None,
-    snapshot: Snapshot = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    read: ReadOptions,
+    output: Output,
 ) -> int:
     """Show the requests that reading a selection makes.
 
@@ -48,9 +33,8 @@ def explain(
     """
     chosen = parse_selection(selection)
     from parts_store.inspection import find
-    from parts_store.repositories import open_store
 
-    store = open_store(url, branch=branch, tag=tag, snapshot=snapshot, **parse_options(option))
+    store = read.open(url)
     node = find(store, path)
     if node is None or node.kind == "group":
         found = "nothing" if node is None else "a group"
@@ -60,13 +44,13 @@ def explain(
     try:
         requests = store.explain(path, chosen)
     except IndexError as error:
-        raise StoreConfigError("SELECTION", "one that is inside the array", f"{selection!r} ({error})") from error
+        raise StoreConfigError("SELECTION", "a selection inside the array", f"{selection!r} ({error})") from error
     names = ("kind", "key", "start", "stop", "why")
     document = [{name: getattr(each, name) for name in names} for each in requests]
     lines = [
         " ".join(filter(None, (f"{each.kind.upper():4}", each.key, _span(each), f"({each.why})"))) for each in requests
     ]
-    Output(json, quiet).show(document, lines, lambda: _table(requests))
+    output.show(document, lines, lambda: _table(requests))
     return OK
 
 
@@ -88,5 +72,5 @@ def _table(requests: Sequence["Request"]) -> "list[RenderableType]":
     for each in requests:
         cells = (each.kind.upper(), each.key, _span(each), each.why)
         styles = ("cyan", "", "green", "dim")
-        table.add_row(*(Text(visible(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+        table.add_row(*(Text(printable(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
     return [table, Text(count(len(requests), "request"), style="bold")]

@@ -5,21 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parts_store.cli.exits import DAMAGED, OK, NothingFoundError, visible
-from parts_store.cli.output import Output, count
-from parts_store.cli.parameters import (
-    AsJson,
-    Branch,
-    Debug,
-    Options,
-    Prefix,
-    Quiet,
-    Snapshot,
-    Tag,
-    Url,
-    parse_options,
-)
+from parts_store.cli.exits import DAMAGED, OK, NothingFoundError
+from parts_store.cli.output import Output
+from parts_store.cli.parameters import Prefix, ReadOptions, Url
 from parts_store.redaction import hide_in_url
+from parts_store.text import count, printable
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -34,19 +24,13 @@ def inspect(
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Count chunks, objects and bytes, which needs a listing of all objects.")
     ] = False,
-    option: Options = None,
-    branch: Branch = None,
-    tag: Tag = None,
-    snapshot: Snapshot = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    read: ReadOptions,
+    output: Output,
 ) -> int:
     """Show groups and arrays as a tree, with their parts."""
     from parts_store.inspection import inspect as inspect_store
-    from parts_store.repositories import open_store
 
-    store = open_store(url, branch=branch, tag=tag, snapshot=snapshot, **parse_options(option))
+    store = read.open(url)
     nodes = inspect_store(store, prefix, sizes=sizes)
     shown = hide_in_url(url)
     if not nodes:
@@ -60,7 +44,7 @@ def inspect(
         "nodes": [node.to_json() for node in nodes],
     }
     title = shown if session is None else f"{shown} (Icechunk, snapshot {session.snapshot_id})"
-    Output(json, quiet).show(document, _lines(title, nodes), lambda: [_tree(title, nodes)])
+    output.show(document, _lines(title, nodes), lambda: [_tree(title, nodes)])
     return DAMAGED if any(node.problem for node in nodes) else OK
 
 
@@ -76,7 +60,7 @@ def _name(node: "Node") -> str:
 
 
 def _facts(node: "Node") -> Iterator[str]:
-    """Yield what is known of a node, each in some words."""
+    """Yield the facts about a node that are printed."""
     if node.problem is not None:
         yield f"damaged: {node.problem}"
         return
@@ -106,12 +90,14 @@ def _tree(title: str, nodes: Sequence["Node"]) -> "Tree":
     from rich.text import Text
     from rich.tree import Tree
 
-    root = Tree(Text(visible(title), style="bold"), guide_style="dim")
+    root = Tree(Text(printable(title), style="bold"), guide_style="dim")
     branches = {"": root}
     for node in nodes:
         style = "red" if node.problem else "cyan" if node.kind == "array" else "blue"
         facts = "" if node.kind == "group" else f"  {', '.join(_facts(node))}"
-        label = Text.assemble((visible(_name(node)), f"bold {style}"), (visible(facts), "red" if node.problem else ""))
+        label = Text.assemble(
+            (printable(_name(node)), f"bold {style}"), (printable(facts), "red" if node.problem else "")
+        )
         if not node.path:
             if node.kind == "group":
                 continue

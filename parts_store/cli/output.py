@@ -1,31 +1,43 @@
-"""What a command prints: JSON, plain lines in a pipe, or tables and colours on a terminal."""
+"""Print the results of a command: as JSON, as plain lines in a pipe, or with tables and colours on a terminal."""
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from parts_store.cli.exits import visible
+import typer
+
+from parts_store.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from parts_store.engine.stats import Progress
 
+_PANEL: Final = "Output"
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How the results of a command are printed."""
+    """A printer of results, with the options that say how; every command has it as a parameter."""
 
-    as_json: bool
-    is_quiet: bool
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_PANEL)] = False
+    is_quiet: Annotated[
+        bool,
+        typer.Option(
+            *("-q", "--quiet"), help="Print errors only; the exit code shows the result.", rich_help_panel=_PANEL
+        ),
+    ] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.", rich_help_panel=_PANEL)] = (
+        False
+    )
 
     def show(
         self, document: Any, lines: Iterable[str], renderables: "Callable[[], Iterable[RenderableType]] | None" = None
     ) -> None:
-        """Print a result in the form that was asked for: as JSON, as lines, or, on a terminal, as renderables."""
+        """Print a result as JSON, as lines, or, on a terminal, as renderables of rich."""
         if self.as_json:
             print(json.dumps(document, indent=2))
             return
@@ -33,7 +45,7 @@ class Output:
             return
         if renderables is None or not is_terminal():
             for line in lines:
-                print(visible(line))
+                print(printable(line))
             return
         from rich.console import Console
 
@@ -52,10 +64,5 @@ class Output:
 
 
 def is_terminal() -> bool:
-    """Return whether people read the output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 chunk` or `2,000 chunks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

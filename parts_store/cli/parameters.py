@@ -1,27 +1,31 @@
-"""Parameters that several commands have, and how their texts are parsed."""
+"""The parameters that several commands have, and how their values are parsed."""
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from parts_store.errors import StoreConfigError
 
-# Options of the store itself, which are the commands' to set.
+if TYPE_CHECKING:
+    from parts_store.store import PartsStore
+
+# Options of the store itself, which the commands set.
 _OWN: Final = (
     *("read_only", "parts", "concurrency", "index_cache_bytes", "coalesce_gap", "retries", "must_understand"),
     *("url", "branch", "tag", "snapshot", "virtual", "create"),
 )
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_OUTPUT: Final = "Output"
 _PLACE: Final = "Where to look"
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="A path, or s3://, gs://, az://, https:// or file://.", show_default=False)
 ]
-Prefix = Annotated[str, typer.Option(help="Look below this path only.", rich_help_panel=_PLACE, show_default=False)]
+Prefix = Annotated[str, typer.Option(help="Only below this path.", rich_help_panel=_PLACE, show_default=False)]
 Options = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,37 +43,57 @@ Branch = Annotated[
         help="The branch of an Icechunk repository; main if none is given.", rich_help_panel=_PLACE, show_default=False
     ),
 ]
-Tag = Annotated[
-    str | None, typer.Option(help="The tag of an Icechunk repository.", rich_help_panel=_PLACE, show_default=False)
-]
-Snapshot = Annotated[
-    str | None,
-    typer.Option(help="The snapshot of an Icechunk repository, by its id.", rich_help_panel=_PLACE, show_default=False),
-]
-Virtual = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="A folder with files that the chunks of an Icechunk repository may refer to. May be repeated.",
-        rich_help_panel=_PLACE,
-        show_default=False,
-    ),
-]
 Message = Annotated[
     str | None, typer.Option(help="The message of the commit to an Icechunk repository.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        *("-q", "--quiet"), help="Print errors only; the exit code tells the result.", rich_help_panel=_OUTPUT
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.", rich_help_panel=_OUTPUT)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options that say how a URL is opened for reading; a command that reads has them as a parameter."""
+
+    option: Options = None
+    branch: Branch = None
+    tag: Annotated[
+        str | None, typer.Option(help="The tag of an Icechunk repository.", rich_help_panel=_PLACE, show_default=False)
+    ] = None
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            help="The snapshot of an Icechunk repository, by its id.", rich_help_panel=_PLACE, show_default=False
+        ),
+    ] = None
+    virtual: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder with files that the chunks of an Icechunk repository may refer to. May be repeated.",
+            rich_help_panel=_PLACE,
+            show_default=False,
+        ),
+    ] = None
+
+    def open(self, url: str, *, options: Mapping[str, Any] | None = None, reads_chunks: bool = False) -> "PartsStore":
+        """Open a URL for reading.
+
+        `options` replaces the options of obstore. `reads_chunks` says whether chunks will be read, and not only
+        metadata.
+        """
+        from parts_store.repositories import open_store
+
+        return open_store(
+            url,
+            branch=self.branch,
+            tag=self.tag,
+            snapshot=self.snapshot,
+            virtual=self.virtual or (),
+            reads_chunks=reads_chunks,
+            **(parse_options(self.option) if options is None else options),
+        )
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any]:
-    """Return options of obstore from NAME=VALUE texts; an error never shows a value."""
+    """Return options of obstore from texts like NAME=VALUE. An error never contains a value."""
     options: dict[str, Any] = {}
     for text in given or ():
         name, is_given, value = text.partition("=")
@@ -93,7 +117,7 @@ def _parse_value(name: str, value: str) -> Any:
 
 
 def parse_age(text: str) -> timedelta:
-    """Return an age from a number with a unit: `90s`, `1.5m`, `24h`, `7d`."""
+    """Return the age that a number with a unit says: `90s`, `1.5m`, `24h`, `7d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     try:
         if found is not None:
@@ -104,7 +128,7 @@ def parse_age(text: str) -> timedelta:
 
 
 def parse_selection(text: str) -> tuple[Any, ...]:
-    """Return a selection as it stands in brackets: integers, slices and an ellipsis."""
+    """Return the selection that a text says, as in the brackets of Python: integers, slices and an ellipsis."""
     chosen: list[Any] = []
     for each in text.split(","):
         if each.strip() == "...":

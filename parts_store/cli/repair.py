@@ -6,23 +6,12 @@ from typing import Annotated
 import typer
 
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import (
-    AsJson,
-    Branch,
-    Debug,
-    Message,
-    Options,
-    Prefix,
-    Quiet,
-    Url,
-    parse_age,
-    parse_options,
-)
+from parts_store.cli.parameters import Branch, Message, Options, Prefix, Url, parse_age, parse_options
 from parts_store.cli.reports import require_something, show_report
 
 
 class Level(StrEnum):
-    """What the writers of a chunk promise, as `PartsStore` takes it."""
+    """A value of the option `concurrency` of `PartsStore`."""
 
     EXCLUSIVE = "exclusive"
     WRITERS = "writers"
@@ -34,13 +23,13 @@ def repair(
     *,
     prefix: Prefix = "",
     min_age: Annotated[
-        str, typer.Option(help="Treat what is older as left by a dead writer: a number with s, m, h or d.")
+        str, typer.Option(help="Take older objects for those of dead writers: a number with s, m, h or d.")
     ] = "24h",
     drop_incomplete: Annotated[
         bool, typer.Option("--drop-incomplete", help="Delete chunks that cannot be read; nothing else has their bytes.")
     ] = False,
     retag: Annotated[
-        bool, typer.Option("--retag", help="Treat the parts of a chunk that another program wrote as one write.")
+        bool, typer.Option("--retag", help="Take the parts of a chunk that another program wrote for one write.")
     ] = False,
     must_understand: Annotated[
         bool,
@@ -52,9 +41,7 @@ def repair(
     option: Options = None,
     branch: Branch = None,
     message: Message = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    output: Output,
 ) -> int:
     """Finish interrupted writes, and delete leftovers.
 
@@ -65,7 +52,6 @@ def repair(
     from parts_store.repositories import open_writable
 
     store = open_writable(url, branch=branch, concurrency=concurrency.value, **parse_options(option))
-    output = Output(json, quiet)
     with output.progress("repair", "findings") as progress:
         report = store.repair(
             prefix,

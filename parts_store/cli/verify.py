@@ -7,19 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import (
-    AsJson,
-    Branch,
-    Debug,
-    Options,
-    Prefix,
-    Quiet,
-    Snapshot,
-    Tag,
-    Url,
-    Virtual,
-    parse_options,
-)
+from parts_store.cli.parameters import Prefix, ReadOptions, Url
 from parts_store.cli.reports import require_something, show_report
 
 
@@ -34,33 +22,16 @@ def verify(
         str | None,
         typer.Option(metavar="ADDRESS", help="Check on the workers of this dask scheduler.", show_default=False),
     ] = None,
-    option: Options = None,
-    branch: Branch = None,
-    tag: Tag = None,
-    snapshot: Snapshot = None,
-    virtual: Virtual = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    read: ReadOptions,
+    output: Output,
 ) -> int:
     """Find damaged chunks and leftovers.
 
-    Nothing is changed. A chunk is damaged if a part is missing, of another
-    write or of a wrong size. Leftovers are parts without a chunk, and what
-    writers that died have left beside chunks.
+    Nothing is changed. A chunk is damaged if a part is missing, has a wrong
+    size, or belongs to another write. Leftovers are parts without a chunk, and
+    objects that writers which died have left beside chunks.
     """
-    from parts_store.repositories import open_store
-
-    store = open_store(
-        url,
-        branch=branch,
-        tag=tag,
-        snapshot=snapshot,
-        virtual=virtual or (),
-        reads_chunks=checksums,
-        **parse_options(option),
-    )
-    output = Output(json, quiet)
+    store = read.open(url, reads_chunks=checksums)
     with _client(dask) as client, output.progress("verify", "chunks") as progress:
         report = store.verify(prefix, checksums=checksums, client=client, progress=progress)
     require_something(report, url, prefix)

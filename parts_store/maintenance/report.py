@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from parts_store.text import count, printable
+
 # The number of findings that a report prints.
 _MAX_SHOWN = 100
 
@@ -178,11 +180,11 @@ class Report:
         """A line that counts the findings not in `worst_first`; empty if there are none."""
         if len(self.findings) <= _MAX_SHOWN:
             return ""
-        counts = ", ".join(f"{count} {problem}" for problem, count in self.counts.items())
+        counts = ", ".join(f"{number} {problem}" for problem, number in self.counts.items())
         return f"and {len(self.findings) - _MAX_SHOWN} more; all together: {counts}"
 
     def __str__(self) -> str:
-        counts = (_count(self.arrays, "array"), _count(self.chunks, "chunk"), _count(self.objects, "object"))
+        counts = (count(self.arrays, "array"), count(self.chunks, "chunk"), count(self.objects, "object"))
         lines = [f"{counts[0]} with parts, {counts[1]}, {counts[2]}"]
         for each in self.worst_first:
             repaired = ", repaired" if each.is_repaired else ""
@@ -190,7 +192,7 @@ class Report:
         if self.omitted:
             lines.append(self.omitted)
         lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
-        return "\n".join([*map(_one_line, lines), self._verdict])
+        return "\n".join([*map(printable, lines), self._verdict])
 
     @property
     def _verdict(self) -> str:
@@ -199,12 +201,3 @@ class Report:
         if not self.is_clean:
             return "nothing is damaged; `repair` would remove leftovers"
         return "no problems found" if self.arrays else "no arrays with parts"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _one_line(text: str) -> str:
-    """Return text with control characters escaped, which keys may hold."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from parts_store import errors
-from parts_store.cli.exits import first_line, guard, judge, visible
+from parts_store.cli.exits import exit_for, first_line, guard
+from parts_store.text import printable
 from tests.cli.places import CLOSED_PIPE, CRASHED, DAMAGED, INTERRUPTED, OK, WRONG, require_one_line
 
 SECRET = "wJalrXUtnFEMI/K7MDENG"
@@ -91,16 +92,16 @@ def test_secrets_among_the_arguments_are_never_printed(debug: bool, capsys: pyte
 )
 def test_a_missing_package_names_its_extra(name: str, extra: str) -> None:
     error = ModuleNotFoundError(f"No module named {name!r}", name=name)
-    assert judge(error) == (WRONG, f"this needs {name}: pip install 'parts_store[{extra}]'")
+    assert exit_for(error) == (WRONG, f"this needs {name}: pip install 'parts_store[{extra}]'")
 
 
 def test_any_other_missing_package_is_named_as_python_does() -> None:
-    assert judge(ModuleNotFoundError("No module named 'x'", name="x")) == (WRONG, "No module named 'x'")
+    assert exit_for(ModuleNotFoundError("No module named 'x'", name="x")) == (WRONG, "No module named 'x'")
     said = "parts_store.manifests needs more packages: pip install 'parts_store[virtual]'"
-    assert judge(ImportError(said, name="h5py")) == (WRONG, said)
+    assert exit_for(ImportError(said, name="h5py")) == (WRONG, said)
 
 
-def test_text_is_made_visible() -> None:
-    assert visible("a\x1b[2J\n\u202eé") == r"a\x1b[2J\n\u202eé"
+def test_text_is_made_printable() -> None:
+    assert printable("a\x1b[2J\n\u202eé") == r"a\x1b[2J\n\u202eé"
     assert first_line("\n\n  a \n b") == "a"
     assert first_line(" \n") == ""
