@@ -3,6 +3,7 @@
 import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -74,8 +75,9 @@ def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
     except BrokenPipeError:
         return CLOSED_PIPE
     except KeyboardInterrupt:
-        # asyncio would log an error for every request that was not awaited.
+        # Coroutines that were interrupted are never awaited. asyncio and Python would report each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        warnings.simplefilter("ignore", RuntimeWarning)
         print_error("interrupted")
         return INTERRUPTED
     except SystemExit as error:
