@@ -162,19 +162,6 @@ def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path, interruptible: 
     assert destination.raw() == {}
 
 
-class Forgetful(ps.PartsStore):
-    """A store that keeps something else than it is given, for one key."""
-
-    @override
-    async def set(self, key: str, value: Buffer) -> None:
-        await super().set(key, value)
-        victim, data = vars(self)["victim"]
-        if key == victim:
-            await (obstore.delete_async if data is None else obstore.put_async)(
-                self.store, key, *([data] if data else [])
-            )
-
-
 @pytest.mark.parametrize(
     ("victim", "data", "found"),
     [
@@ -186,9 +173,19 @@ class Forgetful(ps.PartsStore):
 def test_a_destination_that_keeps_something_else_is_found_out(
     victim: str, data: bytes | None, found: str, tmp_path: Path
 ) -> None:
+    class Forgetful(ps.PartsStore):
+        """A store that stores other bytes than it is given, for one key."""
+
+        @override
+        async def set(self, key: str, value: Buffer) -> None:
+            await super().set(key, value)
+            if key == victim:
+                await (obstore.delete_async if data is None else obstore.put_async)(
+                    self.store, key, *([data] if data else [])
+                )
+
     source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path, Forgetful)
     fill(source.store)
-    vars(destination.store)["victim"] = (victim, data)
     with pytest.raises(CopyMismatchError, match=found) as caught:
         ps.copy(source.store, destination.store)
     assert caught.value.key == victim
@@ -209,8 +206,9 @@ def test_a_flipped_bit_in_a_part_is_found_out(tmp_path: Path) -> None:
 
     source = new_place("memory", tmp_path)
     fill(source.store)
+    mismatch = "'two/c/3': expected the 8 bytes that were written, found 8 other bytes"
     for kind in ("memory", "session"):
-        with pytest.raises(CopyMismatchError, match="'two/c/3': expected the 8 bytes that were written, found 8 bytes"):
+        with pytest.raises(CopyMismatchError, match=mismatch):
             ps.copy(source.store, new_place(kind, tmp_path, Flipping).store)
 
 

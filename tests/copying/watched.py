@@ -50,12 +50,12 @@ class Watched(ps.PartsStore):
             self.events.reading -= 1
 
 
-def new_watched(kind: str, folder: Path, cls: type[ps.PartsStore] = Watched, **events: Any) -> Place:
-    place = new_place(kind, folder, cls)
-    vars(place.store)["events"] = Events(**events)
-    return place
+def new_watched(kind: str, folder: Path, cls: type[Watched] = Watched, **events: Any) -> Place:
+    """Make a place whose store, and every store that is derived from it, records the same events."""
+    watched = type(cls.__name__, (cls,), {"events": Events(**events)})
+    return new_place(kind, folder, watched)
 
 
 def events_of(place: Place) -> Events:
-    events: Events = vars(place.store)["events"]
-    return events
+    assert isinstance(place.store, Watched)
+    return place.store.events
