@@ -127,6 +127,9 @@ class Breaking:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         raise Crash
 
+    def require_writable(self) -> None:
+        self.inner.require_writable()
+
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         if self._is_here(lock):
             self.is_dead = True
@@ -182,6 +185,9 @@ class ContentEtags:
             return md5(bytes(obstore.get(self.store, key).bytes()), usedforsecurity=False).hexdigest()
         except FileNotFoundError:
             return None
+
+    def require_writable(self) -> None:
+        self._inner.require_writable()
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         raise TypeError(lock)

@@ -230,7 +230,7 @@ class PartsStore(Store):
     def with_read_only(self, read_only: bool = False) -> Self:
         if not read_only and not self.supports_writes:
             raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
-        if not read_only and isinstance(self._backend, SessionBackend):
+        if not read_only:
             self._backend.require_writable()
         return self._clone(options=replace(self._options, read_only=read_only))
 
@@ -543,9 +543,7 @@ class PartsStore(Store):
     @override
     def _check_writable(self) -> None:
         super()._check_writable()
-        if isinstance(self._backend, SessionBackend):
-            # One that was committed cannot be written to any more.
-            self._backend.require_writable()
+        self._backend.require_writable()
 
     @property
     @override
@@ -595,7 +593,7 @@ class PartsStore(Store):
 
     def require_location(self, reference: Reference) -> None:
         """Raise unless a part may be this reference: there is a session, and the file is in one of its containers."""
-        if not isinstance(self._backend, SessionBackend):
+        if self.session is None:
             raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
         self._backend.require_location(reference)
 
@@ -609,8 +607,7 @@ class PartsStore(Store):
             if not isinstance(value, Reference):
                 parts.append(memoryview(value).cast("B"))
                 continue
-            if isinstance(self._backend, SessionBackend):
-                self._backend.require_location(value)
+            self._backend.require_location(value)
             parts.append(value if value.checksum is not None else replace(value, checksum=now))
         return parts
 
@@ -711,9 +708,7 @@ def _backend_of(store: Any) -> Place:
 
 
 def _new_catalog(backend: Place, protocol: ChunkProtocol) -> Catalog:
-    if isinstance(backend, LocalBackend):
-        return Catalog(protocol, stamp=backend.stamp)
-    return Catalog(protocol, snapshot=lambda: backend.snapshot)
+    return Catalog(protocol, snapshot=lambda: backend.snapshot, stamp=backend.file_stamp)
 
 
 def _server_of(backend: Place, protocol: ChunkProtocol) -> Server | None:

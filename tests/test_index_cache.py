@@ -121,6 +121,9 @@ class Recording:
     def capabilities(self) -> Any:
         return self.backend.capabilities
 
+    def require_writable(self) -> None:
+        self.backend.require_writable()
+
     def lock(self, lock: Any) -> Any:
         return self.backend.lock(lock)
 

@@ -145,6 +145,31 @@ def test_imports_follow_the_layers(source: Path) -> None:
         assert not [name for name in imported if name.startswith(PRIVATE)]
 
 
+# The names that tell which kind of backend a store has. `store` makes backends, and asks none what it is.
+KINDS = {"WriteIdentity", "TaggedProtocol", "JournaledProtocol", "SessionProtocol", "ReadOnlyProtocol"}
+BACKENDS = {"ObjectBackend", "LocalBackend", "SessionBackend"}
+MAY_ASK = ("transactions", "backends", "engine/backend")
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+@pytest.mark.parametrize("source", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_choice_of_a_protocol_asks_for_the_kind_of_backend(source: Path) -> None:
+    module = str(source.relative_to(PACKAGE).with_suffix(""))
+    if module.startswith(MAY_ASK):
+        return
+    tree = ast.parse(source.read_text())
+    asked = [
+        names_in(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and "isinstance" in names_in(node.func)
+    ]
+    assert not {name for names in asked for name in names} & BACKENDS
+    assert not names_in(tree) & (KINDS if module == "store" else KINDS | BACKENDS)
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not attributes & {"identifies_writes_by", "means"}
+
+
 def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> None:
     codecs = [
         {"name": "packbits", "configuration": {"padding_encoding": "none"}},

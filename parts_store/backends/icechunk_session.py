@@ -114,6 +114,11 @@ class SessionBackend:
         return not self.session.has_uncommitted_changes
 
     @property
+    def file_stamp(self) -> None:
+        """None: the chunks and nodes of a session are not files."""
+        return
+
+    @property
     def may_write(self) -> bool:
         """Whether the session can be written to."""
         # A fork says that its mode is read only, and is not.

@@ -151,6 +151,11 @@ class LocalBackend(ObjectBackend):
             return self._put(request)
         raise error
 
+    @property
+    @override
+    def file_stamp(self) -> Callable[[str], tuple[int, ...] | None]:
+        return self.stamp
+
     def stamp(self, key: str) -> tuple[int, ...] | None:
         """Return what identifies the file at a key, so that a replacement is noticed; None if there is no file."""
         try:

@@ -45,6 +45,7 @@ from parts_store.engine.steps import (
 )
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
 from parts_store.format.ranges import Wanted
+from parts_store.format.references import Reference
 from parts_store.format.tags import ATTRIBUTE
 from parts_store.redaction import hide_in_url, hide_secrets
 
@@ -82,6 +83,17 @@ class ObjectBackend:
     def is_settled(self) -> bool:
         """True: a change of an object changes its tag or its ETag."""
         return True
+
+    @property
+    def file_stamp(self) -> Callable[[str], tuple[int, ...] | None] | None:
+        """None: objects are not files."""
+        return None
+
+    def require_writable(self) -> None:
+        """Do nothing: a store of objects that could be written to still can."""
+
+    def require_location(self, reference: Reference) -> None:
+        """Do nothing: a store of objects has no references, and refuses them when they are written."""
 
     @property
     def _keeps_tags(self) -> bool:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from parts_store.engine.steps import Delete, Entry, Get, Head, List, Lock, Move, Outcome, Put, Refer
+from parts_store.format.references import Reference
 
 # How many keys one request can delete: what S3 takes, and obstore sends.
 MAX_BULK_DELETE = 1000
@@ -76,6 +77,19 @@ class Place(Backend, Protocol):
     @property
     def is_settled(self) -> bool:
         """Whether what is said of an object by its ETag is true."""
+
+    @property
+    def file_stamp(self) -> Callable[[str], tuple[int, ...] | None] | None:
+        """The function that tells the file at a key from a later file at the same key; None if objects are not files.
+
+        The function returns None if there is no file.
+        """
+
+    def require_writable(self) -> None:
+        """Raise if what the backend was made from cannot be written to any more."""
+
+    def require_location(self, reference: Reference) -> None:
+        """Raise if the backend would refuse a reference to an existing file."""
 
     def list(self, folder: str) -> AsyncIterator[Entry]:
         """Every object below a folder."""

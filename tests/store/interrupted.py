@@ -13,7 +13,7 @@ from zarr.core.buffer import cpu
 import parts_store as ps
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.backend import Backend
+from parts_store.engine.backend import Place
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHAPE = (16, 16)
@@ -23,7 +23,7 @@ SHAPE = (16, 16)
 class Interrupted:
     """A backend that lets somebody else act just before its `at`-th request, and counts its requests."""
 
-    backend: Backend
+    backend: Place
     at: int
     act: Callable[[], None]
     made: int = 0
@@ -31,6 +31,9 @@ class Interrupted:
     @property
     def capabilities(self) -> Any:
         return self.backend.capabilities
+
+    def require_writable(self) -> None:
+        self.backend.require_writable()
 
     def lock(self, lock: Any) -> Any:
         return self.backend.lock(lock)
@@ -49,7 +52,7 @@ class Interrupted:
         return self.backend.perform_sync(request)
 
 
-def backend_of(objects: Any) -> Backend:
+def backend_of(objects: Any) -> Place:
     return LocalBackend(objects) if isinstance(objects, LocalStore) else ObjectBackend(objects)
 
 
