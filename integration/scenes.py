@@ -19,7 +19,8 @@ from zarr.core.sync import sync
 import parts_store as ps
 from integration.breaking import Breaking, ContentEtags, Crash, How, keys_of, read_plainly, remove_plainly, repair
 from parts_store import Part, PartsStore
-from parts_store.catalog import Catalog, Entry
+from parts_store.catalog.known_arrays import Catalog
+from parts_store.catalog.records import Entry
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Get, Head, List, Lock, Put
 from parts_store.options import Concurrency

@@ -6,7 +6,7 @@ from enum import Enum
 from zarr.core.buffer import cpu
 
 from parts_store import PartsStore
-from parts_store.catalog import OwnedChunk
+from parts_store.catalog.owners import OwnedChunk
 from parts_store.engine.steps import Put, Request, Steps
 from parts_store.format.keys import Chunk, is_protocol_key
 from parts_store.options import StoreOptions

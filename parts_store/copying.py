@@ -16,7 +16,7 @@ from zarr.buffer import cpu
 from parts_store import copy_plan
 from parts_store._compat.zarr import normalize_path, sync
 from parts_store.backends.addresses import address_of
-from parts_store.catalog import OwnedChunk
+from parts_store.catalog.owners import OwnedChunk
 from parts_store.copy_plan import ARRAY_V2, GROUP_V2, Contents
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import List, Listed, Steps, remove

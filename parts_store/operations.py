@@ -12,7 +12,9 @@ from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.catalog import Catalog, Hidden, Other, OwnedChunk
+from parts_store.catalog import documents
+from parts_store.catalog.known_arrays import Catalog
+from parts_store.catalog.owners import Hidden, Other, OwnedChunk
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import DATA, Found, Get, Head, Missing, Put, Steps, content, remove
 from parts_store.errors import (
@@ -129,15 +131,15 @@ class Operations:
         if self._is_document(key):
             return (yield from self._get_document(key, split(key)[0], wanted))
         # Where chunks have tags, these tell whether consolidated metadata is out of date.
-        match (yield from self.catalog.owner(key, trust_hearsay=self.protocol.has_tags)):
+        match (yield from self.catalog.owner(key, trust_consolidated=self.protocol.has_tags)):
             case OwnedChunk() as owned:
                 return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
             case Hidden():
                 return None
-            case Other(array, is_hearsay):
+            case Other(array, is_unconfirmed):
                 values, tag = yield from self._get_plain(key, wanted, settings, follows_index=follows_index)
                 is_part = tag is not None and tag.layout is not None
-                if array is not None and (is_part or (is_hearsay and values is None)):
+                if array is not None and (is_part or (is_unconfirmed and values is None)):
                     # A part of a chunk, or no chunk: the array may have parts by now.
                     yield from self.catalog.confirm(array)
                 return values
@@ -150,7 +152,7 @@ class Operations:
     def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
         since, stamp = self.catalog.epoch, self.catalog.stamp(path)
         (outcome,) = yield (Get(key, None, "document"),)
-        served = self.catalog.serve(path, content(outcome), since=since, stamp=stamp)
+        served = documents.serve(self.catalog, path, content(outcome), since=since, stamp=stamp)
         if served is None:
             return None
         view = memoryview(served)
@@ -194,7 +196,7 @@ class Operations:
         """Ranges of a chunk in parts, read with the layout of the array that zarr was served."""
         steps = self._get_chunk(key, owned, wanted, settings, follows_index=follows_index)
         values, tag = yield from self._on_chunk(owned.chunk, steps)
-        if owned.is_hearsay and (tag is None or tag.layout != owned.record.layout):
+        if owned.is_unconfirmed and (tag is None or tag.layout != owned.record.layout):
             # Nothing but consolidated metadata says that the chunk is to be read like this.
             yield from self.catalog.confirm(owned.chunk.array)
         return values
@@ -392,7 +394,7 @@ class Operations:
     def _put_document(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool) -> Steps[None]:
         path, _ = split(key)
         try:
-            stored = yield from self.catalog.accept(path, bytes(value), options)
+            stored = yield from documents.accept(self.catalog, path, bytes(value), options)
             # It is known now, unless it is a group or a document that nobody understands.
             if path in (arrays := self.catalog.arrays()):
                 yield from self.require_server(path, arrays[path].parts)
@@ -467,12 +469,12 @@ class Operations:
     def delete_all(self, keys: Sequence[str]) -> Steps[None]:
         """Everything that is stored under these keys, which are all that there are below a folder, gone."""
         # What makes an array an array goes last, so that an interruption leaves no chunks that nobody owns.
-        documents = sorted((key for key in keys if split(key)[1] == DOCUMENT), key=_depth, reverse=True)
+        metadata_keys = sorted((key for key in keys if split(key)[1] == DOCUMENT), key=_depth, reverse=True)
         others = [key for key in keys if split(key)[1] != DOCUMENT]
         if self.protocol.has_part_nodes:
             # An array's chunks go with it; if none goes, they are a part of one array's.
-            others = [] if documents else (yield from self._stored_keys(others))
-        for batch in (others, documents):
+            others = [] if metadata_keys else (yield from self._stored_keys(others))
+        for batch in (others, metadata_keys):
             if batch:
                 yield from remove(tuple(batch), "everything below")
 

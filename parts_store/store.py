@@ -19,8 +19,8 @@ from parts_store.backends.addresses import address_of, is_local, open_url, shown
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.catalog import Catalog
-from parts_store.catalog import Entry as Known
+from parts_store.catalog.known_arrays import Catalog
+from parts_store.catalog.records import Entry as Known
 from parts_store.engine.backend import Place
 from parts_store.engine.executor import run, run_sync
 from parts_store.engine.explain import DryBackend

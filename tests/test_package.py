@@ -76,7 +76,7 @@ OWN = {
     "maintenance": {"maintenance", "transactions", "engine", "format", "errors", "text"},
     "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
     "index_cache": {"transactions"},
-    "catalog": {"engine", "errors", "format", "options", "transactions"},
+    "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "engine", "errors", "format", "maintenance", "options", "redaction", "store"),
         *("transactions",),

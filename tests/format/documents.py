@@ -7,7 +7,8 @@ import pytest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
-from parts_store.catalog import Catalog
+from parts_store.catalog import documents
+from parts_store.catalog.known_arrays import Catalog
 from parts_store.options import StoreOptions
 from tests.transactions.objects import Objects
 
@@ -127,7 +128,7 @@ def encode(document: object) -> bytes:
 
 def serve(catalog: Catalog, path: str, stored: bytes | None) -> bytes | None:
     """What zarr is served of a document that was read just now."""
-    return catalog.serve(path, stored, since=catalog.epoch)
+    return documents.serve(catalog, path, stored, since=catalog.epoch)
 
 
 def served_by(catalog: Catalog, path: str, stored: bytes) -> Document:
@@ -148,7 +149,7 @@ EXTRA = {"must_understand": False, "anything": [1, {"deep": None}]}
 
 
 def accepted(catalog: Catalog, path: str, written: Document, bucket: Objects) -> Document:
-    document: Document = json.loads(bucket.run(catalog.accept(path, encode(written), StoreOptions())))
+    document: Document = json.loads(bucket.run(documents.accept(catalog, path, encode(written), StoreOptions())))
     return document
 
 

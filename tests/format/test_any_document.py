@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parts_store.catalog import Catalog
+from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsStoreError
 from parts_store.format.metadata import parse
 from tests.format.documents import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
-from parts_store.catalog import Catalog
+from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsConfigError, UnknownTransformerError
 from parts_store.format.metadata import complete, put_back
 from tests.format.documents import (

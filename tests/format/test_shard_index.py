@@ -11,7 +11,7 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import ShardingCodec
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
-from parts_store.catalog import Catalog
+from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsConfigError
 from parts_store.format.metadata import complete, read_array, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
