@@ -11,15 +11,12 @@ from zarr.api import asynchronous
 from zarr.errors import NodeNotFoundError
 
 from parts_store._compat.zarr import sync
-from parts_store.copy_plan import is_metadata
 from parts_store.errors import PartsStoreError, SessionError, StorageError
-from parts_store.format.keys import DOCUMENT, is_protocol_key, join
+from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join
 from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.store import PartsStore
 
-# The names of the documents of Zarr, which are not nodes.
-_DOCUMENTS: Final = (DOCUMENT, ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 # How many nodes are read at once.
 _MAX_CONCURRENCY: Final = 16
 
@@ -113,7 +110,7 @@ class _Walk:
             names = [] if node is not None and node.kind != "group" else await self._names(path)
         if node is None and DOCUMENT in names:
             node = Node(path, "unknown", problem=f"{join(path, DOCUMENT)!r} is neither that of an array nor of a group")
-        children = [join(path, name) for name in names if name not in _DOCUMENTS]
+        children = [join(path, name) for name in names if name not in METADATA_NAMES]
         found = await asyncio.gather(*map(self.below, children))
         return [*([] if node is None else [node]), *(each for nodes in found for each in nodes)]
 

@@ -4,7 +4,7 @@
 batch does not matter. Expected failures are outcomes; all other failures are raised.
 """
 
-from collections.abc import Buffer, Generator
+from collections.abc import Buffer, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -154,6 +154,8 @@ class Found:
     etag: str | None
     version: str | None
     tag: Tag | None
+    # By the clock of the store; None if the backend does not say.
+    modified: datetime | None = None
 
     @property
     def generation(self) -> str | None:
@@ -251,6 +253,12 @@ def get(key: str, why: str) -> Steps[Found | None]:
     """Return a whole object; None if it does not exist."""
     (outcome,) = yield (Get(key, None, why),)
     return outcome if isinstance(outcome, Found) else None
+
+
+def get_all(keys: Sequence[str], why: str) -> Steps[dict[str, bytes | None]]:
+    """Return the contents of objects by their keys; None for an object that does not exist."""
+    outcomes = (yield tuple(Get(key, None, why) for key in keys)) if keys else ()
+    return {key: content(outcome) for key, outcome in zip(keys, outcomes, strict=True)}
 
 
 def remove(keys: tuple[str, ...], why: str) -> Steps[None]:

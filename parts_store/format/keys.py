@@ -16,6 +16,10 @@ from parts_store.errors import PartsConfigError, describe
 from parts_store.format.parts import ConcatParts
 
 DOCUMENT: Final = "zarr.json"
+ARRAY_V2: Final = ".zarray"
+GROUP_V2: Final = ".zgroup"
+# The names of all metadata documents, of Zarr v3 and v2.
+METADATA_NAMES: Final = (DOCUMENT, ARRAY_V2, GROUP_V2, ".zattrs", ".zmetadata")
 PROTOCOL_FOLDER: Final = ".parts-txn"
 _PROBE: Final = re.compile(rf"(?:.*/)?{re.escape(PROTOCOL_FOLDER)}/probe-")
 # Below an array in a session: one node for each part except the anchor.
@@ -128,6 +132,11 @@ class Chunk:
         """The folder of the write protocol for this chunk, named by a digest because keys can be prefixes of keys."""
         digest = blake2b(self.relative.encode(), digest_size=16).hexdigest()
         return join(self.array, f"{PROTOCOL_FOLDER}/{digest}")
+
+
+def is_metadata(key: str) -> bool:
+    """Return whether a key is that of a metadata document, of Zarr v3 or v2."""
+    return split(key)[1] in METADATA_NAMES
 
 
 def split(key: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
-from parts_store.format.keys import Chunk, ChunkKeyEncoding, PartPlacement, join
+from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, shard_index_of
 
@@ -103,8 +103,13 @@ def is_group(document: Mapping[str, Any]) -> bool:
     return document.get("zarr_format") == 3 and document.get("node_type") == "group"
 
 
+def describes_array(name: str, data: bytes) -> bool:
+    """Return whether a document with this name and content makes a node an array, of Zarr v3 or v2."""
+    return name == ARRAY_V2 or (name == DOCUMENT and is_array(parse(data) or {}))
+
+
 def read_array(document: Document, path: str, placement: PartPlacement = PartPlacement.BESIDE) -> ArrayRecord | None:
-    """Return what the document says of the array's parts, which are placed like this; None if it has none."""
+    """Return what the document says about the array's parts, which are placed like this; None if it has no parts."""
     transformers = document.get("storage_transformers")
     if transformers is None or transformers == []:
         return None

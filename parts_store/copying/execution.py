@@ -1,25 +1,28 @@
-"""Arrays and groups copied from one store to another: chunk by chunk, several at once, each read back and compared.
+"""Copy arrays and groups from one store to another: several chunks at the same time, each read back and compared.
 
-On an object store the documents come last, so that an array is there with all of its chunks or not at all; in a session
-they come first, and its commit is what makes the copy visible. Decides what is refused before anything is changed, and
-removes again what was written if the rest cannot be.
+On an object store the metadata documents are written last, so that an array appears with all of its chunks or not at
+all. In a session they are written first, and the commit makes the copy visible. Everything is checked before the first
+write. If the copy fails, what it wrote is deleted.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 
-from parts_store import copy_plan
+from parts_store import destination as target_path
 from parts_store._compat.zarr import normalize_path, sync
 from parts_store.backends.addresses import address_of
 from parts_store.catalog.owners import OwnedChunk
-from parts_store.copy_plan import ARRAY_V2, GROUP_V2, Contents
+from parts_store.copying import plan
+from parts_store.copying.plan import Contents
+from parts_store.destination import Documents
+from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Progress
-from parts_store.engine.steps import List, Listed, Steps, remove
+from parts_store.engine.steps import List, Listed, Steps, get_all, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     CopyMismatchError,
@@ -28,7 +31,7 @@ from parts_store.errors import (
     StoreConfigError,
     describe,
 )
-from parts_store.format.keys import DOCUMENT, join, side_folder_of, split
+from parts_store.format.keys import is_metadata, join, side_folder_of, split
 from parts_store.format.layout import require_writable
 from parts_store.format.metadata import is_array, parse
 from parts_store.options import require_count
@@ -38,7 +41,24 @@ from parts_store.store import PartsStore
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was copied. A chunk is whatever is no document; `nbytes` are those of the chunks."""
+    """A summary of what was copied.
+
+    Parameters
+    ----------
+    groups : int
+        The number of groups.
+    arrays : int
+        The number of arrays.
+    chunks : int
+        The number of chunks, and of other objects that are not metadata documents.
+    nbytes : int
+        The number of bytes of the chunks.
+
+    Examples
+    --------
+    >>> print(ps.Copied(groups=1, arrays=2, chunks=1000, nbytes=4096))
+    1 group, 2 arrays, 1,000 chunks, 4,096 bytes
+    """
 
     groups: int
     arrays: int
@@ -61,56 +81,80 @@ def copy(
     max_concurrency: int = 16,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy an array, or a group with everything below it, from any store to any other.
+    """Copy an array, or a group with everything below it, from one store to another.
 
-    Arrays keep their parts: what is one chunk in an Icechunk session becomes several objects on an object store, and
-    the other way round. A copy that fails leaves nothing behind on an object store, and a session uncommitted.
+    Arrays keep their parts: a chunk that an Icechunk session stores as one value becomes several objects in an object
+    store, and the other way round. If the copy fails, it leaves nothing behind in an object store. In a session, it
+    leaves changes that are not committed.
 
     Parameters
     ----------
-    source, destination
-        Stores on object stores, local disks, in memory, or on Icechunk sessions.
-    path
-        What is copied; everything if empty.
-    to
-        Its path in the destination; the same if None. Groups above it are made where there are none.
-    overwrite
-        Whether what is there is deleted first.
-    verify
-        Whether every chunk, and the document of every array, is read back from the destination and compared.
-    max_concurrency
-        How many chunks are copied at once. Each takes its size in memory; twice that if it is verified.
-    progress
-        Called with how many chunks are done, and how many there are; in the thread of zarr's event loop.
+    source : PartsStore
+        The store to read from: an object store, a local folder, memory, or an Icechunk session.
+    destination : PartsStore
+        The store to write to, of any of these kinds.
+    path : str
+        The path of the array or the group to copy. The default is the root.
+    to : str, optional
+        The path in the destination. The default is `path`. Missing groups above it are created.
+    overwrite : bool
+        Whether to delete what is at the path in the destination first.
+    verify : bool
+        Whether to read every chunk, and the metadata document of every array, back from the destination and compare it.
+    max_concurrency : int
+        How many chunks are copied at the same time. Each needs its size in memory, and twice its size with `verify`.
+    progress : callable, optional
+        Called with the number of chunks that are done and the number of all chunks, in the thread of zarr's event loop.
+
+    Returns
+    -------
+    Copied
+        The numbers of groups, arrays, chunks and bytes that were copied.
 
     Raises
     ------
     StoreConfigError
-        If there is nothing to copy, something in its place, or no way to do it. Nothing was changed.
+        If there is nothing to copy, the path in the destination is not free, or an argument is not valid. Nothing was
+        changed.
     SessionError
-        If the destination is a session, and cannot keep what is to be copied. Nothing was changed.
+        If the destination is a session that cannot store the source. Nothing was changed.
     CopyMismatchError
-        If the destination does not give back what was written.
+        If the destination does not return what was written.
+
+    Examples
+    --------
+    >>> from obstore.store import MemoryStore
+    >>> source, destination = ps.PartsStore(MemoryStore()), ps.PartsStore(MemoryStore())
+    >>> array = zarr.create_array(source, name="a", data=np.arange(4, dtype="uint8"), chunks=(2,), compressors=None)
+    >>> print(ps.copy(source, destination, path="a", to="b"))
+    0 groups, 1 array, 2 chunks, 4 bytes
+    >>> zarr.open_array(destination, path="b", mode="r")[...]
+    array([0, 1, 2, 3], dtype=uint8)
     """
     _require_arguments(source, destination, overwrite, verify, max_concurrency, progress)
     start, into = _parse_path("path", path), _parse_path("to", path if to is None else to)
     _require_apart(source, destination, start, into)
-    # What these learn is true of this copy alone: that an array is there whose document is not, for one.
+    # The catalogs of the copy know arrays before their documents are written.
     reading, writing = source.with_own_catalog(), destination.with_own_catalog()
-    contents = _look(reading, start, destination)
-    _require_keepable(writing, contents, into)
-    documents = _require_room(writing, contents, into, overwrite=overwrite)
+    contents = _read_contents(reading, start, destination)
+    _require_storable(writing, contents, into)
+    ancestors = target_path.read_ancestors(writing, into)
+    target_path.require_outside_arrays(ancestors, into, "to")
+    if not overwrite:
+        target_path.require_empty(writing, into, "to")
+    documents = {join(into, key): data for key, data in contents.documents.items()}
+    documents |= _missing_groups(contents, ancestors)
     job = _Job(reading, writing, start, into, contents, documents, verify, max_concurrency, progress)
     try:
         if overwrite:
-            sync(writing.delete_dir(into))
+            target_path.clear(writing, into)
         job.carry_out()
     finally:
         destination.catalog.forget_below(into)
     return Copied(contents.groups, len(contents.arrays), len(contents.chunks), job.nbytes)
 
 
-# --- what is refused, before anything is changed ---------------------------------------------------------------------
+# --- checks, before anything is changed -------------------------------------------------------------------------------
 
 
 def _require_arguments(
@@ -122,15 +166,15 @@ def _require_arguments(
         store.require_listable()
     if isinstance(destination, PartsStore):
         if destination.read_only:
-            raise StoreConfigError("destination", "a store that can be written", "one that is read only")
-        # A session may have been committed since.
+            raise StoreConfigError("destination", "a store that can be written", "a read-only store")
+        # A session that was committed cannot be written any more.
         destination.require_writable()
     for name, flag in (("overwrite", overwrite), ("verify", verify)):
         if not isinstance(flag, bool):
             raise StoreConfigError(name, "True or False", describe(flag))
     require_count("max_concurrency", max_concurrency, least=1)
     if progress is not None and not callable(progress):
-        raise StoreConfigError("progress", "something to call with two numbers", describe(progress))
+        raise StoreConfigError("progress", "a callable with two arguments", describe(progress))
 
 
 def _parse_path(name: str, path: object) -> str:
@@ -143,23 +187,26 @@ def _parse_path(name: str, path: object) -> str:
 
 
 def _require_apart(source: PartsStore, destination: PartsStore, path: str, to: str) -> None:
-    """Raise if what is written would be a part of what is read, or the other way round."""
+    """Raise if the source contains the destination, or the other way round."""
     (one, above), (other, above_other) = address_of(source.store), address_of(destination.store)
-    if one == other and not copy_plan.are_apart(join(above, path), join(above_other, to)):
+    if one == other and not plan.are_apart(join(above, path), join(above_other, to)):
         raise StoreConfigError("to", f"a path apart from {path!r}, in the same store or another", describe(to))
 
 
-def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
-    """Everything at and below a path, with the documents as they are to arrive; the store then knows its arrays."""
+def _read_contents(store: PartsStore, path: str, destination: PartsStore) -> Contents:
+    """Return everything at and below a path, with documents as the destination stores them.
+
+    Afterwards the catalog of the store knows all arrays below the path.
+    """
     prefix = f"{path}/" if path else ""
     keys = sorted({key for key in sync(_collect(store.list_prefix(path))) if key.startswith(prefix)})
-    metadata = [key for key in keys if copy_plan.is_metadata(key)]
+    metadata = [key for key in keys if is_metadata(key)]
     if not metadata:
         raise StoreConfigError("path", f"an array or a group in {store}", f"none at {path!r}")
     documents = {}
-    for key, data in store.carry_out(copy_plan.read(metadata)).items():
+    for key, data in store.carry_out(get_all(metadata, "document to copy")).items():
         if data is None:
-            raise ConcurrentWriteError(key, "it was there a moment ago")
+            raise ConcurrentWriteError(key, "it was deleted during the copy")
         documents[key.removeprefix(prefix)] = data
     for key, data in Contents(documents, ()).arrays.items():
         store.catalog.expect(split(join(path, key))[0], data)
@@ -168,16 +215,16 @@ def _look(store: PartsStore, path: str, destination: PartsStore) -> Contents:
             require_writable(record.parts)
         except PartsConfigError as error:
             raise error.of_array(array) from error
-    arriving = {
-        key: copy_plan.arriving(data, destination.protocol, must_understand=destination.must_understand)
+    converted = {
+        key: plan.convert_document(data, destination.protocol, must_understand=destination.must_understand)
         for key, data in documents.items()
     }
-    chunks = tuple(key.removeprefix(prefix) for key in keys if not copy_plan.is_metadata(key))
-    return Contents(arriving, chunks)
+    chunks = tuple(key.removeprefix(prefix) for key in keys if not is_metadata(key))
+    return Contents(converted, chunks)
 
 
-def _require_keepable(store: PartsStore, contents: Contents, to: str) -> None:
-    """Raise if the store cannot keep what is to be written at the path `to`."""
+def _require_storable(store: PartsStore, contents: Contents, to: str) -> None:
+    """Raise if the store cannot store the contents at the path `to`."""
     for key in (*contents.documents, *contents.chunks):
         if store.catalog.is_hidden(target := join(to, key)):
             raise ReservedKeyError(target, "the store itself")
@@ -185,36 +232,19 @@ def _require_keepable(store: PartsStore, contents: Contents, to: str) -> None:
         for key, data in contents.arrays.items():
             if (document := parse(data)) is not None and is_array(document):
                 store.protocol.require_keepable(document, split(join(to, key))[0])
-        copy_plan.require_keepable(contents, to)
+        plan.require_storable(contents, to)
 
 
-def _require_room(store: PartsStore, contents: Contents, to: str, *, overwrite: bool) -> dict[str, bytes]:
-    """The documents to be written, those of groups that are missing above `to` included; raises if there is no room."""
-    segments = to.split("/") if to else []
-    above = ["/".join(segments[:count]) for count in range(len(segments))]
-    names = (DOCUMENT,) if store.session is not None else (DOCUMENT, ARRAY_V2, GROUP_V2)
-    found = store.carry_out(copy_plan.read([join(path, name) for path in above for name in names]))
-    for key, data in found.items():
-        if data is not None and Contents({key: data}, ()).arrays:
-            raise StoreConfigError("to", f"a path that is not in an array, as {split(key)[0]!r} is", describe(to))
-    if not overwrite and (there := sync(_first(store.list_prefix(to)))) is not None:
-        raise StoreConfigError("to", "a path with nothing there, or `overwrite=True`", describe(there))
-    documents = {join(to, key): data for key, data in contents.documents.items()}
-    for path in above:
-        if contents.group_above is not None and all(found[join(path, name)] is None for name in names):
-            name, data = contents.group_above
-            documents[join(path, name)] = data
-    return documents
+def _missing_groups(contents: Contents, ancestors: Mapping[str, Documents]) -> dict[str, bytes]:
+    """Return the documents of the groups that are missing above the destination, by their keys."""
+    if contents.group_above is None:
+        return {}
+    name, data = contents.group_above
+    return {join(path, name): data for path, documents in ancestors.items() if not documents}
 
 
 async def _collect(keys: AsyncIterator[str]) -> list[str]:
     return [key async for key in keys]
-
-
-async def _first(keys: AsyncIterator[str]) -> str | None:
-    async for key in keys:
-        return key
-    return None
 
 
 # --- copying ----------------------------------------------------------------------------------------------------------
@@ -222,26 +252,26 @@ async def _first(keys: AsyncIterator[str]) -> str | None:
 
 @dataclass(slots=True)
 class _Job:
-    """One copy, and how far it has come."""
+    """One copy, and its progress."""
 
     source: PartsStore
     destination: PartsStore
     path: str
     to: str
     contents: Contents
-    # To be written, by their keys in the destination.
+    # The documents to write, by their keys in the destination.
     documents: Mapping[str, bytes]
     verify: bool
     max_concurrency: int
     progress: Progress | None
     nbytes: int = 0
     _done: int = 0
-    # Keys in the destination that were written, or may have been.
+    # Keys in the destination whose writes have begun.
     _begun: list[str] = field(default_factory=list)
     _task: asyncio.Task[Any] | None = None
 
     def carry_out(self) -> None:
-        """All of it; or, on an object store, nothing."""
+        """Copy everything; if that fails in an object store, delete what was written."""
         try:
             sync(self._run())
             if self.verify:
@@ -249,7 +279,7 @@ class _Job:
         except BaseException as error:
             try:
                 sync(self._stop())
-                # In a session it is the caller's to discard.
+                # The caller can discard the changes of a session.
                 if self.destination.session is None:
                     self.destination.carry_out(self._remove())
             except Exception as second:
@@ -264,7 +294,7 @@ class _Job:
             await self._write_documents(nodes_first=True)
         else:
             self._expect()
-        await self._each(self.contents.chunks, self._copy_chunk)
+        await run_for_each(self.contents.chunks, self._copy_chunk, self.max_concurrency)
         if not is_session:
             await self._write_documents(nodes_first=False)
 
@@ -273,8 +303,8 @@ class _Job:
             self.destination.catalog.expect(split(join(self.to, key))[0], data)
 
     async def _write_documents(self, *, nodes_first: bool) -> None:
-        for keys in copy_plan.in_order(self.documents, nodes_first=nodes_first):
-            await self._each(keys, self._write_document)
+        for keys in plan.in_order(self.documents, nodes_first=nodes_first):
+            await run_for_each(keys, self._write_document, self.max_concurrency)
 
     async def _write_document(self, key: str) -> None:
         self._begun.append(key)
@@ -283,7 +313,7 @@ class _Job:
     async def _copy_chunk(self, key: str) -> None:
         value = await self.source.get(join(self.path, key), cpu.buffer_prototype)
         if value is None:
-            raise ConcurrentWriteError(join(self.path, key), "it was there when the copy began")
+            raise ConcurrentWriteError(join(self.path, key), "it was deleted during the copy")
         target = join(self.to, key)
         self._begun.append(target)
         await self.destination.set(target, value)
@@ -299,43 +329,26 @@ class _Job:
         if self.progress is not None:
             self.progress(self._done, len(self.contents.chunks))
 
-    async def _each(self, keys: Sequence[str], act: Callable[[str], Awaitable[None]]) -> None:
-        """Do something with every key, with so many at once; at the first error, all of them end."""
-        waiting = iter(keys)
-
-        async def work() -> None:
-            for key in waiting:
-                await act(key)
-
-        workers = [asyncio.ensure_future(work()) for _ in range(min(self.max_concurrency, len(keys)))]
-        try:
-            await asyncio.gather(*workers)
-        except BaseException:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.wait(workers)
-            raise
-
     def _compare_documents(self) -> None:
-        """Raise unless the documents of the arrays are there as they were written."""
+        """Raise unless the destination returns the documents of the arrays as they were written."""
         keys = list(Contents(self.documents, ()).arrays)
-        for key, found in self.destination.carry_out(copy_plan.read(keys)).items():
+        for key, found in self.destination.carry_out(get_all(keys, "document that was copied")).items():
             if found != self.documents[key]:
                 raise CopyMismatchError(key, len(self.documents[key]), None if found is None else len(found))
 
     async def _stop(self) -> None:
-        """Nothing of ours is under way any more."""
+        """Cancel the copy, and wait until it has ended."""
         if self._task is not None and not self._task.done():
-            # Somebody waits no longer: zarr lets go on what he waited for.
+            # After an interrupt, zarr no longer waits for the task, but does not cancel it.
             self._task.cancel()
             await asyncio.wait({self._task})
 
     def _remove(self) -> Steps[None]:
-        """What was written, gone: first what makes it visible, then the chunks with all that is beside them."""
+        """Delete what was written: first the documents, which make it visible, then chunks and side folders."""
         documents = tuple(key for key in self._begun if key in self.documents)
         if documents:
-            yield from remove(documents, "documents of a copy that failed")
-        # With a document that could not be written, what was known of its array is forgotten.
+            yield from remove(documents, "documents of a failed copy")
+        # The catalog forgets an array when its document is deleted.
         self._expect()
         ours, folders = set(self._begun), set()
         for key in self._begun:
@@ -343,11 +356,11 @@ class _Job:
             if isinstance(owner, OwnedChunk):
                 ours.update(owner.chunk.part_keys)
                 folders.add(owner.chunk.side_folder)
-        (listed,) = yield (List(self.to, "what a copy that failed has left"),)
+        (listed,) = yield (List(self.to, "leftovers of a failed copy"),)
         found = [entry.key for entry in listed.entries] if isinstance(listed, Listed) else []
         left = tuple(key for key in found if key in ours or side_folder_of(key) in folders)
         if left:
-            yield from remove(left, "chunks of a copy that failed")
+            yield from remove(left, "chunks of a failed copy")
 
 
 def _view(buffer: Buffer) -> memoryview:

@@ -1,64 +1,48 @@
-"""What is copied from one store to another: which documents arrive, in which order, and what a session cannot keep.
+"""Plan a copy: which metadata documents are written, in which order, and what a session cannot store. Pure.
 
-Knows keys relative to the path that is copied, so that it does not matter where that is. Does not know what is at the
-destination.
+All keys are relative to the path that is copied.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
-from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import SessionError
 from parts_store.format import metadata as documents
-from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, PartPlacement, join, split
-from parts_store.format.metadata import Document, dump, is_array, parse
+from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, ChunkKeyEncoding, PartPlacement, join, split
+from parts_store.format.metadata import Document, describes_array, dump, is_array, parse
 from parts_store.transactions.protocol import ChunkProtocol
 
-ARRAY_V2: Final = ".zarray"
-GROUP_V2: Final = ".zgroup"
-# What makes a node a node, and what says something of one.
+# The documents that make a path a node.
 _NODES = (DOCUMENT, ARRAY_V2, GROUP_V2)
-_METADATA = (*_NODES, ".zattrs", ".zmetadata")
 _CONSOLIDATED = "consolidated_metadata"
-
-
-def is_metadata(key: str) -> bool:
-    """Whether the key is a document's, of Zarr v3 or v2."""
-    return split(key)[1] in _METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything at and below a path, by keys relative to it: documents, and whatever else there is."""
+    """Everything at and below a path, by keys relative to it: metadata documents, and all other keys as chunks."""
 
     documents: Mapping[str, bytes]
     chunks: tuple[str, ...]
 
     @property
     def arrays(self) -> dict[str, bytes]:
-        """The documents of the arrays, by their keys."""
-        return {key: data for key, data in self.documents.items() if _is_array(key, data)}
+        """The metadata documents of the arrays, by their keys."""
+        return {key: data for key, data in self.documents.items() if describes_array(split(key)[1], data)}
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len({split(key)[0] for key, data in self.documents.items() if _is_group(key, data)})
 
     @property
     def group_above(self) -> tuple[str, bytes] | None:
-        """The name and the bytes of the document that a group above these gets; None if nothing is at the path."""
+        """The name and the content of the document for a missing group above the path; None if the path is no node."""
         if DOCUMENT in self.documents:
             return DOCUMENT, dump({"zarr_format": 3, "node_type": "group", "attributes": {}})
         if ARRAY_V2 in self.documents or GROUP_V2 in self.documents:
             return GROUP_V2, dump({"zarr_format": 2})
         return None
-
-
-def _is_array(key: str, data: bytes) -> bool:
-    document = parse(data) if split(key)[1] == DOCUMENT else None
-    return split(key)[1] == ARRAY_V2 or (document is not None and is_array(document))
 
 
 def _is_group(key: str, data: bytes) -> bool:
@@ -67,55 +51,50 @@ def _is_group(key: str, data: bytes) -> bool:
 
 
 def are_apart(path: str, other: str) -> bool:
-    """Whether neither of two paths is the other, nor above it."""
+    """Return whether two paths are different, and neither contains the other."""
     one, two = path.strip("/"), other.strip("/")
     return bool(one and two) and not f"{one}/".startswith(f"{two}/") and not f"{two}/".startswith(f"{one}/")
 
 
-def read(keys: Sequence[str]) -> Steps[dict[str, bytes | None]]:
-    """The documents at these keys, as they are stored; None for those that are not there."""
-    outcomes = (yield tuple(Get(key, None, "document to copy") for key in keys)) if keys else ()
-    return {key: content(outcome) for key, outcome in zip(keys, outcomes, strict=True)}
+def convert_document(stored: bytes, protocol: ChunkProtocol, *, must_understand: bool) -> bytes:
+    """Return a metadata document as the destination stores it; the same bytes if nothing has to be changed.
 
-
-def arriving(stored: bytes, protocol: ChunkProtocol, *, must_understand: bool) -> bytes:
-    """What another store keeps of a stored document: itself, if there is nothing in it that is not for that store.
-
-    With `must_understand`, an array that a plain reader would misread there says that it has to be understood.
+    With `must_understand`, an array that a reader without concat-parts would misread is marked, so that such a reader
+    rejects it.
     """
     document = parse(stored)
     if document is None:
         return stored
     kept = document
     if not protocol.supports_consolidated_metadata:
-        # Nobody would keep it up to date there.
+        # Consolidated metadata would not be updated there.
         kept = {member: value for member, value in kept.items() if member != _CONSOLIDATED}
     if is_array(document):
         kept = documents.arriving(kept, protocol.new_placement(is_split=False), must_understand=must_understand)
     elif isinstance(consolidated := kept.get(_CONSOLIDATED), dict):
-        kept = {**kept, _CONSOLIDATED: _arriving_members(consolidated, must_understand=must_understand)}
+        kept = {**kept, _CONSOLIDATED: _convert_members(consolidated, must_understand=must_understand)}
     return stored if kept == document else dump(kept)
 
 
-def _arriving_members(consolidated: Document, *, must_understand: bool) -> Document:
-    """Return consolidated metadata in which every array is as its own document arrives."""
+def _convert_members(consolidated: Document, *, must_understand: bool) -> Document:
+    """Return consolidated metadata in which the document of every array is converted."""
     members = consolidated.get("metadata")
     if not isinstance(members, dict):
         return consolidated
-    arrived = {
+    converted = {
         name: documents.arriving(member, PartPlacement.BESIDE, must_understand=must_understand)
         if isinstance(member, dict) and is_array(member)
         else member
         for name, member in members.items()
     }
-    return {**consolidated, "metadata": arrived}
+    return {**consolidated, "metadata": converted}
 
 
 def in_order(keys: Iterable[str], *, nodes_first: bool) -> list[list[str]]:
-    """The keys of documents, in the order in which they are written; those of one list at the same time.
+    """Return lists of keys of documents, to be written one after the other; the keys of one list at the same time.
 
-    What is below comes before what is above, and what makes a node a node comes last; with `nodes_first` all is
-    reversed, for a session takes nothing for a node that is not there.
+    Deeper paths come first, and in each of them the document that makes the path a node comes last. With `nodes_first`
+    the order is reversed, because a session stores nothing below a path that is not a node.
     """
 
     def rank(key: str) -> tuple[int, bool]:
@@ -125,35 +104,34 @@ def in_order(keys: Iterable[str], *, nodes_first: bool) -> list[list[str]]:
     return [list(group) for _, group in groupby(ordered, key=rank)]
 
 
-def require_keepable(contents: Contents, to: str) -> None:
-    """Raise if a session cannot keep something of this at the path `to`: Zarr v2, and what is no chunk.
-
-    That it can keep the chunks of the arrays by their keys, is known.
-    """
+def require_storable(contents: Contents, to: str) -> None:
+    """Raise `SessionError` if a session cannot store the contents at the path `to`: Zarr v2, or keys of no chunk."""
     arrays: dict[str, Document] = {}
     for key, data in contents.documents.items():
         path, name = split(key)
         if name != DOCUMENT:
-            raise SessionError(join(to, key), "expected Zarr v3, found Zarr v2, which no session can keep")
+            raise SessionError(join(to, key), "expected Zarr v3, found Zarr v2, which a session cannot store")
         if (document := parse(data)) is None:
-            raise SessionError(join(to, key), "expected a JSON object, found something else, which no session can keep")
+            raise SessionError(
+                join(to, key), "expected a JSON object, found other content, which a session cannot store"
+            )
         if is_array(document):
             arrays[path] = document
     for key in contents.chunks:
         if not any(path in arrays and _is_in_grid(arrays[path], relative) for path, relative in _splits(key)):
-            problem = "expected a chunk within the shape of its array, found another key, which no session can keep"
+            problem = "expected a chunk within the shape of its array, found another key, which a session cannot store"
             raise SessionError(join(to, key), problem)
 
 
 def _splits(key: str) -> Iterator[tuple[str, str]]:
-    """All the ways to see a key as something below a path."""
+    """Yield every path above a key, and the rest of the key below that path."""
     segments = key.split("/")
     for count in range(len(segments)):
         yield "/".join(segments[:count]), "/".join(segments[count:])
 
 
 def _is_in_grid(array: Document, relative: str) -> bool:
-    """Whether the key is that of a chunk which the array's shape reaches; in grids that we do not know, any may be."""
+    """Return whether a key is that of a chunk within the shape of an array; any chunk is, if the grid is unknown."""
     shape = array.get("shape")
     if not isinstance(shape, list):
         return False

@@ -1,0 +1,66 @@
+"""Decide whether a path of a store is free to be written, and clear it: for copies, adopted files and references."""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+
+from parts_store._compat.zarr import sync
+from parts_store.engine.steps import get_all
+from parts_store.errors import StoreConfigError, describe
+from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, join
+from parts_store.format.metadata import describes_array
+from parts_store.store import PartsStore
+
+type Documents = Mapping[str, bytes]
+"""Metadata documents that make a path a node, by their names."""
+
+
+def read_nodes(store: PartsStore, paths: Collection[str]) -> dict[str, Documents]:
+    """Return the metadata documents at each path; a path that is not a node has none."""
+    names = (DOCUMENT,) if store.session is not None else (DOCUMENT, ARRAY_V2, GROUP_V2)
+    found = store.carry_out(get_all([join(path, name) for path in paths for name in names], "node at the destination"))
+    return {path: {name: data for name in names if (data := found[join(path, name)]) is not None} for path in paths}
+
+
+def read_ancestors(store: PartsStore, path: str) -> dict[str, Documents]:
+    """Return the metadata documents at each path above a path, the root first."""
+    segments = path.split("/") if path else []
+    return read_nodes(store, ["/".join(segments[:count]) for count in range(len(segments))])
+
+
+def is_array(documents: Documents) -> bool:
+    """Return whether the documents at a path are those of an array."""
+    return any(describes_array(name, data) for name, data in documents.items())
+
+
+def require_outside_arrays(ancestors: Mapping[str, Documents], path: str, option: str) -> None:
+    """Raise `StoreConfigError` if one of the ancestors of a path is an array."""
+    for ancestor, documents in ancestors.items():
+        if is_array(documents):
+            raise StoreConfigError(option, f"a path that is not in an array, as {ancestor!r} is", describe(path))
+
+
+def find_key(store: PartsStore, path: str, *, ignored: Collection[str] = ()) -> str | None:
+    """Return a key at or below a path, None if there is none other than those that are ignored."""
+    return sync(_first(store.list_prefix(path), ignored))
+
+
+def require_empty(store: PartsStore, path: str, option: str, *, ignored: Collection[str] = ()) -> None:
+    """Raise `StoreConfigError` if there is a key at or below a path, other than those that are ignored."""
+    if (key := find_key(store, path, ignored=ignored)) is not None:
+        raise not_empty(option, key)
+
+
+def not_empty(option: str, found: str) -> StoreConfigError:
+    """Return the error for a path at which something is stored."""
+    return StoreConfigError(option, "a path with nothing there, or `overwrite=True`", describe(found))
+
+
+def clear(store: PartsStore, path: str) -> None:
+    """Delete everything at and below a path."""
+    sync(store.delete_dir(path))
+
+
+async def _first(keys: AsyncIterator[str], ignored: Collection[str]) -> str | None:
+    async for key in keys:
+        if key not in ignored:
+            return key
+    return None
