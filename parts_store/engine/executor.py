@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import assert_never
 
 from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
+from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import (
     Delete,
@@ -135,6 +136,9 @@ def _require_no_blocked_loop(lock: Lock, backend: Backend, since: float) -> None
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
     if len(batch) == 1:
         return (await _perform(batch[0], backend, stats),)
+    if all(isinstance(request, Get) for request in batch):
+        # After an error, what the other reads return is of no use.
+        return tuple(await run_for_each(batch, lambda request: _perform(request, backend, stats), at_once))
     places = asyncio.Semaphore(at_once)
 
     async def perform(request: Request) -> Outcome:

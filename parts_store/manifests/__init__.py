@@ -1,4 +1,4 @@
-"""Arrays as references: where the parts of every chunk are, in files that exist already. Extra `virtual`."""
+"""Arrays of references to ranges of existing files. Needs the extra `virtual`."""
 
 try:
     import virtualizarr  # noqa: F401

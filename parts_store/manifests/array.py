@@ -1,4 +1,4 @@
-"""PartsArray: an array whose chunks are lists of ranges of files, which numpy and xarray take for an array."""
+"""PartsArray: an array whose chunks are lists of ranges of files, and which NumPy and xarray accept as an array."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,50 +9,66 @@ from numpy.typing import DTypeLike, NDArray
 from virtualizarr.manifests import ChunkManifest, ManifestArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store.backends.registered_files import Registries, parse_registry
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.format.parts import ConcatParts, PartsLike
-from parts_store.manifests import json_format, loading
+from parts_store.manifests import json_format, reading
 from parts_store.manifests.array_references import References, default_parts, parse_metadata, require_parts
 from parts_store.manifests.checksums import Checksums, conflicting, parse_checksums
 from parts_store.manifests.entries import Columns, key_of
-from parts_store.manifests.fetching import (
-    DEFAULT_COALESCED,
-    DEFAULT_CONCURRENCY,
-    DEFAULT_GAP,
-    ReadSettings,
-    Registries,
-    parse_registry,
-)
 from parts_store.manifests.indexing import select
 from parts_store.manifests.merged_chunks import join_chunks
+from parts_store.manifests.reading import DEFAULT_COALESCED, DEFAULT_CONCURRENCY, DEFAULT_GAP, ReadSettings
 
 if TYPE_CHECKING:
     from parts_store.manifests.reference_store import ReferenceStore
 
 
 class PartsArray:
-    """An array as references: where the parts of every chunk are. It does not change, and reads nothing by itself.
+    """An immutable array of references, which say where the parts of every chunk are. Files are read only to load it.
 
     Parameters
     ----------
-    metadata
-        The metadata of a Zarr v3 array, or its document.
-    manifests
-        A manifest of VirtualiZarr's for each part, in order, or a dictionary as these are made from. All are on the
-        grid of the array's chunks (of its shards, if it is sharded).
-    parts
-        What the parts are called where the array is stored, and their sizes. If None, that of most bytes has no suffix,
-        and the others are `.part0` and so on.
-    checksums
-        By the URLs of files, where they are known: the ETag, or a time after which the file must not have been
-        modified. A file that was changed since is not read.
+    metadata : ArrayV3Metadata or mapping
+        The metadata of a Zarr v3 array, or its metadata document.
+    manifests : sequence of ChunkManifest or mapping
+        One manifest of VirtualiZarr for each part, in order, or a dictionary that can be converted to one. All
+        manifests are on the grid of the array's chunks (of its shards, if the array is sharded).
+    parts : ConcatParts or sequence of Part, optional
+        The suffixes and sizes of the parts where the array is stored. By default the part with most bytes has no
+        suffix, and the others have the suffixes `.part0` and so on.
+    checksums : mapping of str to str or datetime, optional
+        For URLs of files, the ETag, or a time after which the file must not have been modified. A file that was changed
+        is not read.
 
     Raises
     ------
     ManifestError
-        If the metadata or a manifest is not one, or they are of different grids.
+        If the metadata or a manifest is not valid, or a manifest is on another grid.
     PartsConfigError
-        If a chunk has some of its parts and not others, or a part another size than declared.
+        If a chunk has some of its parts and lacks others, or a part does not have the size that is declared.
+
+    Examples
+    --------
+    An array of two chunks, each of which is a range of the object `file` in the store `store`:
+
+    >>> from obstore.store import MemoryStore
+    >>> store = MemoryStore()
+    >>> _ = store.put("file", b"header" + bytes(range(8)))
+    >>> document = {
+    ...     "shape": [8],
+    ...     "data_type": "uint8",
+    ...     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+    ...     "chunk_key_encoding": {"name": "default"},
+    ...     "codecs": [{"name": "bytes"}],
+    ... }
+    >>> manifest = {
+    ...     "0": {"path": "s3://bucket/file", "offset": 6, "length": 4},
+    ...     "1": {"path": "s3://bucket/file", "offset": 10, "length": 4},
+    ... }
+    >>> array = ps.manifests.PartsArray(document, [manifest])
+    >>> array[4:].load({"s3://bucket": store})
+    array([4, 5, 6, 7], dtype=uint8)
     """
 
     def __init__(
@@ -71,16 +87,26 @@ class PartsArray:
 
     @classmethod
     def of(cls, references: References, parts: ConcatParts | None, registries: Registries) -> "PartsArray":
-        """The array of these references, bound to registries."""
+        """Return an array of references that is bound to registries.
+
+        Parameters
+        ----------
+        references : References
+            The metadata and the manifests.
+        parts : ConcatParts or None
+            The parts that the array declares.
+        registries : tuple of ObjectStoreRegistry
+            The registries of the stores that may be read.
+        """
         array = cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
         array._registries = registries
         return array
 
-    # --- what it is -----------------------------------------------------------------------------------------------
+    # --- attributes -----------------------------------------------------------------------------------------------
 
     @property
     def references(self) -> References:
-        """The metadata and the manifests, together."""
+        """The metadata and the manifests."""
         return self._references
 
     @property
@@ -95,17 +121,17 @@ class PartsArray:
 
     @property
     def checksums(self) -> dict[str, str | datetime]:
-        """The checksums of the files, by their URLs, where they are known: ETags, or times."""
+        """The known checksums of files, by their URLs: ETags, or times."""
         return {**self._references.checksums}
 
     @property
     def parts(self) -> ConcatParts:
-        """The parts as they are called where the array is stored."""
+        """The suffixes and sizes of the parts where the array is stored."""
         return default_parts(self._references) if self._parts is None else self._parts
 
     @property
     def declared_parts(self) -> ConcatParts | None:
-        """The parts as they were given, None if they were not."""
+        """The parts that the caller declared, None if there are none."""
         return self._parts
 
     @property
@@ -115,41 +141,41 @@ class PartsArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How long each axis is."""
+        """The length of each axis."""
         return self.metadata.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the values."""
+        """The data type of the values."""
         return self._references.dtype
 
     @property
     def ndim(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return int(np.prod(self.shape, dtype=object))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the values take in memory."""
+        """The number of bytes of the values in memory."""
         return self.size * self.dtype.itemsize
 
     @property
     def nbytes_virtual(self) -> int:
-        """How many bytes the references take in memory."""
+        """The number of bytes of the references in memory."""
         return sum(manifest.nbytes for manifest in self.manifests)
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of a chunk; of one within a shard, if the array is sharded."""
+        """The shape of a chunk; of a chunk within a shard, if the array is sharded."""
         return self.metadata.chunks
 
     def dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Every chunk that there is, with a list of where its parts are: `path`, `offset`, `length`, or `data`."""
+        """Return, for every chunk that exists, a list with `path`, `offset`, `length`, or `data`, of its parts."""
         by_part = [manifest.dict() for manifest in self.manifests]
         keys = [key_of(index) for index in np.argwhere(~self._references.is_missing()).tolist()]
         return {key: [dict(part[key]) for part in by_part if key in part] for key in keys}  # type: ignore[index]
@@ -162,13 +188,13 @@ class PartsArray:
         return self
 
     def __deepcopy__(self, memo: Any) -> "PartsArray":
-        # It does not change, and the stores of a registry cannot always be copied.
+        # The array is immutable, and not all stores in a registry can be copied.
         return self
 
     # --- comparison -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> NDArray[np.bool_]:  # type: ignore[override]
-        """Where the values are the same because their references are: False says that they may be different."""
+        """Return where values are equal because their references are; where it is False, values may differ."""
         if isinstance(other, int | float | complex | np.generic | np.ndarray):
             return np.full(self.shape, fill_value=False)
         if isinstance(other, ManifestArray):
@@ -179,7 +205,7 @@ class PartsArray:
             raise ManifestError("comparison", f"an array of shape {self.shape}", f"{other.shape}")
         return self._where_same(other)
 
-    # It compares by elements, as numpy's arrays do.
+    # Comparison is elementwise, as for NumPy arrays.
     __hash__ = None  # type: ignore[assignment]
 
     def __ne__(self, other: object) -> NDArray[np.bool_]:  # type: ignore[override]
@@ -192,8 +218,7 @@ class PartsArray:
         pairs = zip(mine.manifests, theirs.manifests, strict=True)
         same = np.full(mine.grid, fill_value=True)
         for one, another in pairs:
-            # As an array also where there is no axis: VirtualiZarr writes into what it compares.
-            same &= np.asarray(_elementwise(Columns.of(one), Columns.of(another)))
+            same &= _elementwise(Columns.of(one), Columns.of(another))
         for changed in conflicting(mine.checksums, theirs.checksums):
             for columns in mine.columns():
                 same &= np.asarray(columns.paths != changed)
@@ -202,7 +227,13 @@ class PartsArray:
         return same[tuple(slice(0, length) for length in self.shape)]
 
     def is_same(self, other: object) -> bool:
-        """Whether another has the same metadata, parts, references and checksums."""
+        """Return whether another array has the same metadata, parts, references and checksums.
+
+        Parameters
+        ----------
+        other : object
+            The array to compare with.
+        """
         return (
             isinstance(other, PartsArray)
             and self.metadata.to_dict() == other.metadata.to_dict()
@@ -211,35 +242,52 @@ class PartsArray:
             and self.checksums == other.checksums
         )
 
-    # --- other arrays ---------------------------------------------------------------------------------------------
+    # --- derived arrays ---------------------------------------------------------------------------------------------
 
     @classmethod
     def from_manifest_array(cls, array: ManifestArray) -> "PartsArray":
-        """VirtualiZarr's array, as one whose chunks have one part."""
+        """Return a `ManifestArray` of VirtualiZarr as an array whose chunks have one part.
+
+        Parameters
+        ----------
+        array : ManifestArray
+            The array to convert.
+        """
         if not isinstance(array, ManifestArray):
             raise ManifestError("array", "a ManifestArray", f"an object of type {type(array).__name__}")
         return PartsArray(array.metadata, [array.manifest])
 
     def to_manifest_array(self) -> ManifestArray:
-        """The same array as VirtualiZarr's, if its chunks have one part; it has no checksums of files."""
+        """Return the array as a `ManifestArray` of VirtualiZarr, without checksums; its chunks must have one part."""
         if len(self.manifests) != 1:
             raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.manifests)} parts")
         return ManifestArray(metadata=self.metadata, chunkmanifest=self.manifests[0])
 
     def __getitem__(self, key: Any, /) -> "PartsArray":
-        """The chunks that an index selects: integers, slices, an ellipsis, new axes.
+        """Return the chunks that an index selects: integers, slices, an ellipsis and new axes.
 
-        A slice begins and ends at boundaries of chunks, an integer needs chunks of length 1.
+        A slice begins and ends at boundaries of chunks. An integer needs chunks of length 1.
         """
         selected = select(self._references, key)
         return PartsArray.of(selected.references, None if selected.is_within_chunks else self._parts, self._registries)
 
     def join_chunks(self, count: int, *, axis: int = 0) -> "PartsArray":
-        """The same array in chunks that are made of `count` neighbours: of as many times the parts.
+        """Return the same array in larger chunks, each of which is made of neighbouring chunks.
 
-        The array is uncompressed, with the codec `bytes` alone, and its chunks have the length 1 on the axes before.
-        Where the last chunk has fewer neighbours, fill values that nobody sees take their place. A missing chunk is
-        refused, unless all of its neighbours are missing too.
+        The array must be uncompressed, with the codec `bytes` only, and chunks of length 1 on the axes before `axis`.
+        If the last chunk is made of fewer than `count` chunks, fill values beyond the shape replace the others.
+
+        Parameters
+        ----------
+        count : int
+            How many chunks become one. A larger chunk has `count` times as many parts.
+        axis : int
+            The axis along which chunks are joined.
+
+        Raises
+        ------
+        ManifestError
+            If the chunks cannot be joined, or some chunks of a larger one are missing and others are not.
         """
         references = self._references
         if self._parts is not None and any(size == 0 for size in self._parts.sizes):
@@ -248,22 +296,41 @@ class PartsArray:
         return PartsArray.of(join_chunks(references, count, axis), None, self._registries)
 
     def join(self, axis: int = 0) -> "PartsArray":
-        """The same array with all chunks along an axis in one."""
+        """Return the same array with all chunks along an axis joined into one.
+
+        Parameters
+        ----------
+        axis : int
+            The axis along which chunks are joined.
+        """
         grid = self._references.grid
         return self.join_chunks(max(1, grid[axis]) if -len(grid) <= axis < len(grid) else 1, axis=axis)
 
     def astype(self, dtype: DTypeLike, /, *, copy: bool = True) -> "PartsArray":  # noqa: ARG002
-        """The array itself, if it is of this type: xarray asks for that."""
+        """Return the array itself; raise `ManifestError` if it has another data type. xarray calls this.
+
+        Parameters
+        ----------
+        dtype : data type
+            The data type of the array.
+        copy : bool
+            Not used: the array is immutable.
+        """
         if np.dtype(dtype) != self.dtype:
-            raise ManifestError("astype", f"the type {self.dtype}; load the values for another", str(np.dtype(dtype)))
+            raise ManifestError(
+                "astype", f"the data type {self.dtype}; load the values to convert them", str(np.dtype(dtype))
+            )
         return self
 
     # --- values ---------------------------------------------------------------------------------------------------
 
     def with_registry(self, registry: Any) -> "PartsArray":
-        """The same array, bound to a registry: `np.asarray` reads files in its stores, and in no others.
+        """Return the same array, bound to a registry: `np.asarray` reads files in its stores, and no other files.
 
-        The registry is obspec_utils' `ObjectStoreRegistry`, or stores by their URLs.
+        Parameters
+        ----------
+        registry : ObjectStoreRegistry or mapping of str to store
+            A registry of obspec_utils, or stores by their URLs.
         """
         return PartsArray.of(self._references, self._parts, (parse_registry(registry),))
 
@@ -275,30 +342,41 @@ class PartsArray:
         coalesced_nbytes: int = DEFAULT_COALESCED,
         concurrency: int = DEFAULT_CONCURRENCY,
     ) -> NDArray[Any]:
-        """The values, with all files read at once.
+        """Return the values. All chunks are requested at the same time.
 
         Parameters
         ----------
-        registry
-            The stores that may be read; those that the array is bound to if None.
-        coalesce_gap
-            Two ranges of a file, of any chunks, are one request if at most so many bytes lie between them.
-        coalesced_nbytes
-            How many bytes such a request may have.
-        concurrency
-            How many requests are made at once.
+        registry : ObjectStoreRegistry or mapping of str to store, optional
+            The stores that may be read; by default those that the array is bound to.
+        coalesce_gap : int
+            Ranges of a file with at most this number of bytes between them are read in one request.
+        coalesced_nbytes : int
+            The largest number of bytes of such a request.
+        concurrency : int
+            The largest number of requests at the same time.
+
+        Returns
+        -------
+        numpy.ndarray
+            The values, decoded by zarr.
 
         Raises
         ------
         LocationError
-            If a file is in no registered store, cannot be read, is shorter than a reference says, or was changed since
-            its checksum was taken.
+            If no registered store covers a file, or the file cannot be read, is shorter than a reference says, or was
+            changed since its checksum was recorded.
         """
         settings = ReadSettings(coalesce_gap, coalesced_nbytes, concurrency)
-        return loading.load(self._references, self.registries_for(registry), settings)
+        return reading.load(self._references, self.registries_for(registry), settings)
 
     def registries_for(self, registry: Any) -> Registries:
-        """The registry that is given, or else those that the array is bound to."""
+        """Return the given registry, or the registries that the array is bound to.
+
+        Parameters
+        ----------
+        registry : ObjectStoreRegistry or mapping of str to store or None
+            The registry that the caller gives.
+        """
         if registry is not None:
             return (parse_registry(registry),)
         has_files = any(True for manifest in self.manifests for _ in manifest.iter_nonempty_paths())
@@ -309,20 +387,20 @@ class PartsArray:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("the values of a PartsArray are read anew: they cannot be had without a copy")
+            raise ValueError("cannot return the values of a PartsArray without a copy: they are read from files")
         values = self.load()
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def to_numpy(self) -> NDArray[Any]:
-        """The values: what xarray calls for its `values`."""
+        """Return the values. xarray calls this for its `values`."""
         return self.load()
 
-    # --- numpy and xarray -----------------------------------------------------------------------------------------
+    # --- NumPy and xarray -----------------------------------------------------------------------------------------
 
     def __array_function__(
         self, function: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        from parts_store.manifests.numpy_functions import HANDLERS  # noqa: PLC0415 (they make arrays)
+        from parts_store.manifests.numpy_functions import HANDLERS  # noqa: PLC0415 (imports this module)
 
         handler = HANDLERS.get(function)
         if handler is None or not all(issubclass(each, PartsArray | ManifestArray | np.ndarray) for each in types):
@@ -330,7 +408,7 @@ class PartsArray:
         return handler(*args, **kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # xarray asks where values are missing before it compares.
+        # xarray calls `isnan` before it compares.
         if ufunc is np.isnan and method == "__call__":
             return np.full(self.shape, fill_value=False)
         if ufunc in (np.equal, np.not_equal) and method == "__call__" and len(inputs) == 2:
@@ -338,39 +416,67 @@ class PartsArray:
             return self == other if ufunc is np.equal else self != other
         return NotImplemented
 
-    # --- where it goes --------------------------------------------------------------------------------------------
+    # --- conversion --------------------------------------------------------------------------------------------
 
     def to_store(self, registry: Any = None, *, coalesce_gap: int = DEFAULT_GAP) -> "ReferenceStore":
-        """A zarr store with this array at its root, which is read through the references."""
-        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (made of arrays)
+        """Return a read-only zarr store with this array at its root.
+
+        Parameters
+        ----------
+        registry : ObjectStoreRegistry or mapping of str to store, optional
+            The stores that may be read; by default those that the array is bound to.
+        coalesce_gap : int
+            Ranges of a file with at most this number of bytes between them are read in one request.
+        """
+        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (imports this module)
 
         return ReferenceStore(self, self.registries_for(registry), settings=ReadSettings(coalesce_gap))
 
     def to_icechunk(self, session: Any, *, path: str = "", overwrite: bool = False) -> None:
-        """Write the array to an Icechunk session, with its chunks as virtual references; nothing is committed.
+        """Write the array to an Icechunk session, with virtual references as chunks. Nothing is committed.
 
-        Locations outside of the repository's containers are refused before anything is written.
+        Parameters
+        ----------
+        session : icechunk.Session
+            A writable session.
+        path : str
+            The path of the array in the session.
+        overwrite : bool
+            Whether to delete what is at the path.
+
+        Raises
+        ------
+        SessionError
+            If a file is outside the virtual chunk containers of the repository. Nothing was written.
+        StoreConfigError
+            If the path is not free. Nothing was written.
         """
-        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (made of arrays)
+        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (imports this module)
 
         write(self, session, path, overwrite=overwrite)
 
     def to_json(self) -> json_format.Json:
-        """The array as JSON, from which `from_json` makes it again; bytes are in base64."""
+        """Return the array as a JSON object, which `from_json` reads; bytes are in base64."""
         return json_format.with_version(json_format.array_to_json(self._references, self._parts))
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """The array that `to_json` wrote: an object, or its text."""
+        """Return the array that `to_json` wrote.
+
+        Parameters
+        ----------
+        data : dict or str or bytes
+            The JSON object, or its text.
+        """
         references, parts = json_format.plan_array(
             json_format.parse(data, "array"), "array", json_format.Budget()
         ).build()
         return cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
 
     def to_kerchunk(self) -> json_format.Json:
-        """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file.
+        """Return the references as kerchunk writes them, for Zarr v3, without checksums.
 
-        They have no checksums of files.
+        Raises `ManifestError` unless every chunk is one range of one file.
         """
         return json_format.kerchunk(json_format.array_to_kerchunk(self._references, ""))
 

@@ -1,30 +1,32 @@
-"""Checksums of files that references point to: by what a file is known that was changed since. Pure.
+"""Checksums of the files that references point to, so that a changed file is detected. Pure.
 
-A checksum is the file's ETag, or a time after which the file must not have been modified. VirtualiZarr's manifests have
-no place for them, so they are kept beside these, one for each file.
+A checksum is the file's ETag, or a time after which the file must not have been modified. VirtualiZarr's manifests
+cannot hold checksums, so they are kept separately, one for each file.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from parts_store.engine.steps import Found
 from parts_store.errors import ManifestError, describe
-from parts_store.manifests.entries import Checksum, FileRange, parse_location
+from parts_store.manifests.entries import parse_location
+from parts_store.manifests.pieces import Checksum, FileRange
 
 type Checksums = Mapping[str, Checksum]
-"""The checksum of each file, by its URL, where one is known."""
+"""The checksums of files, by their URLs. A file may have none."""
 
 NONE: Final[Checksums] = {}
-# What stores tell of a file whose time they do not know.
+# What web servers report for a file when they do not know its time.
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def parse_checksums(checksums: object) -> Checksums:
-    """Return checksums that a caller gives, by the URLs of files or their paths on this machine."""
+    """Return the checksums that a caller gives, by the URLs of files or their paths on this machine."""
     if checksums is None:
         return NONE
     if not isinstance(checksums, Mapping):
-        raise ManifestError("checksums", "ETags or times, by the URLs of files", describe(checksums))
+        raise ManifestError("checksums", "a mapping from URLs of files to ETags or times", describe(checksums))
     return {
         parse_location(location, "checksums"): _parse(checksum, f"checksum of {describe(location)}")
         for location, checksum in checksums.items()
@@ -42,38 +44,40 @@ def _parse(checksum: object, where: str) -> Checksum:
 
 
 def conflicting(one: Checksums, other: Checksums) -> set[str]:
-    """Return the files of which two arrays know different ETags: their bytes are different."""
-    shared = one.keys() & other.keys()
-    return {each for each in shared if isinstance(one[each], str) and isinstance(other[each], str)} & {
-        each for each in shared if one[each] != other[each]
+    """Return the files for which two arrays have different ETags, so that their bytes differ."""
+    etags = {location: checksum for location, checksum in one.items() if isinstance(checksum, str)}
+    return {
+        location
+        for location, checksum in other.items()
+        if isinstance(checksum, str) and etags.get(location, checksum) != checksum
     }
 
 
-def change_of(wanted: FileRange, meta: Mapping[str, Any]) -> str | None:
-    """Return how a file differs from what its reference knows, by what came with its bytes; None if it does not."""
+def change_of(wanted: FileRange, found: Found) -> str | None:
+    """Return how a file differs from its checksum, given what came with its bytes; None if it does not differ."""
     match wanted.checksum:
         case str(expected):
-            found = meta["e_tag"]
-            if found is None:
-                return f"expected the ETag {expected}, and the store tells none"
-            if _bare(found) != _bare(expected):
-                return f"the file was changed: expected the ETag {expected}, found {found}"
+            if found.etag is None:
+                return f"expected the ETag {expected}, but the store reports none"
+            if _bare(found.etag) != _bare(expected):
+                return f"the file was changed: expected the ETag {expected}, found {found.etag}"
         case datetime() as expected:
-            modified = meta["last_modified"]
-            if modified == _EPOCH and wanted.location.startswith(("http://", "https://")):
-                return f"expected a file not modified after {expected}, and the store does not tell when it was"
+            modified = found.modified
+            is_unknown = modified == _EPOCH and wanted.location.startswith(("http://", "https://"))
+            if modified is None or is_unknown:
+                return f"expected a file not modified after {expected}, but the store reports no time"
             if modified > expected:
-                return f"the file was changed: expected none modified after {expected}, found {modified}"
+                return f"the file was changed: expected it not to be modified after {expected}, found {modified}"
     return None
 
 
 def _bare(etag: str) -> str:
-    """An ETag without what listings and servers spell differently."""
+    """Return an ETag without the marks that listings and servers write differently."""
     return etag.removeprefix("W/").strip('"')
 
 
 def to_json(checksums: Checksums) -> dict[str, dict[str, str]]:
-    """Return checksums as JSON takes them."""
+    """Return checksums as a JSON object."""
     return {
         location: {"etag": checksum} if isinstance(checksum, str) else {"last_modified": checksum.isoformat()}
         for location, checksum in checksums.items()
@@ -81,7 +85,7 @@ def to_json(checksums: Checksums) -> dict[str, dict[str, str]]:
 
 
 def from_json(data: Mapping[str, Any], where: str) -> Checksums:
-    """Return the checksums that JSON describes."""
+    """Return the checksums in a JSON object."""
     return {
         parse_location(location, where): _from_json(value, f"{where}, {describe(location)}")
         for location, value in data.items()
@@ -96,6 +100,6 @@ def _from_json(value: object, where: str) -> Checksum:
             try:
                 return _parse(datetime.fromisoformat(text), where)
             except ValueError as error:
-                raise ManifestError(where, "a time in the form of ISO 8601", describe(text)) from error
+                raise ManifestError(where, "a time in ISO 8601 format", describe(text)) from error
         case _:
             raise ManifestError(where, "{'etag': text}, or {'last_modified': time}", describe(value))

@@ -1,13 +1,10 @@
-"""The entries of VirtualiZarr's manifests: made from dictionaries, checked, and taken apart again.
-
-Knows where bytes are said to be, and whether that makes sense. Reads nothing.
-"""
+"""The entries of VirtualiZarr's manifests: parse them from dictionaries, check them, and read them. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, cast
+from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,40 +16,22 @@ from parts_store._compat.virtualizarr import (
     columns_of,
     validate_and_normalize_path_to_uri,
 )
+from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.errors import ManifestError, describe
 from parts_store.format.ranges import Span
+from parts_store.manifests.pieces import FileRange, Piece, nbytes_of
 
-# What a file can hold, and a signed number of 64 bits can count.
+# The largest size of a file: what a signed 64-bit integer can hold.
 MAX_NBYTES: Final = 2**63 - 1
 _KEY = re.compile(r"(?:c[./])?(?:0|[1-9][0-9]{0,18})(?:[./](?:0|[1-9][0-9]{0,18}))*")
 _REFERENCE = frozenset({"path", "offset", "length"})
-
-
-type Checksum = str | datetime
-"""By what a file is known that was changed: its ETag, or a time after which it must not have been modified."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileRange:
-    """Bytes of a file, by its URL."""
-
-    location: str
-    span: Span
-    checksum: Checksum | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes."""
-        return self.span.nbytes
-
-
-type Piece = FileRange | bytes
-"""Some bytes of a chunk: a range of a file, or the bytes themselves."""
+# These characters are not percent-encoded in the path of a URL.
+_UNQUOTED = "/:@!$&'()*+,;=~"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A manifest as arrays on its chunk grid, and the chunks that it holds itself."""
+    """A manifest as arrays on its chunk grid, and the bytes of the chunks that it holds itself."""
 
     paths: NDArray[Any]
     offsets: NDArray[np.uint64]
@@ -66,12 +45,12 @@ class Columns:
 
     @classmethod
     def empty(cls, grid: tuple[int, ...]) -> "Columns":
-        """Columns that can be written to, in which all chunks are missing."""
+        """Return columns that can be written to, in which all chunks are missing."""
         paths = np.full(grid, MISSING_CHUNK_PATH, np.dtypes.StringDType())
         return cls(paths, np.zeros(grid, np.uint64), np.zeros(grid, np.uint64), {})
 
     def manifest(self) -> ChunkManifest:
-        """The manifest with these columns."""
+        """Return the manifest with these columns."""
         return ChunkManifest.from_arrays(
             paths=cast("Any", self.paths),
             offsets=self.offsets,
@@ -82,21 +61,21 @@ class Columns:
 
     @property
     def is_missing(self) -> NDArray[np.bool_]:
-        """Which chunks there are not."""
+        """Return an array that is True where a chunk is missing."""
         return np.asarray(self.paths == MISSING_CHUNK_PATH)
 
     def put(self, index: tuple[int, ...], piece: Piece) -> None:
-        """Say where a chunk is; of columns that were made by `empty`."""
+        """Set the piece of a chunk. Only for columns that were made by `empty`."""
         if isinstance(piece, FileRange):
             self.paths[index], self.offsets[index] = piece.location, piece.span.start
         else:
             self.paths[index] = INLINED_CHUNK_PATH
-            # Made by `empty`, and still ours alone.
+            # `empty` made this dictionary, and nothing else refers to it yet.
             self.inlined[index] = piece  # type: ignore[index]
-        self.lengths[index] = piece.nbytes if isinstance(piece, FileRange) else len(piece)
+        self.lengths[index] = nbytes_of(piece)
 
     def get(self, index: tuple[int, ...]) -> Piece | None:
-        """Where a chunk is, None if it is missing."""
+        """Return the piece of a chunk, None if the chunk is missing."""
         path = str(self.paths[index])
         if path == MISSING_CHUNK_PATH:
             return None
@@ -107,12 +86,19 @@ class Columns:
 
 
 def key_of(index: Sequence[int]) -> str:
-    """The key of a chunk in a manifest."""
+    """Return the key of a chunk in a manifest."""
     return ".".join(map(str, index))
 
 
-def parse_key(key: object, ndim: int) -> tuple[int, ...] | None:
-    """The place of a chunk on the grid, by its key in a manifest; None if it is not one of so many dimensions."""
+def parse_chunk_key(key: object, grid: tuple[int, ...], where: str) -> tuple[int, ...]:
+    """Return the position of a chunk in the grid, given its key; raise `ManifestError` if it is not in the grid."""
+    index = _parse_key(key, len(grid))
+    if index is None or any(number >= count for number, count in zip(index, grid, strict=True)):
+        raise ManifestError(where, f"the key of a chunk on a grid of {grid}", describe(key))
+    return index
+
+
+def _parse_key(key: object, ndim: int) -> tuple[int, ...] | None:
     if not isinstance(key, str):
         return None
     if not ndim:
@@ -124,13 +110,11 @@ def parse_key(key: object, ndim: int) -> tuple[int, ...] | None:
 
 
 def parse_manifest(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> ChunkManifest:
-    """The manifest of a part from a dictionary, as VirtualiZarr takes it, on this grid of chunks."""
+    """Return the manifest of a part from a dictionary in VirtualiZarr's form, on this grid of chunks."""
     columns = Columns.empty(grid)
     for key, entry in entries.items():
-        index = parse_key(key, len(grid))
         where = f"part {part}, chunk {describe(key)}"
-        if index is None or any(number >= count for number, count in zip(index, grid, strict=True)):
-            raise ManifestError(where, f"the key of a chunk on a grid of {grid}", describe(key))
+        index = parse_chunk_key(key, grid, where)
         piece = parse_entry(entry, where)
         if piece is not None:
             columns.put(index, piece)
@@ -138,9 +122,10 @@ def parse_manifest(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int)
 
 
 def parse_entry(entry: object, where: str) -> Piece | None:
-    """Where a chunk is, by an entry of a manifest as a dictionary; None if the entry says that it is missing."""
+    """Return the piece that an entry of a manifest describes; None if the entry says that the chunk is missing."""
     if not isinstance(entry, Mapping) or not _REFERENCE <= set(entry) <= _REFERENCE | {"data"}:
-        raise ManifestError(where, "an entry with 'path', 'offset' and 'length', or with 'data' too", describe(entry))
+        expected = "an entry with 'path', 'offset', 'length' and optionally 'data'"
+        raise ManifestError(where, expected, describe(entry))
     if "data" in entry:
         return parse_data(entry["data"], where)
     if entry["path"] == MISSING_CHUNK_PATH:
@@ -149,14 +134,14 @@ def parse_entry(entry: object, where: str) -> Piece | None:
 
 
 def parse_data(data: object, where: str) -> bytes:
-    """The bytes of a chunk that a manifest holds itself."""
+    """Return the bytes of a chunk that a manifest holds itself."""
     if not isinstance(data, bytes | bytearray | memoryview) or not len(data):
         raise ManifestError(where, "at least one byte as 'data'", describe(data))
     return bytes(data)
 
 
 def parse_reference(path: object, offset: object, length: object, where: str) -> FileRange:
-    """A range of a file, checked."""
+    """Return a range of a file; raise `ManifestError` unless it is valid."""
     for name, found, least in (("offset", offset, 0), ("length", length, 1)):
         is_number = isinstance(found, int | np.integer) and not isinstance(found, bool)
         if not is_number or not least <= found <= MAX_NBYTES:  # type: ignore[operator]
@@ -168,7 +153,7 @@ def parse_reference(path: object, offset: object, length: object, where: str) ->
 
 
 def parse_location(path: object, where: str) -> str:
-    """The URL of a file; one of this machine may be given by its path."""
+    """Return the URL of a file; a file of this machine may be given by its absolute path."""
     expected = "the URL of a file, or its absolute path"
     if not isinstance(path, str) or path == INLINED_CHUNK_PATH or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", path):
         raise ManifestError(where, expected, describe(path))
@@ -181,8 +166,24 @@ def parse_location(path: object, where: str) -> str:
     return location
 
 
+def to_icechunk_url(location: str) -> str:
+    """Return the URL of a file as Icechunk expects it: with the key of an object percent-encoded."""
+    return _with_path(location, lambda path: quote(path, safe=_UNQUOTED))
+
+
+def from_icechunk_url(url: str) -> str:
+    """Return the URL of a file, given Icechunk's URL: with the key of an object as it is."""
+    return _with_path(url, unquote)
+
+
+def _with_path(url: str, convert: Callable[[str], str]) -> str:
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return url if scheme.lower() in ENCODED_SCHEMES else f"{scheme}://{host}{slash}{convert(path)}"
+
+
 def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> ChunkManifest:
-    """The manifest, checked, with nothing said of where a missing chunk is; as it is, if nothing is."""
+    """Return a manifest without offsets and lengths of missing chunks; raise `ManifestError` unless it is valid."""
     where = f"part {part}"
     columns = Columns.of(manifest)
     if columns.paths.shape != grid:
@@ -195,7 +196,7 @@ def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> Chun
         manifest = columns.manifest()
     limit = np.uint64(MAX_NBYTES)
     if bool(np.any(columns.offsets > limit)) or bool(np.any(columns.lengths > limit - columns.offsets)):
-        raise ManifestError(where, f"ranges that end at {MAX_NBYTES} at most", "one that ends beyond it")
+        raise ManifestError(where, f"ranges that end at {MAX_NBYTES} at most", "a range that ends beyond it")
     for path in set(columns.paths.flat) - {MISSING_CHUNK_PATH, INLINED_CHUNK_PATH}:
         if parse_location(path, where) != path:
             raise ManifestError(where, "the URL of a file", describe(path))
@@ -203,11 +204,12 @@ def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> Chun
 
 
 def _require_inlined(columns: Columns, where: str) -> None:
-    """Raise unless a manifest holds exactly the chunks itself that it says it does."""
-    said = {tuple(map(int, index)) for index in np.argwhere(columns.paths == INLINED_CHUNK_PATH)}
-    if said != set(columns.inlined):
-        found = min(said ^ set(columns.inlined))
-        raise ManifestError(f"{where}, chunk {key_of(found)!r}", "bytes where the path says so", "the one or the other")
+    """Raise unless the manifest holds bytes for exactly the chunks whose path says so."""
+    marked = {tuple(map(int, index)) for index in np.argwhere(columns.paths == INLINED_CHUNK_PATH)}
+    if marked != set(columns.inlined):
+        wrong = min(marked ^ set(columns.inlined))
+        found = "a path that says so, and no bytes" if wrong in marked else "bytes, and a path of a file"
+        raise ManifestError(f"{where}, chunk {key_of(wrong)!r}", "bytes where the path says so", found)
     for index, data in columns.inlined.items():
         if len(data) != columns.lengths[index] or not data or columns.offsets[index]:
             raise ManifestError(f"{where}, chunk {key_of(index)!r}", f"{columns.lengths[index]} bytes", f"{len(data)}")

@@ -1,8 +1,7 @@
-"""Arrays that are stored, as references to what they are stored in: objects, or the chunks of an Icechunk session."""
+"""Make arrays of references from stored arrays: from the objects of a store, or the chunks of an Icechunk session."""
 
-import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +14,8 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import ArrayV3Metadata, sync
 from parts_store.backends.addresses import url_of
-from parts_store.engine.steps import Entry, Found, Get, List, Listed, Steps, content
+from parts_store.engine.concurrency import run_for_each
+from parts_store.engine.steps import Entry, Get, List, Listed, Steps, content, get_all
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,
@@ -33,79 +33,77 @@ from parts_store.format.parts import ConcatParts, Part
 from parts_store.format.ranges import Span
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References, grid_of, parse_metadata
-from parts_store.manifests.entries import Checksum, Columns, FileRange, Piece
-from parts_store.manifests.fetch_plan import nbytes_of, slice_piece
-from parts_store.manifests.fetching import from_url, shown
-from parts_store.redaction import hide_secrets
+from parts_store.manifests.entries import Columns, from_icechunk_url
+from parts_store.manifests.pieces import Checksum, FileRange, Piece, nbytes_of, slice_piece
+from parts_store.redaction import hide_in_url, hide_secrets
 from parts_store.store import PartsStore
 
 _PLAIN = ConcatParts([Part("")])
 _AT_ONCE: Final = 32
 
 type Index = tuple[int, ...]
+type Chunks = Mapping[Index, Sequence[Piece]]
+"""The pieces of chunks, one for each part, by the indexes of the chunks."""
 
 
 def manifest_of(store: PartsStore, path: str, native_chunks_prefix: str | None, *, check: bool) -> PartsArray:
-    """The array at a path as references, bound to the store that it is in."""
+    """Return the array at a path as references, bound to the store that contains it.
+
+    `native_chunks_prefix` is the URL below which Icechunk keeps its own chunks. With `check`, Icechunk is asked whether
+    the files of virtual chunks are unchanged.
+    """
     if store.session is None:
         return _of_objects(store, path)
-    return _of_session(store, path, native_chunks_prefix, check=check)
+    return _SessionArray(store, path, native_chunks_prefix, _UnchangedFiles(store) if check else None).manifest()
 
 
-def _understand(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
-    """What a document says of an array."""
+def _read_document(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
+    """Return the metadata of an array, and its parts if it has any."""
     document = None if stored is None else parse(stored)
     if document is None or not is_array(document):
-        raise ManifestError(f"path {path!r}", "an array of Zarr v3", "none")
+        raise ManifestError(f"path {path!r}", "a Zarr v3 array", "none")
     record = store.protocol.read_array(document, path)
     metadata, _ = parse_metadata(document)
     return metadata, record
+
+
+def _references(
+    metadata: ArrayV3Metadata, parts: ConcatParts, chunks: Chunks, checksums: Mapping[str, Checksum]
+) -> References:
+    """Return the references of an array with these chunks; a part of size 0 has no entries."""
+    columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
+    for index, pieces in chunks.items():
+        for column, size, piece in zip(columns, parts.sizes, pieces, strict=True):
+            if size != 0:
+                column.put(index, piece)
+    return References.checked(metadata, [each.manifest() for each in columns], checksums)
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
 
 
 def _of_objects(store: PartsStore, path: str) -> PartsArray:
-    """An array in a store of objects, from one listing: each part a whole object."""
+    """Return an array in an object store, after one listing: each part is a whole object."""
     store.require_listable()
-    stored, entries = store.carry_out(_look(path))
-    sizes = {key: entry.nbytes for key, entry in entries.items()}
-    metadata, record = _understand(store, path, stored)
+    stored, entries = store.carry_out(_list_array(path))
+    metadata, record = _read_document(store, path, stored)
     parts = _PLAIN if record is None else record.parts
+    sizes = {key: entry.nbytes for key, entry in entries.items()}
+    being_written = {side_folder_of(key) for key in sizes}
+    keys: dict[Index, tuple[str, ...]] = {}
+    for index, chunk in _find_chunks(metadata, parts, path, sizes):
+        _require_complete(chunk, sizes, being_written)
+        keys[index] = chunk.part_keys
+    pieces, checksums = _pieces_of_objects(store, [key for each in keys.values() for key in each], entries)
+    chunks = {index: [pieces[key] for key in each] for index, each in keys.items()}
     base = url_of(store.store)
-    columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
-    busy = {side_folder_of(key) for key in sizes}
-    places: dict[str, tuple[Columns, Index]] = {}
-    checksums: dict[str, Checksum] = {}
-    for index, chunk in _chunks(metadata, parts, path, sizes).items():
-        _require_whole(chunk, sizes, busy)
-        for key, column in zip(chunk.part_keys, columns, strict=True):
-            if base is None:
-                places[key] = column, index
-            elif sizes[key]:
-                location = _location(base, key)
-                column.put(index, FileRange(location, Span(0, sizes[key])))
-                checksums[location] = _checksum(entries[key], base)
-    for key, data in store.carry_out(_read(tuple(places))).items():
-        if data:
-            column, index = places[key]
-            column.put(index, data)
-    references = References.checked(metadata, [each.manifest() for each in columns], checksums)
     registries = () if base is None else (ObjectStoreRegistry({base: store.store}),)
+    references = _references(metadata, parts, chunks, checksums)
     return PartsArray.of(references, None if record is None else parts, registries)
 
 
-def _checksum(entry: Entry, base: str) -> Checksum:
-    """Return by what an object is known that was changed since it was listed."""
-    # Of a local disk, Icechunk compares the time alone.
-    if entry.etag is None or base.startswith("file:"):
-        return entry.modified
-    # Azure lists ETags without the quotation marks that a response has.
-    return entry.etag if entry.etag.endswith('"') else f'"{entry.etag}"'
-
-
-def _look(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
-    """The document of an array, and everything below it."""
+def _list_array(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
+    """Return the metadata document of an array, and all objects below its path."""
     got, listed = yield (
         Get(join(path, DOCUMENT), None, "the array to refer to"),
         List(path, "the objects to refer to"),
@@ -114,34 +112,60 @@ def _look(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
     return content(got), {entry.key: entry for entry in entries}
 
 
-def _read(keys: tuple[str, ...]) -> Steps[dict[str, bytes]]:
-    """The bytes of objects that nobody else could read by their location."""
-    outcomes = (yield tuple(Get(key, None, "a part to hold in the manifest") for key in keys)) if keys else ()
-    return {key: content(outcome) or b"" for key, outcome in zip(keys, outcomes, strict=True)}
+def _pieces_of_objects(
+    store: PartsStore, keys: Sequence[str], entries: Mapping[str, Entry]
+) -> tuple[dict[str, Piece], dict[str, Checksum]]:
+    """Return the pieces that are these objects, and the checksums of the files among them.
+
+    Objects without a URL, such as those in memory, are read, because references to them could not be resolved.
+    """
+    base = url_of(store.store)
+    if base is None:
+        contents = store.carry_out(get_all(keys, "a part to inline in the manifest"))
+        return {key: data or b"" for key, data in contents.items()}, {}
+    locations = {key: f"{base}/{quote(key) if base.startswith('file:') else key}" for key in keys}
+    pieces: dict[str, Piece] = {
+        key: FileRange(location, Span(0, entries[key].nbytes)) for key, location in locations.items()
+    }
+    return pieces, {location: _checksum(entries[key], base) for key, location in locations.items()}
 
 
-def _chunks(metadata: ArrayV3Metadata, parts: ConcatParts, path: str, sizes: Mapping[str, int]) -> dict[Index, Chunk]:
-    """The chunks whose anchor is among the objects, by their places on the grid."""
+def _checksum(entry: Entry, base: str) -> Checksum:
+    """Return the checksum of a listed object."""
+    # For local files, Icechunk compares only times.
+    if entry.etag is None or base.startswith("file:"):
+        return entry.modified
+    # Azure lists ETags without the quotation marks that its responses have.
+    return entry.etag if entry.etag.endswith('"') else f'"{entry.etag}"'
+
+
+def _find_chunks(
+    metadata: ArrayV3Metadata, parts: ConcatParts, path: str, keys: Collection[str]
+) -> Iterator[tuple[Index, Chunk]]:
+    """Yield the index and the keys of every chunk whose anchor is among the keys."""
     encoding = ChunkKeyEncoding.from_json(metadata.chunk_key_encoding.to_dict(), len(metadata.shape))
     anchor = parts.parts[parts.anchor].key_suffix
     grid = grid_of(metadata)
-    found = {}
     start = len(path) + 1 if path else 0
-    for key in sizes:
+    for key in keys:
         relative = key[start:].removesuffix(anchor)
         if not key.endswith(anchor) or not encoding.is_chunk_key(relative):
             continue
         index = tuple(int(number) for number in re.findall("[0-9]+", relative)) if grid else ()
-        if all(number < count for number, count in zip(index, grid, strict=True)):
-            found[index] = Chunk(join(path, relative), parts, path)
-    return found
+        if _is_in_grid(index, grid):
+            yield index, Chunk(join(path, relative), parts, path)
 
 
-def _require_whole(chunk: Chunk, sizes: Mapping[str, int], busy: Collection[str | None]) -> None:
-    """Raise unless the parts of a chunk are there, of their sizes, and nobody is at work on them."""
-    # A write that is not at its end may have replaced some parts and not others.
-    if chunk.side_folder in busy:
-        raise ConcurrentWriteError(chunk.chunk_key, "a write of it is not at its end; `store.repair()` if it is dead")
+def _is_in_grid(index: Index, grid: Index) -> bool:
+    return all(number < count for number, count in zip(index, grid, strict=True))
+
+
+def _require_complete(chunk: Chunk, sizes: Mapping[str, int], being_written: Collection[str | None]) -> None:
+    """Raise unless all parts of a chunk are stored with their sizes, and no write of the chunk is unfinished."""
+    # An unfinished write may have replaced only some of the parts.
+    if chunk.side_folder in being_written:
+        problem = "a write of it is unfinished; if the writer is dead, run `store.repair()`"
+        raise ConcurrentWriteError(chunk.chunk_key, problem)
     missing = tuple(key for key in chunk.part_keys if key not in sizes)
     if missing:
         raise IncompleteChunkError(chunk.chunk_key, missing, ())
@@ -149,159 +173,141 @@ def _require_whole(chunk: Chunk, sizes: Mapping[str, int], busy: Collection[str 
         if size is not None and sizes[key] != size:
             raise PartSizeError(key, size, sizes[key])
         if size is None and not sizes[key]:
-            raise ManifestError(f"part {key!r}", "at least one byte, for a manifest has no empty ranges", "none")
-
-
-def _location(base: str, key: str) -> str:
-    return f"{base}/{quote(key) if base.startswith('file:') else key}"
+            raise ManifestError(f"part {key!r}", "at least one byte, because manifests have no empty ranges", "none")
 
 
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-def _of_session(store: PartsStore, path: str, native_chunks_prefix: str | None, *, check: bool) -> PartsArray:
-    """An array in a session: virtual chunks where they are, inline ones as bytes, native ones below a prefix."""
-    checks = _Checks(store, datetime.now(UTC)) if check else None
-    (outcome,) = store.carry_out(_documents((path,)))
-    metadata, record = _understand(store, path, outcome)
-    parts = _PLAIN if record is None else record.parts
-    anchors = sync(_session_chunks(store, path, metadata, native_chunks_prefix, checks))
-    found: dict[Index, tuple[Piece, ...]]
-    if record is None:
-        found = {index: (piece,) for index, piece in anchors.items()}
-    elif record.placement is PartPlacement.WHOLE:
-        found = {index: _split(piece, parts, path) for index, piece in anchors.items()}
-        if any(not nbytes_of([piece]) for pieces in found.values() for piece in pieces):
-            # A manifest has no empty ranges: so it is one part.
-            record, parts, found = None, _PLAIN, {index: (piece,) for index, piece in anchors.items()}
-    else:
-        found = _split_chunks(store, path, metadata, parts, anchors, native_chunks_prefix, checks)
-    columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
-    for index, pieces in found.items():
-        for column, piece in zip(columns, pieces, strict=True):
-            column.put(index, piece)
-    manifests = [each.manifest() for each in columns]
-    references = References.checked(metadata, manifests, {} if checks is None else checks.checksums)
-    return PartsArray.of(references, None if record is None else parts, ())
-
-
 @dataclass(frozen=True, slots=True)
-class _Checks:
-    """Files of virtual chunks that are as they were when they were referred to, which Icechunk is asked.
+class _UnchangedFiles:
+    """Files of virtual chunks that Icechunk found unchanged.
 
-    It does not tell the checksums that it keeps, but compares them when a chunk is read. A file that is as it was now
-    must not be modified later.
+    Icechunk does not return the checksums that it keeps. It compares them when a chunk is read. So the checksum in the
+    manifest is the time of this comparison: the file must not be modified later.
     """
 
     store: PartsStore
-    now: datetime
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
     checksums: dict[str, Checksum] = field(default_factory=dict)
 
     async def require_unchanged(self, chunks: Mapping[str, FileRange]) -> None:
-        """Raise `LocationError` unless Icechunk reads the first byte of each of these virtual chunks, by their keys."""
-        waiting = iter(chunks.items())
+        """Raise `LocationError` unless Icechunk can read the first byte of each of these virtual chunks."""
+        await run_for_each(chunks.items(), self._check, _AT_ONCE)
 
-        async def work() -> None:
-            for key, reference in waiting:
-                await self._read_byte(key, reference.location)
-                self.checksums[reference.location] = self.now
-
-        workers = [asyncio.ensure_future(work()) for _ in range(min(_AT_ONCE, len(chunks)))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    async def _read_byte(self, key: str, location: str) -> None:
+    async def _check(self, chunk: tuple[str, FileRange]) -> None:
+        key, location = chunk[0], chunk[1].location
         try:
             await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
         except IcechunkError as error:
-            said = str(error).strip().partition("\n")[0].replace(location, shown(location))
-            problem = f"expected the file that {key!r} refers to as it was then, found: {said}"
-            raise LocationError(shown(location), f"{problem}; `check=False` refers to it without asking") from error
+            reason = str(error).strip().partition("\n")[0].replace(location, hide_in_url(location))
+            problem = f"expected the file that {key!r} refers to unchanged, found: {reason}"
+            advice = "with `check=False` the file is not checked"
+            raise LocationError(hide_in_url(location), f"{problem}; {advice}") from error
+        self.checksums[location] = self.now
 
 
-def _documents(paths: tuple[str, ...]) -> Steps[tuple[bytes | None, ...]]:
-    """Documents; that of a node of parts which is another array's is none."""
-    outcomes = yield tuple(Get(join(path, DOCUMENT), None, "the array to refer to") for path in paths)
-    return tuple(content(outcome) if isinstance(outcome, Found) else None for outcome in outcomes)
+@dataclass(frozen=True, slots=True)
+class _SessionArray:
+    """An array in an Icechunk session.
+
+    Virtual chunks become ranges of files, inline chunks become bytes, and native chunks become files below a prefix.
+    """
+
+    store: PartsStore
+    path: str
+    native_chunks_prefix: str | None
+    unchanged_files: _UnchangedFiles | None
+
+    def manifest(self) -> PartsArray:
+        """Return the array as references."""
+        metadata, record = _read_document(self.store, self.path, self._document(self.path))
+        anchors = sync(self._node_chunks(self.path, metadata))
+        if record is None:
+            return self._array(metadata, None, _unsplit(anchors))
+        if record.placement is PartPlacement.WHOLE:
+            return self._whole_array(metadata, record.parts, anchors)
+        return self._array(metadata, record.parts, self._split_chunks(metadata, record.parts, anchors))
+
+    def _document(self, path: str) -> bytes | None:
+        key = join(path, DOCUMENT)
+        return self.store.carry_out(get_all((key,), "the array to refer to"))[key]
+
+    def _array(self, metadata: ArrayV3Metadata, parts: ConcatParts | None, chunks: Chunks) -> PartsArray:
+        checksums = {} if self.unchanged_files is None else self.unchanged_files.checksums
+        return PartsArray.of(_references(metadata, parts or _PLAIN, chunks, checksums), parts, ())
+
+    def _whole_array(self, metadata: ArrayV3Metadata, parts: ConcatParts, whole: Mapping[Index, Piece]) -> PartsArray:
+        """Return an array whose parts are kept together as one chunk of the session."""
+        chunks: dict[Index, tuple[Piece, ...]] = {}
+        for index, piece in whole.items():
+            spans = plan_split(parts, nbytes_of(piece), self.path)
+            chunks[index] = tuple(slice_piece(piece, span) for span in spans)
+        if all(nbytes_of(piece) for pieces in chunks.values() for piece in pieces):
+            return self._array(metadata, parts, chunks)
+        # Manifests have no empty ranges, so the array gets one part.
+        return self._array(metadata, None, _unsplit(whole))
+
+    def _split_chunks(
+        self, metadata: ArrayV3Metadata, parts: ConcatParts, anchors: Mapping[Index, Piece]
+    ) -> dict[Index, tuple[Piece, ...]]:
+        """Return the chunks of a split array: each part except the anchor is a chunk of another node."""
+        by_part: list[Mapping[Index, Piece]] = []
+        for number, part in enumerate(parts.parts):
+            node = part_node(self.path, part.key_suffix)
+            if number == parts.anchor:
+                by_part.append(anchors)
+            elif self._document(node) is None:
+                by_part.append({})
+            else:
+                by_part.append(sync(self._node_chunks(node, metadata)))
+        for index in anchors:
+            chunk = Chunk(join(self.path, metadata.encode_chunk_key(index)), parts, self.path, is_split=True)
+            missing = tuple(key for key, found in zip(chunk.part_keys, by_part, strict=True) if index not in found)
+            if missing:
+                raise IncompleteChunkError(chunk.chunk_key, missing, ())
+        return {index: tuple(found[index] for found in by_part) for index in anchors}
+
+    async def _node_chunks(self, node: str, metadata: ArrayV3Metadata) -> dict[Index, Piece]:
+        """Return the chunks of a node by their indexes; raise if a file of a virtual chunk was changed."""
+        grid = grid_of(metadata)
+        found: dict[Index, Piece] = {}
+        virtual: dict[str, FileRange] = {}
+        try:
+            async for batch in self.store.session.store.array_chunk_iterator(f"/{node}"):
+                for index, kind, piece in self._pieces(batch, node, grid):
+                    found[index] = piece
+                    if kind == ChunkType.virtual and isinstance(piece, FileRange):
+                        virtual[join(node, metadata.encode_chunk_key(index))] = piece
+            if self.unchanged_files is not None:
+                await self.unchanged_files.require_unchanged(virtual)
+        except PartsStoreError:
+            raise
+        except IcechunkError as error:
+            raise_translated(SessionError(node, hide_secrets(str(error).strip().partition("\n")[0])), error)
+        return found
+
+    def _pieces(self, batch: Any, node: str, grid: Index) -> Iterator[tuple[Index, ChunkType, Piece]]:
+        """Yield the index, the type and the piece of every chunk in a batch of Icechunk that is in the grid."""
+        coordinates, kinds, paths, offsets, lengths, inlined = batch
+        columns = (coordinates.tolist(), kinds, paths, offsets.tolist(), lengths.tolist())
+        for row, (numbers, kind, path, offset, length) in enumerate(zip(*columns, strict=True)):
+            index = tuple(numbers)
+            if not _is_in_grid(index, grid):
+                continue
+            if kind == ChunkType.inline:
+                yield index, kind, bytes(inlined[row])
+                continue
+            location = self._native_location(path, node) if kind == ChunkType.native else from_icechunk_url(path)
+            yield index, kind, FileRange(location, Span(offset, offset + length))
+
+    def _native_location(self, name: str, node: str) -> str:
+        if self.native_chunks_prefix is None:
+            expected = "`native_chunks_prefix`, the URL of the folder 'chunks' of the repository, for native chunks"
+            raise ManifestError(f"session, array {node!r}", expected, "none")
+        return f"{self.native_chunks_prefix.rstrip('/')}/{name}"
 
 
-def _split(piece: Piece, parts: ConcatParts, path: str) -> tuple[Piece, ...]:
-    """A whole chunk in its parts; in one if they do not tell where it is cut."""
-    spans = plan_split(parts, nbytes_of([piece]), path)
-    return tuple(slice_piece(piece, span) for span in spans)
-
-
-def _split_chunks(
-    store: PartsStore,
-    path: str,
-    metadata: ArrayV3Metadata,
-    parts: ConcatParts,
-    anchors: dict[Index, Piece],
-    native_chunks_prefix: str | None,
-    checks: _Checks | None,
-) -> dict[Index, tuple[Piece, ...]]:
-    """The chunks of a split array: the anchor is the array's own, every other part is that of a node."""
-    by_part: list[dict[Index, Piece]] = []
-    for number, part in enumerate(parts.parts):
-        if number == parts.anchor:
-            by_part.append(anchors)
-            continue
-        node = part_node(path, part.key_suffix)
-        (document,) = store.carry_out(_documents((node,)))
-        chunks = _session_chunks(store, node, metadata, native_chunks_prefix, checks) if document is not None else None
-        by_part.append({} if chunks is None else sync(chunks))
-    for index in anchors:
-        chunk = Chunk(join(path, metadata.encode_chunk_key(index)), parts, path, is_split=True)
-        missing = tuple(key for key, found in zip(chunk.part_keys, by_part, strict=True) if index not in found)
-        if missing:
-            raise IncompleteChunkError(chunk.chunk_key, missing, ())
-    return {index: tuple(found[index] for found in by_part) for index in anchors}
-
-
-async def _session_chunks(
-    store: PartsStore,
-    node: str,
-    metadata: ArrayV3Metadata,
-    native_chunks_prefix: str | None,
-    checks: _Checks | None,
-) -> dict[Index, Piece]:
-    """Where the chunks of a node are. Icechunk's own have no location but below the repository's `chunks`."""
-    grid = grid_of(metadata)
-    found: dict[Index, Piece] = {}
-    virtual: dict[str, FileRange] = {}
-    try:
-        async for batch in store.session.store.array_chunk_iterator(f"/{node}"):
-            for row, (numbers, kind, path, offset, length) in enumerate(zip(*_listed(batch), strict=True)):
-                index = tuple(numbers)
-                if any(number >= count for number, count in zip(index, grid, strict=True)):
-                    continue
-                if kind == ChunkType.inline:
-                    found[index] = bytes(batch[5][row])
-                    continue
-                location = _native(native_chunks_prefix, path, node) if kind == ChunkType.native else from_url(path)
-                found[index] = reference = FileRange(location, Span(offset, offset + length))
-                if kind == ChunkType.virtual:
-                    virtual[join(node, metadata.encode_chunk_key(index))] = reference
-        if checks is not None:
-            await checks.require_unchanged(virtual)
-    except PartsStoreError:
-        raise
-    except IcechunkError as error:
-        raise_translated(SessionError(node, hide_secrets(str(error).strip().partition("\n")[0])), error)
-    return found
-
-
-def _listed(batch: Any) -> tuple[list[Any], ...]:
-    coordinates, kinds, paths, offsets, lengths, _ = batch
-    return coordinates.tolist(), list(kinds), list(paths), offsets.tolist(), lengths.tolist()
-
-
-def _native(prefix: str | None, name: str, node: str) -> str:
-    if prefix is None:
-        expected = "`native_chunks_prefix`, the URL of the repository's 'chunks', to name a chunk that Icechunk keeps"
-        raise ManifestError(f"session, array {node!r}", expected, "none")
-    return f"{prefix.rstrip('/')}/{name}"
+def _unsplit(chunks: Mapping[Index, Piece]) -> dict[Index, tuple[Piece, ...]]:
+    """Return chunks of one part each."""
+    return {index: (piece,) for index, piece in chunks.items()}

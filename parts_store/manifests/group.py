@@ -1,4 +1,4 @@
-"""PartsGroup: arrays of references, and groups of them, with attributes."""
+"""PartsGroup: a group of arrays of references, with attributes."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,29 +9,44 @@ from virtualizarr.manifests import ManifestGroup
 from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import GroupMetadata
+from parts_store.backends.registered_files import Registries, parse_registry
 from parts_store.errors import ManifestError, describe
 from parts_store.format.keys import NODES_FOLDER, PROTOCOL_FOLDER
 from parts_store.manifests import json_format
 from parts_store.manifests.array import PartsArray
-from parts_store.manifests.array_references import as_refusals
-from parts_store.manifests.fetching import DEFAULT_GAP, ReadSettings, Registries, parse_registry
+from parts_store.manifests.array_references import as_manifest_errors
+from parts_store.manifests.reading import DEFAULT_GAP, ReadSettings
 
 if TYPE_CHECKING:
     from parts_store.manifests.reference_store import ReferenceStore
 
-# So many groups may be in one another.
+# The largest depth of nested groups.
 _MAX_DEPTH = 100
 
 
 class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
-    """A Zarr group of arrays as references. It does not change.
+    """An immutable Zarr group of arrays of references.
 
     Parameters
     ----------
-    arrays, groups
-        The members, by their names.
-    attributes
+    arrays : mapping of str to PartsArray, optional
+        The arrays in the group, by their names.
+    groups : mapping of str to PartsGroup, optional
+        The groups in the group, by their names.
+    attributes : mapping of str to JSON, optional
         The attributes of the group.
+
+    Examples
+    --------
+    >>> from obstore.store import MemoryStore
+    >>> store = ps.PartsStore(MemoryStore())
+    >>> zarr.create_array(store, name="a", data=np.arange(3))[...]
+    array([0, 1, 2])
+    >>> group = ps.manifests.PartsGroup({"a": store.manifest("a")}, attributes={"title": "numbers"})
+    >>> list(group), group["a"].shape
+    (['a'], (3,))
+    >>> zarr.open_group(group.to_store(), mode="r")["a"][1:]
+    array([1, 2])
     """
 
     def __init__(
@@ -67,15 +82,15 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         return GroupMetadata(attributes=self.attributes)
 
     def document(self) -> dict[str, Any]:
-        """The document of the group, as zarr writes it."""
-        with as_refusals("attributes", "attributes that can be written as JSON"):
+        """Return the metadata document of the group as zarr writes it."""
+        with as_manifest_errors("attributes", "attributes that can be written as JSON"):
             stored = self.metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
             document: dict[str, Any] = json.loads(stored.to_bytes())
         return document
 
     @override
     def __getitem__(self, path: str) -> "PartsArray | PartsGroup":
-        """A member by its name, or one below by its path."""
+        """Return the member with a name, or the node at a path below the group."""
         name, _, rest = path.strip("/").partition("/")
         if rest:
             return self._groups[name][rest]
@@ -95,7 +110,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
 
     @override
     def __eq__(self, other: object) -> bool:
-        """Whether another has the same members and attributes."""
+        """Return whether another group has the same members and attributes."""
         return (
             isinstance(other, PartsGroup)
             and self._attributes == other.attributes
@@ -104,11 +119,17 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
             and all(each.is_same(other[name]) for name, each in self._arrays.items())
         )
 
-    # Like a dictionary: it is compared by what is in it.
+    # Like a dictionary, a group is compared by its contents.
     __hash__ = None  # type: ignore[assignment]
 
     def nodes(self, path: str = "") -> Iterator[tuple[str, "PartsArray | PartsGroup"]]:
-        """The group itself and everything below it, each with its path: groups before what is in them."""
+        """Yield the group itself and every node below it, each with its path; groups come before their members.
+
+        Parameters
+        ----------
+        path : str
+            The path of the group itself.
+        """
         yield path, self
         below = f"{path}/" if path else ""
         for name, array in self._arrays.items():
@@ -116,11 +137,17 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         for name, group in self._groups.items():
             yield from group.nodes(f"{below}{name}")
 
-    # --- other groups ---------------------------------------------------------------------------------------------
+    # --- derived groups ---------------------------------------------------------------------------------------------
 
     @classmethod
     def from_manifest_group(cls, group: ManifestGroup) -> "PartsGroup":
-        """VirtualiZarr's group, with arrays whose chunks have one part."""
+        """Return a `ManifestGroup` of VirtualiZarr as a group of arrays whose chunks have one part.
+
+        Parameters
+        ----------
+        group : ManifestGroup
+            The group to convert.
+        """
         if not isinstance(group, ManifestGroup):
             raise ManifestError("group", "a ManifestGroup", f"an object of type {type(group).__name__}")
         return cls(
@@ -130,7 +157,7 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         )
 
     def to_manifest_group(self) -> ManifestGroup:
-        """The same group as VirtualiZarr's, if the chunks of all arrays have one part; without checksums of files."""
+        """Return the group as a `ManifestGroup`, without checksums; the chunks of all arrays must have one part."""
         return ManifestGroup(
             arrays={name: each.to_manifest_array() for name, each in self._arrays.items()},
             groups={name: each.to_manifest_group() for name, each in self._groups.items()},
@@ -138,21 +165,32 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         )
 
     def with_registry(self, registry: Any) -> "PartsGroup":
-        """The same group, with all arrays bound to a registry."""
+        """Return the same group, with all arrays bound to a registry.
+
+        Parameters
+        ----------
+        registry : ObjectStoreRegistry or mapping of str to store
+            A registry of obspec_utils, or stores by their URLs.
+        """
         return PartsGroup(
             {name: each.with_registry(registry) for name, each in self._arrays.items()},
             {name: each.with_registry(registry) for name, each in self._groups.items()},
             self._attributes,
         )
 
-    # --- where it goes --------------------------------------------------------------------------------------------
+    # --- conversion --------------------------------------------------------------------------------------------
 
     def to_store(self, registry: Any = None, *, coalesce_gap: int = DEFAULT_GAP) -> "ReferenceStore":
-        """A zarr store with this group at its root, which is read through the references.
+        """Return a read-only zarr store with this group at its root.
 
-        The files are those of `registry`; if it is None, of the registries that the arrays are bound to.
+        Parameters
+        ----------
+        registry : ObjectStoreRegistry or mapping of str to store, optional
+            The stores that may be read; by default those that the arrays are bound to.
+        coalesce_gap : int
+            Ranges of a file with at most this number of bytes between them are read in one request.
         """
-        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (made of groups)
+        from parts_store.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (imports this module)
 
         registry = None if registry is None else parse_registry(registry)
         found: Registries = ()
@@ -162,16 +200,30 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         return ReferenceStore(self, found, settings=ReadSettings(coalesce_gap))
 
     def to_icechunk(self, session: Any, *, path: str = "", overwrite: bool = False) -> None:
-        """Write the group to an Icechunk session, with its chunks as virtual references; nothing is committed.
+        """Write the group to an Icechunk session, with virtual references as chunks. Nothing is committed.
 
-        Locations outside of the repository's containers are refused before anything is written.
+        Parameters
+        ----------
+        session : icechunk.Session
+            A writable session.
+        path : str
+            The path of the group in the session.
+        overwrite : bool
+            Whether to delete what is at the path.
+
+        Raises
+        ------
+        SessionError
+            If a file is outside the virtual chunk containers of the repository. Nothing was written.
+        StoreConfigError
+            If the path is not free. Nothing was written.
         """
-        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (made of groups)
+        from parts_store.manifests.to_icechunk import write  # noqa: PLC0415 (imports this module)
 
         write(self, session, path, overwrite=overwrite)
 
     def to_json(self) -> dict[str, Any]:
-        """The group as JSON, from which `from_json` makes it again; bytes are in base64."""
+        """Return the group as a JSON object, which `from_json` reads; bytes are in base64."""
         return json_format.with_version(
             {
                 "node_type": "group",
@@ -186,8 +238,14 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """The group that `to_json` wrote: an object, or its text."""
-        # Of a document that is too large, no array takes memory.
+        """Return the group that `to_json` wrote.
+
+        Parameters
+        ----------
+        data : dict or str or bytes
+            The JSON object, or its text.
+        """
+        # The whole document is checked before memory is allocated for an array.
         return cls._build(_plan(json_format.parse(data, "group"), "group", 0, json_format.Budget()))
 
     @classmethod
@@ -200,7 +258,10 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         return cls(arrays, groups, planned.attributes)
 
     def to_kerchunk(self) -> dict[str, Any]:
-        """The references as kerchunk writes them, of Zarr v3, if every chunk is one range of one file."""
+        """Return the references as kerchunk writes them, for Zarr v3, without checksums.
+
+        Raises `ManifestError` unless every chunk is one range of one file.
+        """
         found: dict[str, Any] = {}
         for path, node in self.nodes():
             if isinstance(node, PartsArray):
@@ -211,12 +272,12 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
 
 
 def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> dict[str, T]:
-    """The members of a group, if their names can be those of nodes."""
+    """Return the members of a group; raise `ManifestError` unless they have valid names and types."""
     found = json_format.require_object({} if members is None else members, what)
     for name, member in found.items():
         is_reserved = name.startswith("__") or name in ("zarr.json", NODES_FOLDER, PROTOCOL_FOLDER)
         if not name.strip(".") or "/" in name or is_reserved:
-            raise ManifestError(what, "the name of a node of Zarr", describe(name))
+            raise ManifestError(what, "a valid name of a Zarr node", describe(name))
         if not isinstance(member, kind):
             found_type = f"an object of type {type(member).__name__}"
             raise ManifestError(f"{what}, {name!r}", f"a {kind.__name__}", found_type)
@@ -225,7 +286,7 @@ def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> di
 
 @dataclass(frozen=True, slots=True)
 class _PlannedGroup:
-    """A group that JSON describes, before memory is taken for the chunks of its arrays."""
+    """A group that JSON describes, before memory is allocated for the chunks of its arrays."""
 
     arrays: dict[str, json_format.PlannedArray]
     groups: "dict[str, _PlannedGroup]"
@@ -233,9 +294,9 @@ class _PlannedGroup:
 
 
 def _plan(data: dict[str, Any], where: str, depth: int, budget: json_format.Budget) -> _PlannedGroup:
-    """Return the group that JSON describes, checked but for the chunks; `budget` is for the whole document."""
+    """Return the group that JSON describes, with everything checked except the chunks of its arrays."""
     if depth > _MAX_DEPTH:
-        raise ManifestError(where, f"at most {_MAX_DEPTH} groups in one another", "more")
+        raise ManifestError(where, f"at most {_MAX_DEPTH} nested groups", "more")
     arrays, groups = {}, {}
     for name, each in json_format.require_object(data.get("arrays", {}), f"{where}, arrays").items():
         inside = f"{where}, array {describe(name)}"

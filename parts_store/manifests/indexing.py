@@ -1,4 +1,4 @@
-"""Indexing of references on the boundaries of chunks: which chunks a selection is. Nothing is read."""
+"""Index arrays of references on the boundaries of chunks. Nothing is read."""
 
 import operator
 from collections.abc import Sequence
@@ -9,42 +9,48 @@ from typing import Any
 import numpy as np
 
 from parts_store.errors import ManifestError, describe
-from parts_store.manifests.array_references import References, as_refusals, combined, nbytes_of_chunk, uncompressed_axis
+from parts_store.manifests.array_references import (
+    References,
+    as_manifest_errors,
+    combined,
+    nbytes_of_chunk,
+    uncompressed_axis,
+)
 from parts_store.manifests.combining import expand_dims
 
 type Index = int | slice | None
-"""What one axis is indexed with, None for a new one."""
+"""The index of one axis; None for a new axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What was selected, and whether it is parts of chunks: then their bytes are others."""
+    """A selection, and whether it contains parts of chunks, so that their number of bytes is different."""
 
     references: References
     is_within_chunks: bool
 
 
 def select(array: References, key: Any) -> Selected:
-    """The part of an array that a basic index selects: integers, slices, an ellipsis, new axes, and axes left out.
+    """Return what a basic index selects: integers, slices, an ellipsis and new axes.
 
-    A slice begins and ends at boundaries of chunks, or at the end. An integer needs chunks of length 1. A slice within
-    one chunk is taken where the bytes are the plain values, in one part.
+    A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
+    slice within one chunk is possible if the array is uncompressed and its chunks have one part.
     """
     indices = _spread(key, len(array.metadata.shape))
     checked, is_within_chunks = _checked(array, [each for each in indices if each is not None])
-    with as_refusals("index", "an array whose codecs take fewer axes"):
+    with as_manifest_errors("index", "an array whose codecs accept fewer axes"):
         parts = [array.manifest_array(part)[checked] for part in range(len(array.manifests))]
     names = array.metadata.dimension_names or [None] * len(checked)
     kept = [name for name, each in zip(names, checked, strict=True) if isinstance(each, slice)]
     selected = combined(parts, kept, array.checksums)
-    # Counted among the axes of the result, where those that are indexed by an integer are gone.
+    # Positions count the axes of the result, which has no axes that were indexed by an integer.
     layout = [each for each in indices if not isinstance(each, int)]
     places = [place for place, each in enumerate(layout) if each is None]
     return Selected(expand_dims(selected, places) if places else selected, is_within_chunks)
 
 
 def _spread(key: Any, ndim: int) -> list[Index]:
-    """An index for each axis, and None for each new one; an ellipsis is for the axes that are left out."""
+    """Return an index for each axis, and None for each new axis; an ellipsis stands for the axes left out."""
     items = key if isinstance(key, tuple) else (key,)
     given = [_index(item) for item in items]
     if sum(each is ... for each in given) > 1:
@@ -70,7 +76,7 @@ def _index(item: Any) -> Index | EllipsisType:
 
 
 def _checked(array: References, indices: Sequence[Index]) -> tuple[tuple[int | slice, ...], bool]:
-    """Indices that VirtualiZarr takes, and whether one is within a chunk."""
+    """Return indices that VirtualiZarr accepts, and whether one of them is within a chunk."""
     checked: list[int | slice] = []
     is_within_chunks = False
     shape, chunks = array.metadata.shape, array.chunk_shape
@@ -89,7 +95,7 @@ def _checked(array: References, indices: Sequence[Index]) -> tuple[tuple[int | s
 def _number(index: int, axis: int, length: int, chunk: int) -> int:
     if not -length <= index < length:
         raise IndexError(f"index {index} is out of bounds for axis {axis} with size {length}")
-    # Also in a last chunk of which one element is left: its bytes are those of a whole one.
+    # Also in a last chunk with one element: it is stored as a whole chunk.
     if chunk != 1:
         expected = (
             f"a slice, such as {_nearest(index % length, index % length + 1, length, chunk)}, or chunks of length 1"
@@ -99,7 +105,7 @@ def _number(index: int, axis: int, length: int, chunk: int) -> int:
 
 
 def _whole_slice(index: Any, axis: int, length: int) -> slice:
-    """A slice forwards, without steps; of nothing, it begins at the beginning."""
+    """Return a slice with step 1; an empty slice becomes `slice(0, 0)`."""
     try:
         elements = range(*index.indices(length))
     except (TypeError, ValueError) as error:
@@ -112,7 +118,7 @@ def _whole_slice(index: Any, axis: int, length: int) -> slice:
 
 
 def is_aligned(index: slice, length: int, chunk: int) -> bool:
-    """Whether a slice begins and ends at boundaries of chunks, or at the end."""
+    """Return whether a slice begins and ends at boundaries of chunks, or at the end of the array."""
     return bool(index.start % chunk == 0 and (index.stop % chunk == 0 or index.stop == length))
 
 
@@ -121,7 +127,7 @@ def _nearest(start: int, stop: int, length: int, chunk: int) -> str:
 
 
 def _require_plain(array: References, axis: int, index: slice) -> None:
-    """Raise unless a slice within a chunk is a range of the bytes of one."""
+    """Raise unless a slice within a chunk is a range of the bytes of the chunk."""
     length, chunk = array.metadata.shape[axis], array.chunk_shape[axis]
     subject, found = f"index, axis {axis}", f"{index.start}:{index.stop} and chunks of length {chunk}"
     expected = f"a slice on the boundaries of chunks, such as {_nearest(index.start, index.stop, length, chunk)}"
@@ -129,10 +135,12 @@ def _require_plain(array: References, axis: int, index: slice) -> None:
         raise ManifestError(subject, expected, found)
     (columns, *others) = array.columns()
     if others:
-        # The bytes of the slice may be in any of them.
+        # The bytes of the slice may be in any of the parts.
         raise ManifestError(subject, expected, f"{found}, in {len(others) + 1} parts")
     if columns.inlined:
-        raise ManifestError(subject, expected, f"{found}, held in the manifest")
+        raise ManifestError(subject, expected, f"{found}, inlined in the manifest")
     lengths = set(columns.lengths[~columns.is_missing].tolist())
     if lengths - {nbytes_of_chunk(array)}:
-        raise ManifestError(subject, f"chunks of {nbytes_of_chunk(array)} bytes, to take a part of one", f"{lengths}")
+        raise ManifestError(
+            subject, f"chunks of {nbytes_of_chunk(array)} bytes, to select a part of a chunk", f"{lengths}"
+        )

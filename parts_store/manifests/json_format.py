@@ -1,4 +1,4 @@
-"""References as JSON: our own, from which they are made again, and kerchunk's.
+"""Arrays of references as JSON: in a format of parts_store, which can be read again, and in that of kerchunk.
 
     {"parts_store_manifest": 1, "node_type": "array", "metadata": {the array's zarr.json},
      "parts": [{"key_suffix": "", "size": 4}, ...] or null, "number_of_parts": 2,
@@ -6,7 +6,7 @@
      "checksums": {"s3://bucket/file": {"etag": "..."}, "file:///file": {"last_modified": "2026-01-01T00:00:00+00:00"}}}
     {"parts_store_manifest": 1, "node_type": "group", "attributes": {}, "arrays": {...}, "groups": {...}}
 
-A chunk has as many entries as there are parts; null is for a part that never has any bytes.
+A chunk has one entry for each part. The entry is null for a part that has no bytes in any chunk.
 """
 
 import base64
@@ -24,29 +24,29 @@ from parts_store.format.parts import ConcatParts, Part
 from parts_store.manifests import checksums
 from parts_store.manifests.array_references import References, document_of, grid_of, parse_metadata
 from parts_store.manifests.checksums import Checksums
-from parts_store.manifests.entries import Columns, Piece, key_of, parse_data, parse_key, parse_reference
-from parts_store.manifests.fetch_plan import merge_pieces
+from parts_store.manifests.entries import Columns, key_of, parse_chunk_key, parse_data, parse_reference
+from parts_store.manifests.pieces import Piece, merge_pieces
 
 VERSION: Final = 1
 _MARK: Final = "parts_store_manifest"
-# So many chunks, times parts, of all arrays of a document together, are in memory before one of them is read: 2 GB.
+# The largest number of chunks times parts of all arrays in a document. It needs 2 GB of memory.
 _MAX_ENTRIES: Final = 2**26
 
 type Json = dict[str, Any]
 
 
 def with_version(data: Json) -> Json:
-    """The JSON of a node, as a document by itself."""
+    """Return the JSON object of a node with the version of the format."""
     return {_MARK: VERSION, **data}
 
 
 def parse(data: object, node_type: Literal["array", "group"]) -> Json:
-    """The JSON of a node, from an object or its text, if it is of a version that we know."""
+    """Return the JSON object of a node, given an object or text; raise `ManifestError` for an unknown version."""
     if isinstance(data, str | bytes | bytearray):
         try:
             data = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ManifestError("JSON", "an object", "text that is no JSON") from error
+            raise ManifestError("JSON", "an object", "text that is not JSON") from error
     found = require_object(data, "JSON")
     if type(found.get(_MARK)) is not int or found[_MARK] != VERSION:
         raise ManifestError("JSON", f"{_MARK!r}: {VERSION}", describe(found.get(_MARK)))
@@ -56,14 +56,14 @@ def parse(data: object, node_type: Literal["array", "group"]) -> Json:
 
 
 def require_object(data: object, where: str) -> Json:
-    """The data, if it is an object of JSON."""
+    """Return a copy of the data; raise `ManifestError` unless it is a JSON object."""
     if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
         raise ManifestError(where, "an object", describe(data))
     return dict(data)
 
 
 def array_to_json(references: References, parts: ConcatParts | None) -> Json:
-    """An array as JSON."""
+    """Return an array as a JSON object."""
     columns = references.columns()
     chunks = {key_of(index): [_entry(each.get(index)) for each in columns] for index, _ in references.all_pieces()}
     return {
@@ -86,13 +86,13 @@ def _entry(piece: Piece | None) -> Any:
 
 @dataclass(slots=True)
 class Budget:
-    """How many parts of chunks the arrays of one document may still have."""
+    """The number of parts of chunks that the remaining arrays of a document may have."""
 
     left: int = _MAX_ENTRIES
 
     def take(self, count: int, grid: tuple[int, ...], where: str) -> None:
-        """Count an array with so many parts; raise `ManifestError` if the document has too many with it."""
-        # Each part takes some memory also where there are no chunks.
+        """Subtract an array with `count` parts on a grid; raise `ManifestError` if the document has too many."""
+        # Each part needs some memory even without chunks.
         self.left -= max(count, count * math.prod(grid))
         if self.left < 0:
             expected = f"at most {_MAX_ENTRIES} parts of chunks in one document"
@@ -101,7 +101,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class PlannedArray:
-    """An array that JSON describes, before memory is taken for its chunks."""
+    """An array that JSON describes, before memory is allocated for its chunks."""
 
     metadata: ArrayV3Metadata
     parts: ConcatParts | None
@@ -111,7 +111,7 @@ class PlannedArray:
     where: str
 
     def build(self) -> tuple[References, ConcatParts | None]:
-        """Return the array, with all of its chunks."""
+        """Return the references of the array with all chunks, and its parts."""
         grid = grid_of(self.metadata)
         columns = [Columns.empty(grid) for _ in range(self.count)]
         for key, values in self.chunks.items():
@@ -121,7 +121,7 @@ class PlannedArray:
 
 
 def plan_array(data: Json, where: str, budget: Budget) -> PlannedArray:
-    """Return the array that JSON describes, checked but for its chunks; nothing is taken for granted of it."""
+    """Return the array that JSON describes, with everything checked except its chunks."""
     metadata, _ = parse_metadata(require_object(data.get("metadata"), f"{where}, metadata"))
     declared = data.get("parts")
     if declared is not None and not isinstance(declared, list):
@@ -137,9 +137,7 @@ def plan_array(data: Json, where: str, budget: Budget) -> PlannedArray:
 
 
 def _put_chunk(columns: list[Columns], grid: tuple[int, ...], key: str, values: object, where: str) -> None:
-    index = parse_key(key, len(grid))
-    if index is None or any(number >= length for number, length in zip(index, grid, strict=True)):
-        raise ManifestError(where, f"the key of a chunk on a grid of {grid}", describe(key))
+    index = parse_chunk_key(key, grid, where)
     if not isinstance(values, list) or len(values) != len(columns):
         raise ManifestError(where, f"a list of {len(columns)} entries", describe(values))
     for column, value in zip(columns, values, strict=True):
@@ -155,7 +153,7 @@ def _piece(value: object, where: str) -> Piece | None:
             try:
                 return parse_data(base64.b64decode(data, validate=True), where)
             except (binascii.Error, ValueError) as error:
-                raise ManifestError(where, "bytes in base64", describe(data)) from error
+                raise ManifestError(where, "base64 text", describe(data)) from error
         case [path, offset, length]:
             return parse_reference(path, offset, length, where)
         case _:
@@ -166,19 +164,19 @@ def _piece(value: object, where: str) -> Piece | None:
 
 
 def kerchunk(references: Json) -> Json:
-    """References by their keys, as a file of kerchunk's."""
+    """Return references by their keys as a kerchunk document."""
     return {"version": 1, "refs": references}
 
 
 def array_to_kerchunk(references: References, path: str) -> Json:
-    """The keys of an array: its document, and its chunks. Parts that touch in their file are one range."""
+    """Return the kerchunk references of an array. Parts that are adjacent in one file become one range."""
     below = f"{path}/" if path else ""
     found: Json = {f"{below}zarr.json": json.dumps(document_of(references.metadata))}
     for index, pieces in references.all_pieces():
         merged = merge_pieces(pieces)
         key = f"{below}{references.metadata.encode_chunk_key(index)}"
         if len(merged) != 1:
-            raise ManifestError(f"kerchunk, chunk {key!r}", "one range of one file", f"{len(merged)} of them")
+            raise ManifestError(f"kerchunk, chunk {key!r}", "one range of one file", f"{len(merged)} ranges")
         (piece,) = merged
         if isinstance(piece, bytes):
             found[key] = f"base64:{base64.b64encode(piece).decode()}"
@@ -188,5 +186,5 @@ def array_to_kerchunk(references: References, path: str) -> Json:
 
 
 def _path(location: str) -> str:
-    """A location as fsspec takes it, on which kerchunk is built: a file of this machine by its path, unquoted."""
+    """Return a URL as fsspec expects it, which kerchunk uses: the path of a local file, not percent-encoded."""
     return unquote(location.removeprefix("file://")) if location.startswith("file:///") else location

@@ -1,4 +1,4 @@
-"""numpy's functions on arrays of references: those that need no values."""
+"""NumPy functions for arrays of references: those that need no values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from virtualizarr.manifests import ManifestArray
 
 from parts_store.errors import ManifestError, describe
+from parts_store.format.parts import ConcatParts
 from parts_store.manifests import combining
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
@@ -21,7 +22,7 @@ def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
         elif isinstance(each, PartsArray):
             found.append(each)
         else:
-            raise ManifestError(subject, "arrays of references alone", f"an object of type {type(each).__name__}")
+            raise ManifestError(subject, "arrays of references only", f"an object of type {type(each).__name__}")
     if not found:
         raise ManifestError(subject, "at least one array", "none")
     return found
@@ -30,20 +31,26 @@ def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
 def _combine(
     function: Callable[[Sequence[References], int], References], arrays: Any, axis: Any, **others: Any
 ) -> PartsArray:
-    """What numpy's function makes of arrays: with their parts, if they agree, and the registries of all."""
+    """Return the combination of arrays, with the parts that they declare and the registries of all of them."""
     subject = function.__name__
     if not isinstance(axis, int | np.integer) or any(value is not None for value in others.values()):
         raise ManifestError(subject, "an axis, and no other arguments", describe({"axis": axis, **others}))
     found = _arrays(arrays, subject)
-    declared = [each.declared_parts for each in found if each.declared_parts is not None]
     combining.require_alike([each.references for each in found], subject)
-    for parts in declared[1:]:
-        if parts != declared[0]:
-            expected = f"the parts {[(each.key_suffix, each.size) for each in declared[0].parts]}"
-            raise ManifestError(subject, expected, str([(each.key_suffix, each.size) for each in parts.parts]))
+    parts = _same_parts(found, subject)
     references = function([each.references for each in found], int(axis))
     registries = tuple({id(each): each for array in found for each in array.registries}.values())
-    return PartsArray.of(references, declared[0] if declared else None, registries)
+    return PartsArray.of(references, parts, registries)
+
+
+def _same_parts(arrays: Sequence[PartsArray], subject: str) -> ConcatParts | None:
+    """Return the parts that arrays declare, None if no array does; raise `ManifestError` if they differ."""
+    declared = [each.declared_parts for each in arrays if each.declared_parts is not None]
+    for parts in declared[1:]:
+        if parts != declared[0]:
+            expected, found = ([(each.key_suffix, each.size) for each in both.parts] for both in (declared[0], parts))
+            raise ManifestError(subject, f"the parts {expected}", str(found))
+    return declared[0] if declared else None
 
 
 def _concatenate(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, **others: Any) -> PartsArray:
@@ -71,13 +78,15 @@ def _broadcast_to(array: PartsArray, shape: Any, subok: bool = False) -> PartsAr
 
 
 def _result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """The type of the arrays, which all have the same; values that go with them do not change it."""
+    """Return the data type that all arrays have; Python scalars do not change it."""
     found = [each.dtype for each in arrays_and_dtypes if isinstance(each, PartsArray | ManifestArray)]
     others = [each for each in arrays_and_dtypes if isinstance(each, np.dtype | np.ndarray)]
     dtypes = [*found, *(each if isinstance(each, np.dtype) else each.dtype for each in others)]
     for each in dtypes:
         if each != dtypes[0]:
-            raise ManifestError("result_type", f"the type {dtypes[0]}, as references cannot be cast", str(each))
+            raise ManifestError(
+                "result_type", f"the data type {dtypes[0]}, because references cannot be cast", str(each)
+            )
     return dtypes[0]
 
 

@@ -1,4 +1,4 @@
-"""ReferenceStore: arrays of references as a zarr store that can be read."""
+"""ReferenceStore: a read-only zarr store of arrays of references."""
 
 import json
 import re
@@ -9,34 +9,33 @@ from typing import Any, Never, Self, override
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 
+from parts_store.backends.registered_files import Registries
 from parts_store.errors import StoreConfigError
 from parts_store.format.keys import DOCUMENT, join, split
 from parts_store.format.ranges import require_byte_request, resolve
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import document_of
-from parts_store.manifests.entries import Piece
-from parts_store.manifests.fetch_plan import nbytes_of, slice_pieces
-from parts_store.manifests.fetching import ReadSettings, Registries, read_pieces
 from parts_store.manifests.group import PartsGroup
-from parts_store.manifests.loading import assemble
+from parts_store.manifests.pieces import Piece, nbytes_of, slice_pieces
+from parts_store.manifests.reading import ReadSettings, join_bytes, read_pieces
 
 type Value = tuple[Piece, ...]
-"""What is at a key: a document is one piece."""
+"""The value of a key, in pieces. A metadata document is one piece."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """The keys of an array or a group of references, and what is at each. Pure."""
+    """The keys of an array or a group of references, and their values. Pure."""
 
     nodes: dict[str, PartsArray | PartsGroup]
 
     @classmethod
     def of(cls, root: PartsArray | PartsGroup) -> "Tree":
-        """The tree with this at its root."""
+        """Return the tree with this array or group at its root."""
         return cls(dict(root.nodes()) if isinstance(root, PartsGroup) else {"": root})
 
     def value(self, key: str) -> Value | None:
-        """What is at a key, None if nothing is."""
+        """Return the value of a key, None if there is no such key."""
         path, name = split(key)
         if name == DOCUMENT and path in self.nodes:
             return (_document(self.nodes[path]),)
@@ -48,7 +47,7 @@ class Tree:
         return None
 
     def keys(self, folder: str) -> Iterator[str]:
-        """Every key below a folder."""
+        """Yield every key below a folder."""
         below = f"{folder}/" if folder else ""
         for path, node in self.nodes.items():
             if not (f"{path}/".startswith(below) or below.startswith(f"{path}/" if path else "")):
@@ -58,7 +57,7 @@ class Tree:
                     yield key
 
     def names(self, folder: str) -> Iterator[str]:
-        """The names directly in a folder, each once."""
+        """Yield the names directly in a folder, each of them once."""
         start = len(folder) + 1 if folder else 0
         seen: set[str] = set()
         if isinstance(group := self.nodes.get(folder), PartsGroup):
@@ -69,7 +68,7 @@ class Tree:
 
 
 def _document(node: PartsArray | PartsGroup) -> bytes:
-    # Without the storage transformer: a chunk is whole here.
+    # Without the storage transformer: this store returns whole chunks.
     document = node.document() if isinstance(node, PartsGroup) else document_of(node.metadata)
     return json.dumps(document, indent=2).encode()
 
@@ -93,28 +92,28 @@ def _keys(node: PartsArray | PartsGroup) -> Iterator[str]:
 
 
 class ReferenceStore(Store):
-    """A zarr store that reads chunks from the files that they refer to. It cannot be written.
+    """A read-only zarr store that reads chunks from the files that they refer to.
 
     Parameters
     ----------
     root
-        What is in the store: an array, or a group.
+        The array or the group at the root of the store.
     registries
         The registries of the stores that may be read.
     settings
-        How files are read.
+        How ranges of files are coalesced and requested.
     """
 
     def __init__(
         self, root: PartsArray | PartsGroup, registries: Registries, *, settings: ReadSettings | None = None
     ) -> None:
         super().__init__(read_only=True)
-        self._root, self._registries, self._knobs = root, registries, settings or ReadSettings()
+        self._root, self._registries, self._settings = root, registries, settings or ReadSettings()
         self._tree = Tree.of(root)
 
     @property
     def root(self) -> PartsArray | PartsGroup:
-        """What is in the store."""
+        """Return the array or the group at the root of the store."""
         return self._root
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,17 +127,17 @@ class ReferenceStore(Store):
     def with_read_only(self, read_only: bool = False) -> Self:
         if not read_only:
             raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
-        return type(self)(self._root, self._registries, settings=self._knobs)
+        return type(self)(self._root, self._registries, settings=self._settings)
 
     @override
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ReferenceStore) or self._knobs != other._knobs:
+        if not isinstance(other, ReferenceStore) or self._settings != other._settings:
             return False
         if isinstance(self._root, PartsArray):
             return self._root.is_same(other._root)
         return bool(self._root == other._root)
 
-    # Like zarr's own.
+    # Like the stores of zarr.
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
@@ -152,10 +151,10 @@ class ReferenceStore(Store):
     async def _read(
         self, value: Value, wanted: Sequence[ByteRequest | None], prototype: BufferPrototype, settings: ReadSettings
     ) -> list[Buffer]:
-        """Ranges of a value, with as few requests as the settings allow."""
-        spans = [resolve(each, nbytes_of(value)) for each in wanted]
+        """Read ranges of a value, with as few requests as the settings allow."""
+        spans = [resolve(each, nbytes_of(*value)) for each in wanted]
         found = await read_pieces([slice_pieces(value, span) for span in spans], self._registries, settings)
-        return [prototype.buffer.from_bytes(assemble(pieces)) for pieces in found]
+        return [prototype.buffer.from_bytes(join_bytes(pieces)) for pieces in found]
 
     @override
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
@@ -163,7 +162,7 @@ class ReferenceStore(Store):
         value = self._tree.value(key)
         if value is None:
             return None
-        (buffer,) = await self._read(value, [byte_range], prototype, self._knobs)
+        (buffer,) = await self._read(value, [byte_range], prototype, self._settings)
         return buffer
 
     @override
@@ -177,11 +176,11 @@ class ReferenceStore(Store):
         max_gap_bytes: int = 0,
         max_coalesced_bytes: int = 0,
     ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
-        """Read many ranges of a value; how they are merged is this store's to say, not the caller's."""
+        """Read many ranges of a value, coalesced as this store is configured and not as the caller asks."""
         value = self._tree.value(key)
         if value is None:
             raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
-        settings = ReadSettings(self._knobs.coalesce_gap, self._knobs.coalesced_nbytes, max(1, max_concurrency))
+        settings = ReadSettings(self._settings.coalesce_gap, self._settings.coalesced_nbytes, max(1, max_concurrency))
         buffers = await self._read(value, byte_ranges, prototype, settings)
         if buffers:
             yield list(enumerate(buffers))
@@ -192,13 +191,13 @@ class ReferenceStore(Store):
     ) -> list[Buffer | None]:
         wanted = [(self._tree.value(key), byte_range) for key, byte_range in key_ranges]
         ranges = [
-            () if value is None else slice_pieces(value, resolve(byte_range, nbytes_of(value)))
+            () if value is None else slice_pieces(value, resolve(byte_range, nbytes_of(*value)))
             for value, byte_range in wanted
         ]
-        # Over keys too: neighbours in a file are often neighbours in the array.
-        found = await read_pieces(ranges, self._registries, self._knobs)
+        # Ranges are coalesced across keys: neighbouring chunks are often neighbours in a file.
+        found = await read_pieces(ranges, self._registries, self._settings)
         return [
-            None if value is None else prototype.buffer.from_bytes(assemble(pieces))
+            None if value is None else prototype.buffer.from_bytes(join_bytes(pieces))
             for (value, _), pieces in zip(wanted, found, strict=True)
         ]
 
@@ -211,7 +210,7 @@ class ReferenceStore(Store):
         value = self._tree.value(key)
         if value is None:
             raise FileNotFoundError(key)
-        return nbytes_of(value)
+        return nbytes_of(*value)
 
     # --- listing --------------------------------------------------------------------------------------------------
 

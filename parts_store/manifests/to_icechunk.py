@@ -1,32 +1,34 @@
-"""Arrays of references written to an Icechunk session: ranges of files as virtual references, bytes as they are."""
+"""Write arrays of references to an Icechunk session: ranges of files become virtual references."""
 
-import asyncio
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zarr.buffer import default_buffer_prototype
 
+from parts_store import destination
 from parts_store._compat.zarr import DefaultChunkKeyEncoding, normalize_path, sync
+from parts_store.engine.concurrency import run_for_each
 from parts_store.errors import LocationError, StoreConfigError
 from parts_store.format.keys import DOCUMENT, is_node_key, join
 from parts_store.format.parts import ConcatParts
 from parts_store.format.references import Reference
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References, document_of, require_parts, with_sizes
-from parts_store.manifests.entries import FileRange, Piece
-from parts_store.manifests.fetching import shown, to_url
+from parts_store.manifests.entries import to_icechunk_url
 from parts_store.manifests.group import PartsGroup
+from parts_store.manifests.pieces import FileRange, Piece
+from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
 _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """An array as it will be written: its path, document, and parts; None if its chunks are Icechunk's own."""
+class PlannedArray:
+    """An array that will be written. Its parts are None if its chunks have one part without a declaration."""
 
     path: str
     references: References
@@ -35,23 +37,30 @@ class Writing:
 
 
 def write(root: PartsArray | PartsGroup, session: Any, path: str, *, overwrite: bool) -> None:
-    """Write an array or a group to a session, all of it checked before."""
-    # Raises if the session is read only, or was committed.
+    """Write an array or a group to a session, after everything was checked."""
+    # Raises if the session is read-only, or was committed.
     store = PartsStore.from_session(session).with_read_only(False)
     path = normalize_path(path)
     if is_node_key(path):
-        raise StoreConfigError("path", "a path that is not for the parts of an array", repr(path))
+        raise StoreConfigError("path", "a path that is not reserved for parts of an array", repr(path))
     found = dict(root.nodes(path)) if isinstance(root, PartsGroup) else {path: root}
     arrays = [_plan(where, node) for where, node in found.items() if isinstance(node, PartsArray)]
     groups = {where: node.document() for where, node in found.items() if isinstance(node, PartsGroup)}
     for each in arrays:
         _require_locations(store, each.references)
-    sync(_require_free(store, path, overwrite=overwrite))
-    sync(_write(store, path, groups, arrays, overwrite=overwrite))
+    ancestors = destination.read_ancestors(store, path)
+    destination.require_outside_arrays(ancestors, path, "path")
+    if overwrite:
+        destination.clear(store, path)
+    else:
+        # The document of the root group is replaced.
+        destination.require_empty(store, path, "path", ignored=() if path else (DOCUMENT,))
+    missing = [above for above, documents in ancestors.items() if not documents]
+    sync(_write(store, missing, groups, arrays))
 
 
-def _plan(path: str, array: PartsArray) -> Writing:
-    """The array, with chunk keys that a session can keep."""
+def _plan(path: str, array: PartsArray) -> PlannedArray:
+    """Return the array with chunk keys that a session can store."""
     encoding = DefaultChunkKeyEncoding(separator="/")
     metadata = dataclasses.replace(array.metadata, chunk_key_encoding=encoding)
     references = References(metadata, array.manifests, array.checksums)
@@ -61,52 +70,29 @@ def _plan(path: str, array: PartsArray) -> Writing:
         parts = array.parts if array.declared_parts is not None else with_sizes(references, array.parts)
         require_parts(references, parts)
         if 0 in parts.sizes and len(parts.parts) > 1:
-            raise StoreConfigError(f"array {path!r}", "parts with bytes, for a session keeps none without", "size 0")
-    return Writing(path, references, document_of(metadata), parts)
+            raise StoreConfigError(
+                f"array {path!r}", "parts with bytes, because a session stores no empty parts", "size 0"
+            )
+    return PlannedArray(path, references, document_of(metadata), parts)
 
 
 def _require_locations(store: PartsStore, references: References) -> None:
-    """Raise if a file is outside of the repository's containers, each once."""
-    seen: set[str] = set()
-    for manifest in references.manifests:
-        for location in manifest.iter_nonempty_paths():
-            if location not in seen:
-                seen.add(location)
-                if location.endswith("/"):
-                    raise LocationError(shown(location), "expected a file, found a folder")
-                store.require_location(Reference(to_url(location), offset=0, length=1))
-
-
-async def _require_free(store: PartsStore, path: str, *, overwrite: bool) -> None:
-    """Raise if something is at the path already, or an array above it."""
-    if path and not overwrite and await store.exists(join(path, DOCUMENT)):
-        raise StoreConfigError("path", "a path where nothing is, or `overwrite=True`", repr(path))
-    if not path and not overwrite and {name async for name in store.list_dir("")} - {DOCUMENT}:
-        raise StoreConfigError("path", "an empty session for the root, or `overwrite=True`", "one with nodes")
-    for above in _above(path):
-        found = await store.get(join(above, DOCUMENT), default_buffer_prototype())
-        if found is not None and json.loads(found.to_bytes()).get("node_type") == "array":
-            raise StoreConfigError("path", "a path that is not in an array", repr(path))
-
-
-def _above(path: str) -> Iterator[str]:
-    """The paths above a path, the root first."""
-    segments = path.split("/") if path else []
-    for count in range(len(segments)):
-        yield "/".join(segments[:count])
+    """Raise if a file is outside the virtual chunk containers of the repository."""
+    locations = (each for manifest in references.manifests for each in manifest.iter_nonempty_paths())
+    for location in dict.fromkeys(locations):
+        if location.endswith("/"):
+            raise LocationError(hide_in_url(location), "expected a file, found a folder")
+        store.require_location(Reference(to_icechunk_url(location), offset=0, length=1))
 
 
 async def _write(
-    store: PartsStore, path: str, groups: dict[str, dict[str, Any]], arrays: list[Writing], *, overwrite: bool
+    store: PartsStore, missing: Iterable[str], groups: Mapping[str, dict[str, Any]], arrays: Iterable[PlannedArray]
 ) -> None:
-    if overwrite:
-        await store.delete_dir(path)
-    for above in _above(path):
-        if not await store.exists(join(above, DOCUMENT)):
-            await _set(store, above, PartsGroup().document())
-    for where, document in groups.items():
-        # The root of a session is there from the beginning.
-        await _set(store, where, document)
+    """Write the groups that are missing above the path, then the groups and the arrays."""
+    for path in missing:
+        await _set(store, path, PartsGroup().document())
+    for path, document in groups.items():
+        await _set(store, path, document)
     for each in arrays:
         await _write_array(store, each)
 
@@ -116,29 +102,21 @@ async def _set(store: PartsStore, path: str, document: dict[str, Any]) -> None:
     await store.set(join(path, DOCUMENT), buffer)
 
 
-async def _write_array(store: PartsStore, array: Writing) -> None:
+async def _write_array(store: PartsStore, array: PlannedArray) -> None:
     if array.parts is None:
         await _set(store, array.path, array.document)
     else:
         escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in array.path)
         await _set(store.with_parts({escaped: array.parts}, split=True), array.path, array.document)
-    free = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(index: tuple[int, ...], pieces: tuple[Piece, ...]) -> None:
-        key = join(array.path, array.references.metadata.encode_chunk_key(index))
-        async with free:
-            await store.set_parts_async(key, [_value(piece) for piece in pieces])
+    async def write_chunk(chunk: tuple[tuple[int, ...], tuple[Piece, ...]]) -> None:
+        key = join(array.path, array.references.metadata.encode_chunk_key(chunk[0]))
+        await store.set_parts_async(key, [_value(piece) for piece in chunk[1]])
 
-    tasks = [asyncio.ensure_future(one(*each)) for each in array.references.all_pieces()]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await run_for_each(list(array.references.all_pieces()), write_chunk, _AT_ONCE)
 
 
 def _value(piece: Piece) -> Reference | bytes:
     if isinstance(piece, FileRange):
-        return Reference(to_url(piece.location), piece.span.start, piece.nbytes, piece.checksum)
+        return Reference(to_icechunk_url(piece.location), piece.span.start, piece.nbytes, piece.checksum)
     return piece

@@ -15,11 +15,12 @@ from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
 from parts_store.adoption import adopt
+from parts_store.engine.steps import Found
 from parts_store.errors import LocationError, ManifestError, SessionError
 from parts_store.format.ranges import Span
 from parts_store.manifests import PartsArray, PartsGroup
 from parts_store.manifests.checksums import change_of
-from parts_store.manifests.entries import FileRange
+from parts_store.manifests.pieces import FileRange
 from tests.adoption.adopting import repository, settle
 
 VALUES = np.arange(1, 41, dtype="<i4")
@@ -205,8 +206,8 @@ def test_what_counts_as_a_change(
     checksum: Any, etag: str | None, modified: int, location: str, is_changed: bool
 ) -> None:
     expected = checksum if isinstance(checksum, str) else datetime.fromtimestamp(checksum, UTC)
-    meta = {"e_tag": etag, "last_modified": datetime.fromtimestamp(modified, UTC)}
-    assert (change_of(FileRange(location, Span(0, 1), expected), meta) is not None) == is_changed
+    found = Found(b"", Span(0, 0), 0, etag, None, None, datetime.fromtimestamp(modified, UTC))
+    assert (change_of(FileRange(location, Span(0, 1), expected), found) is not None) == is_changed
 
 
 # --- several checksums ------------------------------------------------------------------------------------------------

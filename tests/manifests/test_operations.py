@@ -231,7 +231,7 @@ def test_a_slice_within_a_chunk_is_taken_where_its_bytes_are_a_range_of_one_part
     with pytest.raises(ManifestError, match="in 2 parts"):
         two[5:7]
     inline = PartsArray(document, [{"0.0": {**entry(), "data": b"a" * 24}}])
-    with pytest.raises(ManifestError, match="held in the manifest"):
+    with pytest.raises(ManifestError, match="inlined in the manifest"):
         inline[1:2]
     short = PartsArray(document, [{"0.0": entry(0, 20, "s3://one/a")}])
     with pytest.raises(ManifestError, match="chunks of 24 bytes"):
@@ -260,13 +260,13 @@ def test_a_missing_chunk_is_not_joined_unless_all_are_missing() -> None:
 
 
 def test_chunks_that_are_not_plain_values_one_after_the_other_are_not_joined() -> None:
-    with pytest.raises(ManifestError, match="the codec 'bytes' alone"):
+    with pytest.raises(ManifestError, match="only the codec 'bytes'"):
         simple(kind=Kind("<i4", "zstd", 2, (2, 3)))[0].join_chunks(2)
     with pytest.raises(ManifestError, match="on the axes before axis 1"):
         simple()[0].join_chunks(2, axis=1)
     with pytest.raises(ManifestError, match="chunk '1': expected 4 bytes, found 3"):
         PartsArray(metadata(), [{"0": entry(), "1": entry(length=3)}]).join_chunks(2)
-    with pytest.raises(ManifestError, match="a number of chunks from 1, found 0"):
+    with pytest.raises(ManifestError, match="a number of chunks of at least 1, found 0"):
         simple()[0].join_chunks(0)
     array, values = simple((3, 6), Kind("<i4", "plain", 3, (1, 2)))
     assert np.array_equal(array.join(1).load(), values)
@@ -308,7 +308,7 @@ def test_arrays_of_different_parts_or_fill_values_are_not_combined() -> None:
     kept: Any = np.concatenate([undeclared, one])
     assert kept.declared_parts == ps.ConcatParts([""])
     filled = PartsArray(metadata(fill_value=1), [{"0": entry()}])
-    with pytest.raises(ManifestError, match="one fill value"):
+    with pytest.raises(ManifestError, match="the same fill value"):
         np.concatenate([one, filled])
 
 
@@ -322,7 +322,7 @@ def test_a_partial_chunk_is_not_followed_by_others() -> None:
         np.broadcast_to(array, (7, 6))
     with pytest.raises(ManifestError, match="an axis, and no other arguments"):
         np.concatenate([array, array], axis=None)
-    with pytest.raises(ManifestError, match="arrays of references alone"):
+    with pytest.raises(ManifestError, match="arrays of references only"):
         np.concatenate([array, np.zeros((2, 6), "i4")])
     with pytest.raises(np.exceptions.AxisError):
         np.stack([array], axis=4)
@@ -490,7 +490,7 @@ def test_arrays_whose_registries_mean_different_files_by_one_location_are_not_re
     one, _ = simple(seed=1)
     two, _ = simple(seed=2)
     combined: Any = np.concatenate([one, two])
-    with pytest.raises(LocationError, match="found several"):
+    with pytest.raises(LocationError, match="several registered stores"):
         combined.load()
 
 

@@ -1,4 +1,4 @@
-"""References are read with as few requests as there can be, only where that is allowed, and never beyond a file."""
+"""Reading references: the number of requests, which files may be read, and the read-only store."""
 
 import asyncio
 import itertools
@@ -20,22 +20,22 @@ from virtualizarr.manifests.utils import create_v3_array_metadata
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
+from parts_store.backends.registered_files import find_store
 from parts_store.errors import LocationError, PartsStoreError, StoreConfigError
 from parts_store.format.ranges import Span
 from parts_store.manifests import PartsArray, PartsGroup
-from parts_store.manifests.entries import FileRange
-from parts_store.manifests.fetch_plan import FetchPlan, merge_pieces, nbytes_of, slice_pieces
-from parts_store.manifests.fetching import resolve
+from parts_store.manifests.pieces import FileRange, merge_pieces, nbytes_of, slice_pieces
+from parts_store.manifests.reading import ReadPlan
 from tests.effort import examples
-from tests.manifests.making import Counting, Files, Kind, make, random_values
+from tests.manifests.making import CountingStore, Files, Kind, make, random_values
 
 PROTOTYPE = default_buffer_prototype()
 VALUES = np.arange(32, dtype="<u2").reshape(8, 4)
 GAP = 100
 
 
-def contiguous() -> tuple[PartsArray, Counting]:
-    """Four chunks of 16 bytes in two parts each, with gaps of 100 bytes between chunks, and none within."""
+def contiguous() -> tuple[PartsArray, CountingStore]:
+    """Return four chunks of 16 bytes in two adjacent parts, with gaps of 100 bytes between chunks."""
     content, first, second = b"", {}, {}
     for number in range(4):
         content += bytes(GAP)
@@ -45,7 +45,7 @@ def contiguous() -> tuple[PartsArray, Counting]:
     store = MemoryStore()
     store.put("f", content)
     metadata = create_v3_array_metadata(shape=(8, 4), data_type=np.dtype("<u2"), chunk_shape=(2, 4))
-    return PartsArray(metadata, [first, second]), Counting(store)
+    return PartsArray(metadata, [first, second]), CountingStore(store)
 
 
 def registry(store: Any) -> ObjectStoreRegistry[Any]:
@@ -56,30 +56,30 @@ def registry(store: Any) -> ObjectStoreRegistry[Any]:
 
 
 @pytest.mark.parametrize(("gap", "requests"), [(0, 4), (GAP - 1, 4), (GAP, 1), (None, 1)])
-def test_ranges_of_a_file_are_merged_over_parts_and_chunks(gap: int | None, requests: int) -> None:
+def test_ranges_are_coalesced_across_parts_and_chunks(gap: int | None, requests: int) -> None:
     array, store = contiguous()
     options = {} if gap is None else {"coalesce_gap": gap}
     assert np.array_equal(array.load(registry(store), **options), VALUES)
-    assert len(store.asked) == requests
-    assert sum(stop - start for _, start, stop in store.asked) == (64 if requests == 4 else 64 + 3 * GAP)
+    assert len(store.requests) == requests
+    assert sum(stop - start for _, start, stop in store.requests) == (64 if requests == 4 else 64 + 3 * GAP)
 
 
-def test_a_request_is_not_larger_than_it_may_be_and_the_same_range_is_read_once() -> None:
+def test_coalesced_size_is_limited_and_equal_ranges_are_read_once() -> None:
     array, store = contiguous()
     array.load(registry(store), coalesced_nbytes=140, coalesce_gap=GAP)
-    assert [stop - start for _, start, stop in store.asked] == [132, 132]
-    store.asked.clear()
+    assert [stop - start for _, start, stop in store.requests] == [132, 132]
+    store.requests.clear()
     repeated: Any = np.concatenate([array, array])
     assert np.array_equal(repeated.load(registry(store)), np.concatenate([VALUES, VALUES]))
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
 
 
-def test_a_store_of_references_reads_a_chunk_with_one_request_and_a_range_of_it_too() -> None:
+def test_reference_store_reads_chunk_and_ranges_in_one_request() -> None:
     array, store = contiguous()
     opened = zarr.open_array(array.to_store(registry(store)), mode="r")
     assert np.array_equal(opened[2:4], VALUES[2:4])
-    assert store.asked == [("f", 216, 232)]
-    store.asked.clear()
+    assert store.requests == [("f", 216, 232)]
+    store.requests.clear()
     references = array.to_store(registry(store))
     asked: list[Any] = [
         RangeByteRequest(0, 2),
@@ -97,15 +97,15 @@ def test_a_store_of_references_reads_a_chunk_with_one_request_and_a_range_of_it_
         return [found[index] for index in range(len(asked))]
 
     assert asyncio.run(ranges()) == [whole[:2], whole[5:8], whole[-3:], b"", whole]
-    assert store.asked == [("f", 216, 232)]
-    store.asked.clear()
+    assert store.requests == [("f", 216, 232)]
+    store.requests.clear()
     keys = ["c/0/0", "c/1/0", "c/9/0"]
     partial = asyncio.run(references.get_partial_values(PROTOTYPE, [(key, None) for key in keys]))
     assert [None if each is None else each.to_bytes() for each in partial] == [VALUES[:2].tobytes(), whole, None]
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
 
 
-def test_a_random_read_of_a_shard_is_one_request_for_the_index_and_one_for_the_data() -> None:
+def test_read_within_shard_requests_index_and_one_chunk() -> None:
     files = Files(np.random.default_rng(3), names=("s3://b/f",), inline=0)
     kind = Kind("<i4", "plain", 1, (2,), (64,))
     made, values = make(random_values((256,), kind, files.rng), kind, files)
@@ -118,14 +118,14 @@ def test_a_random_read_of_a_shard_is_one_request_for_the_index_and_one_for_the_d
     array = PartsArray(made.metadata, [data, end])
     memory = MemoryStore()
     memory.put("f", bytes(files.contents["s3://b/f"]))
-    store = Counting(memory)
+    store = CountingStore(memory)
     opened = zarr.open_array(array.to_store(registry(store)), mode="r")
     assert opened[140] == values[140]
-    assert [stop - start for _, start, stop in store.asked] == [index, 8]
+    assert [stop - start for _, start, stop in store.requests] == [index, 8]
     assert np.array_equal(opened[:], values)
 
 
-# --- what may be read ---------------------------------------------------------------------------------------------
+# --- registered files ---------------------------------------------------------------------------------------------
 
 
 def one_chunk(location: str, offset: int = 0, length: int = 4) -> PartsArray:
@@ -143,7 +143,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_what_is_registered_is_read(folder: Path) -> None:
+def test_files_outside_registered_stores_are_rejected(folder: Path) -> None:
     allowed = (folder / "allowed").as_uri()
     only = ObjectStoreRegistry({allowed: LocalStore(folder / "allowed")})
     file = (folder / "allowed" / "some file#1.bin").as_uri()
@@ -162,15 +162,13 @@ def test_only_what_is_registered_is_read(folder: Path) -> None:
         f"file://localhost{folder}/allowed/f",
     ]
     for location in outside:
-        with pytest.raises(LocationError, match=r"registered store|without '\.'") as caught:
+        with pytest.raises(LocationError, match=r"no registered store|without the segments") as caught:
             one_chunk(location).load(only)
         assert not isinstance(caught.value, FileNotFoundError | KeyError)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_store_of_this_machine_is_registered_as_a_whole_or_by_a_relative_path(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_store_is_registered_as_root_relative_path_or_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = (folder / "allowed2" / "f").as_uri()
     assert one_chunk(file).load({"file://": LocalStore()}).tobytes() == b"dcba"
     monkeypatch.chdir(folder)
@@ -186,32 +184,32 @@ def test_nothing_is_read_if_one_location_is_not_registered() -> None:
     mixed: Any = np.concatenate(
         [array, PartsArray(array.metadata, [m.rename_paths("s3://c/f") for m in array.manifests])]
     )
-    with pytest.raises(LocationError, match=r"'s3://c/f': expected a file in a registered store \(s3://b\)"):
+    with pytest.raises(LocationError, match=r"'s3://c/f': no registered store covers this URL \(registered: s3://b\)"):
         mixed.load(registry(store))
-    assert not store.asked
+    assert not store.requests
 
 
-def test_a_file_outside_of_the_folder_of_a_registered_store_is_not_taken_for_one_within() -> None:
+def test_file_outside_prefix_of_registered_store_is_rejected() -> None:
     below = S3Store("bucket", prefix="data", region="us-east-1", skip_signature=True)
     only = (ObjectStoreRegistry({"s3://bucket": below}),)
-    assert resolve("s3://bucket/data/x/f", only) == (below, "x/f")
-    # The registry would read data/base/f and data/other/f.
+    assert find_store("s3://bucket/data/x/f", only) == (below, "x/f")
+    # The registry alone would resolve these to data/base/f and data/other/f.
     for location in ("s3://bucket/database/f", "s3://bucket/other/f", "s3://bucket/data"):
-        with pytest.raises(LocationError, match="registered store"):
-            resolve(location, only)
+        with pytest.raises(LocationError, match="no registered store covers"):
+            find_store(location, only)
     web = HTTPStore("https://host/data")
-    assert resolve("https://host/data/a%20b", (ObjectStoreRegistry({"https://host": web}),)) == (web, "a b")
+    assert find_store("https://host/data/a%20b", (ObjectStoreRegistry({"https://host": web}),)) == (web, "a b")
     with pytest.raises(LocationError, match=r"without '\?'") as caught:
-        resolve("https://user:word@host/data/f?signature=secret", (ObjectStoreRegistry({"https://host": web}),))
+        find_store("https://user:word@host/data/f?signature=secret", (ObjectStoreRegistry({"https://host": web}),))
     assert "secret" not in str(caught.value)
     assert "word" not in str(caught.value)
     memory = MemoryStore()
-    assert resolve("s3://b/a?b#c", (registry(memory),)) == (memory, "a?b#c")
+    assert find_store("s3://b/a?b#c", (registry(memory),)) == (memory, "a?b#c")
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 5), (3, 2), (4, 4), (100, 4), (0, 2**40)])
 @pytest.mark.parametrize("where", ["memory", "local"])
-def test_a_range_beyond_its_file_is_an_error(offset: int, length: int, where: str, tmp_path: Path) -> None:
+def test_range_beyond_end_of_file_is_an_error(offset: int, length: int, where: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abcd")
     memory = MemoryStore()
     memory.put("f", b"abcd")
@@ -224,18 +222,18 @@ def test_a_range_beyond_its_file_is_an_error(offset: int, length: int, where: st
         zarr.open_array(array.to_store(stores), mode="r")[:]
 
 
-def test_a_file_that_is_gone_is_an_error_and_no_fill_values() -> None:
+def test_missing_file_is_an_error_and_not_fill_values() -> None:
     array = one_chunk("s3://b/nothing")
     for read in (
         lambda: array.load(registry(MemoryStore())),
         lambda: zarr.open_array(array.to_store(registry(MemoryStore())), mode="r")[:],
     ):
-        with pytest.raises(LocationError, match="FileNotFoundError") as caught:
+        with pytest.raises(LocationError, match="no such file") as caught:
             read()
         assert not isinstance(caught.value, FileNotFoundError)
 
 
-def test_knobs_and_registries_are_checked() -> None:
+def test_read_settings_and_registries_are_checked() -> None:
     array, store = contiguous()
     for options in ({"coalesce_gap": -1}, {"concurrency": 0}, {"coalesced_nbytes": 1.5}):
         with pytest.raises(StoreConfigError):
@@ -254,11 +252,11 @@ def test_knobs_and_registries_are_checked() -> None:
     st.integers(0, 6),
     st.integers(1, 20),
 )
-def test_every_piece_is_cut_from_what_is_fetched(wanted: list[tuple[str, int, int]], gap: int, most: int) -> None:
+def test_every_piece_is_cut_from_planned_ranges(wanted: list[tuple[str, int, int]], gap: int, most: int) -> None:
     pieces = [FileRange(name, Span(start, start + nbytes)) for name, start, nbytes in wanted]
-    plan = FetchPlan.of(pieces, max_gap=gap, max_nbytes=most)
+    plan = ReadPlan.of(pieces, max_gap=gap, max_nbytes=most)
     files = {"a": bytes(range(64)), "b": bytes(range(100, 164))}
-    fetched = [memoryview(files[each.location][each.span.start : each.span.stop]) for each in plan.fetches]
+    fetched = [memoryview(files[each.location][each.span.start : each.span.stop]) for each in plan.ranges]
     for piece in pieces:
         assert bytes(plan.cut(piece, fetched)) == files[piece.location][piece.span.start : piece.span.stop]
 
@@ -271,7 +269,7 @@ def test_any_range_of_a_chunk_is_made_of_the_right_pieces() -> None:
         return b"".join(each if isinstance(each, bytes) else file[each.span.start : each.span.stop] for each in found)
 
     whole = content(pieces)
-    assert nbytes_of(pieces) == len(whole)
+    assert nbytes_of(*pieces) == len(whole)
     for start, stop in itertools.combinations_with_replacement(range(len(whole) + 1), 2):
         assert content(slice_pieces(pieces, Span(start, stop))) == whole[start:stop]
         assert content(merge_pieces(slice_pieces(pieces, Span(start, stop)))) == whole[start:stop]
@@ -291,7 +289,7 @@ def tree() -> tuple[PartsGroup, ObjectStoreRegistry[Any]]:
     return PartsGroup({"a": array}, {"g": inner}, {"title": "x"}), registry(store)
 
 
-def test_zarr_finds_everything_in_a_store_of_references(pipeline: str) -> None:
+def test_zarr_reads_all_nodes_of_reference_store(pipeline: str) -> None:
     group, stores = tree()
     opened: Any = zarr.open_group(group.to_store(stores), mode="r")
     assert sorted(name for name, _ in opened.members(max_depth=None)) == ["a", "g", "g/b", "g/scalar"]
@@ -301,7 +299,7 @@ def test_zarr_finds_everything_in_a_store_of_references(pipeline: str) -> None:
     assert opened["g/scalar"][()] == 5
 
 
-def test_a_store_of_references_lists_what_it_has_and_refuses_writes() -> None:
+def test_reference_store_lists_keys_and_rejects_writes() -> None:
     group, stores = tree()
     store = group.to_store(stores)
 
@@ -349,7 +347,7 @@ def test_a_store_of_references_lists_what_it_has_and_refuses_writes() -> None:
     assert "PartsGroup" in repr(store)
 
 
-def test_a_store_of_references_goes_to_other_processes(tmp_path: Path) -> None:
+def test_reference_store_can_be_pickled(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abcd")
     array = one_chunk((tmp_path / "f").as_uri()).with_registry({tmp_path.as_uri(): LocalStore(tmp_path)})
     store = array.to_store()
@@ -359,7 +357,7 @@ def test_a_store_of_references_goes_to_other_processes(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(array)).load().tobytes() == b"abcd"
 
 
-def test_xarray_reads_a_store_of_references() -> None:
+def test_xarray_opens_reference_store() -> None:
     array, store = contiguous()
     document = array.metadata.to_dict() | {"dimension_names": ["y", "x"]}
     group = PartsGroup({"v": PartsArray(document, array.manifests)}, attributes={"title": "x"})
@@ -368,19 +366,19 @@ def test_xarray_reads_a_store_of_references() -> None:
         assert np.array_equal(dataset.v[3:5].values, VALUES[3:5])
 
 
-def test_kerchunk_gets_chunks_that_are_one_range() -> None:
+def test_kerchunk_export_needs_one_range_per_chunk() -> None:
     array, _ = contiguous()
     references = PartsGroup({"a": array}).to_kerchunk()
     assert references["version"] == 1
     assert references["refs"]["a/c/1/0"] == ["s3://b/f", 216, 16]
     assert json.loads(references["refs"]["a/zarr.json"])["shape"] == [8, 4]
-    with pytest.raises(PartsStoreError, match="chunk 'c/0/0': expected one range of one file, found 4 of them"):
+    with pytest.raises(PartsStoreError, match="chunk 'c/0/0': expected one range of one file, found 4 ranges"):
         array.join_chunks(2).join_chunks(2).to_kerchunk()
     inline = PartsArray(array.metadata, [{"0.0": {"path": "", "offset": 0, "length": 1, "data": b"a"}}])
     assert inline.to_kerchunk()["refs"]["c/0/0"] == "base64:YQ=="
 
 
-def test_fsspec_reads_what_kerchunk_gets(tmp_path: Path) -> None:
+def test_fsspec_reads_kerchunk_export(tmp_path: Path) -> None:
     (tmp_path / "some file").write_bytes(b"abcd")
     location = (tmp_path / "some file").as_uri()
     metadata = one_chunk(location).metadata
