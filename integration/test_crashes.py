@@ -17,9 +17,9 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.sync import sync
 
-from integration import chaos
 from integration.breaking import Breaking, Crash, How
-from integration.chaos import Kind, Plan
+from integration.chaos import driver
+from integration.chaos.plan import Kind, Plan
 from integration.conftest import Bucket
 from integration.scenes import (
     NEW,
@@ -251,7 +251,7 @@ LANES: dict[Concurrency, tuple[Kind, ...]] = {
 @pytest.mark.parametrize("level", LEVELS)
 def test_killed_writers_tear_and_lose_nothing_on_a_disk(tmp_path: Path, level: Concurrency) -> None:
     plan = Plan(str(tmp_path), {}, level, LANES[level], kills=100, seconds=60, seed=1)
-    report = chaos.run(plan)
+    report = driver.run(plan)
     print(report)
     assert report.violations == []
     assert report.kills >= 100
@@ -265,7 +265,7 @@ def test_killed_writers_tear_and_lose_nothing_on_a_real_server(bucket: Bucket, l
     options = Plan.options_of(bucket.server)
     # What was sent before its sender was killed, has arrived after the pause.
     plan = Plan(bucket.name, options, level, LANES[level], kills=120, seconds=60, seed=1, pause=0.2, life=(0.05, 0.6))
-    report = chaos.run(plan)
+    report = driver.run(plan)
     print(report)
     assert report.violations == []
     assert report.kills >= 120

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from obstore.store import S3Store
 
-from integration import chaos, large, toxics
+from integration import large, toxics
 from integration.breaking import read_plainly, repair
-from integration.chaos import Kind, Plan, Report
+from integration.chaos import driver
+from integration.chaos.driver import Report
+from integration.chaos.plan import Kind, Plan
 from integration.conftest import Bucket
 from integration.large import Order, Work
 from integration.server import answers
@@ -69,7 +71,7 @@ def plan_through(proxy: Proxy, bucket: Bucket, level: Concurrency, retries: int,
 
 def run_through(proxy: Proxy, plan: Plan, names: Sequence[str]) -> Report:
     """What becomes of a plan while these are wrong with the network, one after the other."""
-    with chaos.under_way(plan) as report:
+    with driver.under_way(plan) as report:
         for name in names:
             proxy.poison(*TOXICS[name][0])
             time.sleep(plan.seconds / len(names))

@@ -1,30 +1,23 @@
-"""Writes that stop after any of their requests: what is read then is the old chunk or the new one, and nothing else."""
+"""Writes and deletes of tagged chunks: interruptions, results and costs."""
 
-import contextlib
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
-from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Lost, Outcome, Put, Refused, Request, Steps
-from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError
+from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Put, Request
 from parts_store.transactions.reading import exists
 from parts_store.transactions.rules import Level
-from parts_store.transactions.versions import Absent, Seen
+from tests.transactions.cases import EVERY_LAYOUT, EVERY_PLACE, IN_PARTS, WITH_TAGS, beside, wanted_by
 from tests.transactions.interruptions import (
-    LAYOUTS,
     NEW_SIZES,
     OPERATIONS,
-    PLACES,
     Layout,
     Operation,
     Place,
     before,
-    delete,
     every_interruption,
     every_start,
     holds_old,
-    ids,
     parts_of,
     stored_as,
     value_of,
@@ -32,38 +25,7 @@ from tests.transactions.interruptions import (
     write,
     write_if_absent,
 )
-from tests.transactions.objects import (
-    KEY,
-    Objects,
-    Returned,
-    chunk_of,
-    every_request,
-    next_batch,
-    protocol,
-    settings,
-    sliced,
-)
-
-EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
-IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
-EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
-WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
-SIDE = ".parts-txn/"
-
-
-def wanted_by(operation: Operation, new: bytes, start: bytes | str | None) -> bytes | str | None:
-    """What there is when the operation has ended."""
-    if operation is delete:
-        return None
-    return new if operation is write or start is None else start
-
-
-def beside(objects: Objects) -> set[str]:
-    """The keys of what the protocol keeps beside the chunk."""
-    return {key for key in objects.stored if SIDE in key}
-
-
-# --- interruptions ---------------------------------------------------------------------------------------------------
+from tests.transactions.objects import Objects, chunk_of, every_request, protocol, settings, sliced
 
 
 @pytest.mark.sampled(5)
@@ -176,9 +138,6 @@ def test_writes_that_die_one_after_the_other_are_each_read_whole(layout: Layout,
             assert what_is_read(twice, chunk, None) in (first, values[2])
 
 
-# --- operations that end ---------------------------------------------------------------------------------------------
-
-
 @EVERY_PLACE
 @EVERY_LAYOUT
 def test_a_finished_write_is_there_alone_whatever_was_before(layout: Layout, place: Place) -> None:
@@ -238,9 +197,6 @@ def test_all_parts_of_a_write_carry_one_tag_with_all_sizes_and_no_two_attempts_t
         assert (tag.generation, tag.mode) in attempts
         # Every object of the protocol is a part of something: nothing is written without saying by whom.
         assert all(put.tag is not None for put in puts)
-
-
-# --- what it costs ---------------------------------------------------------------------------------------------------
 
 
 def cost(objects: Objects) -> dict[type[Request], int]:
@@ -303,331 +259,3 @@ def test_a_deletion_costs_one_request_for_the_anchor_and_one_for_the_rest(layout
     rest = int(len(layout) > 1 and place.level is not Level.WRITERS)
     heads = {Head: 1} if place.level is Level.FULL else {}
     assert cost(objects) == {Delete: 1 + rest} | heads
-
-
-# --- what was read before --------------------------------------------------------------------------------------------
-
-
-def seen_in(objects: Objects, layout: Layout) -> Seen:
-    """What somebody sees who reads the chunk in order to change it."""
-    known = objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk_of(layout), [None], settings()))
-    return Absent() if known is None else known.version
-
-
-@EVERY_PLACE
-@pytest.mark.parametrize("present", [False, True], ids=["absent", "present"])
-@EVERY_LAYOUT
-def test_a_chunk_that_is_still_what_was_read_is_changed(layout: Layout, present: bool, place: Place) -> None:
-    chunk = chunk_of(layout)
-    start = holds_old(place, layout, tuple(layout) if present else ())
-    seen = seen_in(start, layout)
-    written = start.copy()
-    written.run(place.protocol().write(chunk, parts_of(layout, 3), seen))
-    assert written.contents == stored_as(layout, 3)
-    start.run(place.protocol().delete(chunk, seen))
-    assert what_is_read(start, chunk, None) is None
-
-
-@EVERY_PLACE
-@pytest.mark.parametrize("meanwhile", [write, delete])
-@pytest.mark.parametrize("present", [False, True], ids=["absent", "present"])
-@EVERY_LAYOUT
-def test_a_chunk_that_is_not_what_was_read_any_more_is_left_as_it_is(
-    layout: Layout, present: bool, meanwhile: Operation, place: Place
-) -> None:
-    chunk = chunk_of(layout)
-    start = holds_old(place, layout, tuple(layout) if present else ())
-    seen = seen_in(start, layout)
-    start.run(meanwhile(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
-    theirs = what_is_read(start, chunk, None)
-    if theirs is None and not present:
-        return
-    contents = start.contents
-    for change in (
-        place.protocol().write(chunk, parts_of(layout, 3), seen),
-        place.protocol().delete(chunk, seen),
-    ):
-        with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
-            start.run(change)
-        assert what_is_read(start, chunk, None) == theirs
-        if theirs is not None:
-            assert start.contents == contents
-
-
-# At `exclusive` nobody else writes at all, and on S3 ETags alone do not tell.
-NOBODY_ELSE = [place for place in PLACES if place.level is Level.EXCLUSIVE and not place.has_unique_etags]
-
-
-@pytest.mark.parametrize("change", ["write", "delete"])
-@pytest.mark.parametrize("place", [place for place in PLACES if place not in NOBODY_ELSE], ids=str)
-@IN_PARTS
-def test_a_write_that_changed_all_but_the_anchor_is_not_what_was_read_either(
-    layout: Layout, place: Place, change: str
-) -> None:
-    chunk = chunk_of(layout)
-    start = holds_old(place, layout, tuple(layout))
-    seen = seen_in(start, layout)
-    theirs = parts_of(layout, 2, 201)
-    theirs[chunk.parts.anchor] = parts_of(layout, 2, 1)[chunk.parts.anchor]
-    start.run(write(chunk, theirs, place.protocol(first_generation=100)))
-    mine = parts_of(layout, 2)
-    steps = {
-        "write": place.protocol().write(chunk, mine, seen),
-        "delete": place.protocol().delete(chunk, seen),
-    }
-    with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
-        start.run(steps[change])
-    assert what_is_read(start, chunk, None) == b"".join(theirs)
-
-
-@EVERY_PLACE
-@IN_PARTS
-def test_a_change_that_is_interrupted_is_made_or_not(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    for present in ((), tuple(layout)):
-        start = holds_old(place, layout, present)
-        old, new = before(start, layout), value_of(layout, 3, 101)[0]
-        steps = place.protocol().write(chunk, parts_of(layout, 3), seen_in(start, layout))
-        found = [what_is_read(stopped, chunk, None) for stopped in every_interruption(start, steps)]
-        commit = found.index(new)
-        assert found == [old] * commit + [new] * (len(found) - commit)
-
-
-# --- answers that do not come ----------------------------------------------------------------------------------------
-
-
-class Faulty(Objects):
-    """A bucket that does something else with one request to write, by its number."""
-
-    def __init__(self, objects: Objects, at: int, fault: str) -> None:
-        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
-        self.stored = dict(objects.stored)
-        self._etags = itertools.count(2000)
-        self.at, self.fault, self.made = at, fault, 0
-
-    def perform(self, request: Request) -> Outcome:
-        if not isinstance(request, Put):
-            return super().perform(request)
-        self.made += 1
-        if self.made != self.at + 1:
-            return super().perform(request)
-        if self.fault == "answer lost":
-            super().perform(request)
-        # Some refuse although nobody is there, when two come at the same time.
-        if self.fault == "refused":
-            return Refused() if request.condition is not None else super().perform(request)
-        return Lost(OSError("connection reset"))
-
-
-@pytest.mark.sampled(5)
-@WITH_TAGS
-@pytest.mark.parametrize("fault", ["request lost", "answer lost", "refused"])
-@pytest.mark.parametrize("operation", [write, write_if_absent])
-@EVERY_LAYOUT
-def test_a_request_without_an_answer_or_refused_for_no_reason_does_not_stop_a_write(
-    layout: Layout, operation: Operation, fault: str, place: Place
-) -> None:
-    chunk = chunk_of(layout)
-    for start in every_start(place, layout):
-        old = before(start, layout)
-        if old == "incomplete":
-            # There is somebody else's anchor, and whether ours was before it nobody can know.
-            continue
-        expected = wanted_by(operation, value_of(layout, 3, 101)[0], old)
-        for at in itertools.count():
-            objects = Faulty(start, at, fault)
-            objects.run(operation(chunk, parts_of(layout, 3), place.protocol()))
-            assert what_is_read(objects, chunk, None) == expected
-            if objects.made <= at:
-                break
-
-
-class Overtaken(Objects):
-    """A bucket in which our anchor gets lost, and somebody else's chunk is there instead."""
-
-    def __init__(self, anchor_key: str, theirs: Objects) -> None:
-        super().__init__(has_tags=True, has_unique_etags=theirs.has_unique_etags)
-        self.anchor_key, self.theirs = anchor_key, theirs
-
-    def perform(self, request: Request) -> Outcome:
-        if isinstance(request, Put) and request.key == self.anchor_key:
-            self.stored |= self.theirs.stored
-            return Lost(OSError("connection reset"))
-        return super().perform(request)
-
-
-@WITH_TAGS
-@EVERY_LAYOUT
-def test_a_change_without_an_answer_that_finds_another_write_is_ambiguous(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    theirs = place.empty()
-    theirs.run(write(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
-    objects = Overtaken(chunk.anchor_key, theirs)
-    with pytest.raises(AmbiguousWriteError, match="may or may not have been written: no answer came") as caught:
-        objects.run(place.protocol().write(chunk, parts_of(layout, 3), Absent()))
-    assert isinstance(caught.value.__cause__, OSError)
-    assert what_is_read(objects, chunk, None) == value_of(layout, 2, 201)[0]
-
-
-class Deaf(Objects):
-    """A bucket that never answers a request to write one object."""
-
-    def __init__(self, objects: Objects, deaf_to: str) -> None:
-        super().__init__(has_tags=True, has_unique_etags=objects.has_unique_etags)
-        self.stored, self.deaf_to = dict(objects.stored), deaf_to
-
-    def perform(self, request: Request) -> Outcome:
-        if isinstance(request, Put) and self.deaf_to in request.key:
-            self.asked.append(request)
-            return Lost(OSError("connection reset"))
-        return super().perform(request)
-
-
-@WITH_TAGS
-@IN_PARTS
-def test_an_anchor_that_is_never_answered_is_ambiguous_and_tried_six_times(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    for start in (place.empty(), holds_old(place, layout, tuple(layout))):
-        known = seen_in(start, layout)
-
-        class DeafToAnchor(Deaf):
-            def perform(self, request: Request) -> Outcome:
-                is_anchor = isinstance(request, Put) and request.key == chunk.anchor_key
-                return super().perform(request) if is_anchor else Objects.perform(self, request)
-
-        objects = DeafToAnchor(start, chunk.anchor_key)
-        with pytest.raises(AmbiguousWriteError, match="no answer came to 6 requests"):
-            objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
-        assert sum(isinstance(each, Put) and each.key == chunk.anchor_key for each in objects.asked) == 6
-        assert what_is_read(objects, chunk, None) == before(start, layout)
-
-
-@WITH_TAGS
-@IN_PARTS
-def test_a_staged_copy_that_is_never_answered_is_the_stores_error_and_nothing_was_written(
-    layout: Layout, place: Place
-) -> None:
-    start = holds_old(place, layout, tuple(layout))
-    objects = Deaf(start, SIDE)
-    with pytest.raises(OSError, match="connection reset") as caught:
-        objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
-    assert any(KEY in note and "is not written" in note for note in caught.value.__notes__)
-    assert objects.contents == start.contents
-
-
-@WITH_TAGS
-@IN_PARTS
-def test_a_part_that_is_never_answered_after_the_commit_is_read_from_the_staged_copy(
-    layout: Layout, place: Place
-) -> None:
-    chunk = chunk_of(layout)
-    for deaf_to in chunk.other_keys:
-        objects = Deaf(holds_old(place, layout, tuple(layout)), deaf_to)
-        known = seen_in(objects, layout)
-        objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
-        assert what_is_read(objects, chunk, None) == value_of(layout, 3, 101)[0]
-        assert len(beside(objects)) == 1
-        # And whoever writes next, while requests are answered, leaves the chunk whole.
-        after = objects.copy()
-        after.run(write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100)))
-        assert what_is_read(after, chunk, None) == value_of(layout, 1, 201)[0]
-
-
-# --- two at the same time --------------------------------------------------------------------------------------------
-
-
-def every_pause(layout: Layout) -> list[tuple[int, int]]:
-    """After how many requests one of two stops, and the other, so that each of them comes to its end."""
-    numbers = range(2 * len(layout) + 8)
-    return [(first, second) for first in numbers for second in numbers]
-
-
-def interleaved(objects: Objects, first: Steps[None], second: Steps[None], pauses: tuple[int, int]) -> None:
-    """The first up to a request, the second up to another, the rest of the first, the rest of the second."""
-
-    def requests(steps: Steps[None]) -> Iterator[None]:
-        batch = next_batch(steps)
-        while not isinstance(batch, Returned):
-            outcomes = []
-            for request in batch:
-                outcomes.append(objects.perform(request))
-                yield
-            batch = next_batch(steps, tuple(outcomes))
-
-    one, other = requests(first), requests(second)
-    for _ in itertools.islice(one, pauses[0]):
-        pass
-    for _ in itertools.islice(other, pauses[1]):
-        pass
-    for steps in (one, other):
-        for _ in steps:
-            pass
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(
-    "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
-)
-@IN_PARTS
-def test_of_two_writers_one_is_there_whole_and_nothing_beside_it(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    values = [stored_as(layout, 3, 101), stored_as(layout, 1, 201)]
-    for present in ((), tuple(layout)):
-        for pauses in every_pause(layout):
-            objects = holds_old(place, layout, present)
-            first = write(chunk, parts_of(layout, 3), place.protocol())
-            second = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
-            interleaved(objects, first, second, pauses)
-            plain = {key: data for key, data in objects.contents.items() if key not in beside(objects)}
-            assert plain in values, (present, pauses)
-            if place.has_unique_etags:
-                assert beside(objects) == set()
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(
-    "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
-)
-@IN_PARTS
-def test_of_two_who_change_what_they_have_read_exactly_one_succeeds(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    for present in ((), tuple(layout)):
-        for pauses in every_pause(layout):
-            objects = holds_old(place, layout, present)
-            known = seen_in(objects, layout)
-            succeeded: list[int] = []
-
-            def change(first: int, number: int, known: Seen = known, to: list[int] = succeeded) -> Steps[None]:
-                try:
-                    by = place.protocol(first_generation=number)
-                    yield from by.write(chunk, parts_of(layout, 2, first), known)
-                except ConcurrentWriteError:
-                    return
-                to.append(first)
-
-            interleaved(objects, change(101, 0), change(201, 100), pauses)
-            assert len(succeeded) == 1, (present, pauses)
-            assert what_is_read(objects, chunk, None) == value_of(layout, 2, succeeded[0])[0]
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(
-    "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
-)
-@IN_PARTS
-def test_a_write_that_nothing_was_read_for_is_never_undone_by_a_change_that_did_not_see_it(
-    layout: Layout, place: Place
-) -> None:
-    chunk = chunk_of(layout)
-    for present in ((), tuple(layout)):
-        for pauses, is_first in itertools.product(every_pause(layout), (True, False)):
-            objects = holds_old(place, layout, present)
-            known = seen_in(objects, layout)
-
-            def change(known: Seen = known) -> Steps[None]:
-                with contextlib.suppress(ConcurrentWriteError):
-                    yield from place.protocol().write(chunk, parts_of(layout, 3), known)
-
-            blind = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
-            interleaved(objects, *((blind, change()) if is_first else (change(), blind)), pauses)
-            assert what_is_read(objects, chunk, None) == value_of(layout, 1, 201)[0], (present, pauses, is_first)
