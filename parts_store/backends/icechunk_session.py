@@ -1,7 +1,7 @@
-"""Icechunk sessions: chunks and documents in place of objects, and what was changed in them.
+"""The backend for Icechunk sessions: chunks and documents of a session in place of objects.
 
-Calls Icechunk, translates its errors, and says of each chunk which write it is: that of a tag, or of the session's
-snapshot. Knows of the nodes of parts whose they are, and of nothing else that is stored.
+Calls Icechunk, translates its errors, and labels each chunk with its write: that of a tag, or the session's snapshot.
+Knows which array the nodes of parts belong to, and nothing else about what is stored.
 """
 
 import secrets
@@ -59,11 +59,11 @@ from parts_store.transactions import part_nodes
 
 # A session does not say when a chunk was written.
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
-# The location of a file in a container that is called by its name.
+# The start of a location in a container that is given by its name.
 _BY_NAME = "vcc://"
-# The name of the folder in which an array has its chunks.
+# The folder of an array's chunks.
 _CHUNKS = "c"
-_OF_ZARR_V2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
+_ZARR_V2_DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 _CAPABILITIES = Capabilities(
     identifies_writes_by=WriteIdentity.SESSION,
@@ -77,25 +77,25 @@ _CAPABILITIES = Capabilities(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SessionBackend:
-    """An Icechunk session: writable, read only, forked, or one that can only move nodes."""
+    """A backend that stores chunks and documents in an Icechunk session of any kind."""
 
     session: Session
     icechunk: IcechunkStore = field(init=False)
     _writes: Writes = field(default_factory=Writes)
     _locks: set[str] = field(default_factory=set)
-    # To which array a node of parts belongs: both by their ids, which do not come back.
+    # The id of the array that each node of parts belongs to. Ids are never used again.
     _owners: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, Session):
             found = f"an object of type {type(self.session).__name__}"
-            raise StoreConfigError("session", "a session of Icechunk", found)
+            raise StoreConfigError("session", "an Icechunk session", found)
         object.__setattr__(self, "icechunk", self.session.store)
         self._writes.snapshot = self.session.snapshot_id
 
     @property
     def store(self) -> Session:
-        """What a copy in another process is made from."""
+        """The session, from which a copy in another process is made."""
         return self.session
 
     @property
@@ -105,12 +105,12 @@ class SessionBackend:
 
     @property
     def snapshot(self) -> str:
-        """What the session is based on: its snapshot, which is another one after its changes were discarded."""
+        """The snapshot that the session is based on, with another label after changes were discarded."""
         return self._writes.base(self.session)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that there is, is of the snapshot: what is changed in a session can be changed unseen."""
+        """Whether the session has no uncommitted changes, some of which could not be detected."""
         return not self.session.has_uncommitted_changes
 
     @property
@@ -121,7 +121,7 @@ class SessionBackend:
     @property
     def may_write(self) -> bool:
         """Whether the session can be written to."""
-        # A fork says that its mode is read only, and is not.
+        # The mode of a fork is read-only, although it can be written.
         return not self.session.read_only and self.session.mode != SessionMode.rearrange
 
     def require_writable(self) -> None:
@@ -129,15 +129,15 @@ class SessionBackend:
         if self.session.mode == SessionMode.rearrange:
             raise ReadOnlySessionError(str(self), "it can only move nodes; open a writable session")
         if not self.may_write:
-            raise ReadOnlySessionError(str(self), "it is read only, or was committed; open a writable session")
+            raise ReadOnlySessionError(str(self), "it is read-only or was committed; open a writable session")
 
     def require_location(self, reference: Reference) -> None:
-        """Raise if Icechunk would refuse a reference: before anything is written, not in the midst of a chunk."""
+        """Raise `SessionError` if Icechunk would refuse a reference, before any part of the chunk is written."""
         containers = self.session.config.virtual_chunk_containers or {}
         names = [f"{_BY_NAME}{each.name}/" for each in containers.values() if each.name]
         if not reference.location.startswith((*containers, *names)):
             known = ", ".join(map(repr, [*containers, *names])) or "none"
-            problem = f"expected a location in a virtual chunk container of the repository ({known}), found another"
+            problem = f"no virtual chunk container of the repository covers this location (containers: {known})"
             raise SessionError(reference.location, problem)
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class SessionBackend:
             case Refer(key):
                 return await self._refer(request)
             case Delete(keys):
-                # One after the other: a node goes after those below it.
+                # One after the other: a node is deleted after the nodes below it.
                 for key in keys:
-                    # One that fails leaves what is there, or nothing.
+                    # A delete that fails leaves the old chunk or no chunk.
                     writing = self._writes.writing(key, secrets.token_hex(16), or_same=True)
                     with _translated(key), _absent_if_no_key(), writing:
                         await self.icechunk.delete(key)
@@ -169,14 +169,14 @@ class SessionBackend:
                 assert_never(never)
 
     def perform_sync(self, request: BackendRequest) -> Outcome:
-        """Carry out a request, and wait: Icechunk has no calls without an event loop.
+        """Carry out a request on zarr's event loop, because Icechunk has no synchronous calls.
 
-        zarr's fused pipeline calls from threads, where a chunk that is read to be changed is known when it is written.
+        zarr's fused pipeline calls this from threads, where a partial write can be recognised.
         """
         return sync(self.perform(request))
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
-        """Take a lock, which is for this process: nobody else writes to this session."""
+        """Take a lock for this process, which is the only one that writes to this session."""
         with self._writes.guard:
             if lock.key in self._locks:
                 return None
@@ -189,7 +189,7 @@ class SessionBackend:
         before = self._label(key)
         if wanted is None:
             return await self._get_whole(key, wanted, before)
-        # Icechunk refuses ranges that go beyond a chunk.
+        # Icechunk refuses ranges beyond the end of a chunk.
         nbytes = await self._size(key)
         if nbytes is None:
             return Missing()
@@ -205,7 +205,7 @@ class SessionBackend:
                 raise
             buffer = None
         if not self._is_still(key, before):
-            # The size was that of another write, and so the range may be: one look at all of it tells both.
+            # The size, and so the range, may be from another write. The whole chunk gives both from one write.
             return await self._get_whole(key, wanted, before)
         if buffer is None:
             return Missing()
@@ -215,7 +215,7 @@ class SessionBackend:
         return self._found(key, data, span, nbytes, before)
 
     async def _get_whole(self, key: str, wanted: Wanted, before: str | None) -> Outcome:
-        """A value, or a range of it, cut from all of it."""
+        """Return the outcome for a range of a value by reading the whole value."""
         buffer = None
         with _translated(key), _absent_if_no_key():
             buffer = await self.icechunk.get(key, default_buffer_prototype())
@@ -239,9 +239,9 @@ class SessionBackend:
         if isinstance(put.condition, IfAbsent) and await self._size(put.key) is not None:
             return Refused()
         if put.condition is not None and not isinstance(put.condition, IfAbsent):
-            raise TypeError(f"a session compares under a lock: {put}")
+            raise TypeError(f"expected no condition on an ETag in a session, where locks protect writes: {put}")
         generation = secrets.token_hex(16) if put.tag is None else put.tag.generation
-        # Also of what is no array of bytes, and without a copy.
+        # Without a copy, and for any object with the buffer interface.
         value = default_buffer_prototype().buffer.from_bytes(memoryview(put.data))
         with _translated(put.key), self._writes.writing(put.key, generation):
             await self.icechunk.set(put.key, value)
@@ -260,13 +260,13 @@ class SessionBackend:
         return self._writes.label(key, self.snapshot)
 
     def _is_still(self, key: str, before: str | None) -> bool:
-        """Whether nobody has written a chunk since it had this label."""
+        """Return whether a chunk still has this label, so that it was not written."""
         return before is not None and self._label(key) == before
 
     def _found(self, key: str, data: Any, span: Span, nbytes: int, before: str | None) -> Found:
         if split(key)[1] == DOCUMENT:
             return Found(data, span, nbytes, None, self._node_id(split(key)[0]), None)
-        # Written meanwhile: it may be what it was, or what it is, and is known as neither.
+        # If the chunk was written meanwhile, it may be the old or the new one, so it gets a label of its own.
         label = before if before is not None and self._is_still(key, before) else secrets.token_hex(16)
         return Found(data, span, nbytes, label, None, Tag(label, "c", ()))
 
@@ -276,7 +276,7 @@ class SessionBackend:
                 nbytes = await self.icechunk.getsize(key)
             except NodeNotFoundError:
                 return None
-            # Of a chunk that is not there, Icechunk says that it has no bytes.
+            # Icechunk returns 0 for an absent chunk.
             return nbytes if nbytes or await self.icechunk.exists(key) else None
         return None
 
@@ -290,7 +290,7 @@ class SessionBackend:
                 return None
 
     async def _is_stray(self, key: str) -> bool:
-        """Whether the key is that of a node of parts, or below one, whose array is gone or another."""
+        """Return whether the key is at or below a node of parts whose array was deleted or created again."""
         place = parse_node_key(key)
         return place is not None and not await self._is_owned(place)
 
@@ -309,26 +309,27 @@ class SessionBackend:
         return self._owners[node] == array
 
     async def _require_place(self, key: str) -> None:
-        """Raise unless a session can keep what is written there."""
+        """Raise unless the session can store something at this key."""
         self.require_writable()
-        if split(key)[1] in _OF_ZARR_V2:
-            raise SessionError(key, "expected Zarr v3, found Zarr v2, which no session can keep")
+        if split(key)[1] in _ZARR_V2_DOCUMENTS:
+            raise SessionError(key, "expected Zarr v3, found Zarr v2, which sessions do not support")
         place = parse_node_key(key)
         if place is not None and place.relative != DOCUMENT and not await self._is_owned(place):
-            problem = f"expected the node of a part of {place.array!r} at {place.node!r}, found none or another array's"
+            expected = f"expected the node of a part of {place.array!r} at {place.node!r}"
+            problem = f"{expected}, found none, or a node of another array"
             raise SessionError(key, problem)
 
     # --- listing --------------------------------------------------------------------------------------------------
 
     async def list(self, folder: str) -> AsyncIterator[Entry]:
-        """Every document and chunk below a folder, those of the nodes of parts included."""
+        """Yield every document and chunk below a folder, including those of the nodes of parts."""
         arrays = []
         async for key in self._keys(folder):
             path, name = split(key)
             if name == DOCUMENT:
                 yield Entry(key, await self._size(key) or 0, None, _LONG_AGO)
                 arrays.append(path)
-        # The array that the folder is in, if it is in one, has no document there.
+        # If the folder is inside an array, the document of the array is not below the folder.
         inside = [] if arrays else self._above(folder)
         for path in [*arrays, *inside]:
             async for entry in self._chunks(path):
@@ -351,7 +352,7 @@ class SessionBackend:
                     yield key
 
     async def _chunks(self, path: str) -> AsyncIterator[Entry]:
-        """The chunks of the array at a path; none if it is a group."""
+        """Yield the chunks of the array at a path; none if it is a group."""
         if not await self._is_array(path):
             return
         with _translated(join(path, DOCUMENT)):
@@ -367,10 +368,10 @@ class SessionBackend:
         return parsed is not None and parsed.get("node_type") == "array"
 
     async def list_folder(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
-        """Nothing by itself, and the names in a folder: Icechunk lists no folder that has nothing to show."""
+        """Return no folders, and the keys in a folder, among them folders, which Icechunk lists only if not empty."""
         with _translated(folder):
             names = [name async for name in self.icechunk.list_dir(folder)]
-            # But that of an array's chunks, which it shows also if there are none.
+            # Except for the folder of an array's chunks, which Icechunk lists even if it is empty.
             if DOCUMENT in names and _CHUNKS in names and await self._is_array(folder):
                 chunks = self.icechunk.array_chunk_iterator(f"/{folder}", batch_size=1)
                 if await anext(aiter(chunks), None) is None:
@@ -391,7 +392,7 @@ class SessionBackend:
 
 
 def _whole_seconds(checksum: str | datetime | None) -> str | datetime | None:
-    """A time as Icechunk keeps it, which cuts it: not before a file that was last modified then."""
+    """Return a time in whole seconds, rounded up, because Icechunk cuts fractions and would refuse the file."""
     if not isinstance(checksum, datetime) or not checksum.microsecond:
         return checksum
     return checksum.replace(microsecond=0) + timedelta(seconds=1)
@@ -399,7 +400,7 @@ def _whole_seconds(checksum: str | datetime | None) -> str | datetime | None:
 
 @contextmanager
 def _translated(key: str) -> Iterator[None]:
-    """Icechunk's errors as our own: some of its are `KeyError`s, which zarr takes for absence."""
+    """Raise errors of this package in place of those of Icechunk, some of which zarr would take for absence."""
     try:
         yield
     except ReadOnlyError as error:
@@ -414,7 +415,7 @@ def _translated(key: str) -> Iterator[None]:
 
 @contextmanager
 def _absent_if_no_key() -> Iterator[None]:
-    """Nothing, if the key is one that no session could keep: there is nothing there then."""
+    """Ignore the error for a key that no session could store: there is no value at such a key."""
     try:
         yield
     except InvalidInputError as error:
@@ -423,5 +424,5 @@ def _absent_if_no_key() -> Iterator[None]:
 
 
 def _message(error: BaseException) -> str:
-    """What went wrong, without where in Icechunk."""
+    """Return the first line of an error message of Icechunk, without secrets."""
     return hide_secrets(str(error).strip().partition("\n")[0])

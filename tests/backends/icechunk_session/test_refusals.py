@@ -143,7 +143,7 @@ def test_a_read_only_session_and_one_to_move_nodes_are_read_only(
     make_sharded(ps.PartsStore.from_session(session), split=True)
     session.commit("an array")
     moving = repository.rearrange_session("main")
-    for each, why in ((repository.readonly_session("main"), "read only"), (moving, "only move nodes")):
+    for each, why in ((repository.readonly_session("main"), "read-only or was committed"), (moving, "only move nodes")):
         store = ps.PartsStore.from_session(each)
         assert store.read_only
         with pytest.raises(ValueError, match="read-only mode"):
@@ -198,13 +198,13 @@ def test_zarr_v2_is_refused_by_name(store: ps.PartsStore) -> None:
 
 @pytest.mark.parametrize("found", [None, "main", 7, object()])
 def test_what_is_no_session_is_refused_by_name(found: Any) -> None:
-    with pytest.raises(StoreConfigError, match="a session of Icechunk") as caught:
+    with pytest.raises(StoreConfigError, match="an Icechunk session") as caught:
         ps.PartsStore.from_session(found)
     require_ours(caught.value)
 
 
 def test_a_store_of_icechunk_is_no_session(session: icechunk.Session) -> None:
-    with pytest.raises(StoreConfigError, match="a session of Icechunk"):
+    with pytest.raises(StoreConfigError, match="an Icechunk session"):
         ps.PartsStore.from_session(session.store)
     with pytest.raises(StoreConfigError, match="split"):
         ps.PartsStore.from_url("memory://").with_parts({}, split=True)
