@@ -1,4 +1,4 @@
-"""`inspect`: every group and array in a store, and what is stored of them, at a known number of requests."""
+"""`inspect`: groups, arrays, sizes, and the number of requests."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_inspect_finds_groups_and_arrays(store: ps.PartsStore) -> None:
     assert inspect(store, "nowhere") == ()
 
 
-def test_inspect_counts_what_is_stored(store: ps.PartsStore) -> None:
+def test_inspect_counts_chunks_objects_and_bytes(store: ps.PartsStore) -> None:
     stored = {node.path: node.stored for node in inspect(store, sizes=True)}
     # Three chunks of eight bytes in two parts each, and one chunk of two bytes.
     assert stored == {"": None, "g": None, "g/a": Stored(3, 6, 24), "plain": Stored(1, 1, 2)}
@@ -61,7 +61,7 @@ def test_inspect_finds_zarr_v2(tmp_path: Path) -> None:
     assert nodes[-1].stored.chunks == 2
 
 
-def test_inspect_finds_arrays_without_groups_above_them(store: ps.PartsStore, tmp_path: Path) -> None:
+def test_inspect_finds_arrays_without_parent_groups(store: ps.PartsStore, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "b/c", shape=(4,), chunks=(2,), dtype="uint8")
     (tmp_path / "text").write_text("text")
     assert [node.path for node in inspect(ps.PartsStore.from_url(tmp_path))] == ["b/c"]
@@ -79,7 +79,7 @@ def test_inspect_finds_arrays_without_groups_above_them(store: ps.PartsStore, tm
         b'{"zarr_format": 3, "node_type": "array", "storage_transformers": [{"name": "other"}]}',
     ],
 )
-def test_what_cannot_be_opened_has_a_problem_and_the_rest_is_found(tmp_path: Path, document: bytes) -> None:
+def test_inspect_reports_a_problem_and_finds_the_rest(tmp_path: Path, document: bytes) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype="uint8")
     (tmp_path / "broken").mkdir()
@@ -97,7 +97,7 @@ def test_find_returns_one_node(store: ps.PartsStore) -> None:
     assert find(store, "nowhere") is None
 
 
-def test_nothing_is_below_a_file(tmp_path: Path) -> None:
+def test_inspect_of_a_file_finds_nothing(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     store = ps.PartsStore.from_url(tmp_path)
     assert store.get_sync("text/zarr.json") is None

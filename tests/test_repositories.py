@@ -1,4 +1,4 @@
-"""Opening what is at a URL: repositories, their versions, and stores of objects."""
+"""Opening URLs: repositories, their versions, and stores of objects."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def read(store: ps.PartsStore) -> int:
     return int(value)
 
 
-def test_a_repository_is_created_once(tmp_path: Path) -> None:
+def test_open_repository_creates_it_once(tmp_path: Path) -> None:
     with pytest.raises(StoreConfigError, match="an Icechunk repository"):
         ps.open_repository(tmp_path / "repository", create=False)
     assert not (tmp_path / "repository").exists()
@@ -46,7 +46,7 @@ def test_a_repository_is_created_once(tmp_path: Path) -> None:
     assert config.inline_chunk_threshold_bytes == 65535
 
 
-def test_what_is_no_repository_is_none(tmp_path: Path) -> None:
+def test_is_repository_is_false_for_other_folders(tmp_path: Path) -> None:
     assert not is_repository(tmp_path)
     assert not is_repository(tmp_path / "nowhere")
     assert not is_repository("memory://")
@@ -54,7 +54,7 @@ def test_what_is_no_repository_is_none(tmp_path: Path) -> None:
     assert not is_repository(tmp_path)
 
 
-def test_every_version_is_opened(repository: icechunk.Repository, tmp_path: Path) -> None:
+def test_open_store_opens_every_version(repository: icechunk.Repository, tmp_path: Path) -> None:
     place = tmp_path / "repository"
     first = write(open_branch(place), 1)
     repository.create_tag("one", first)
@@ -68,7 +68,7 @@ def test_every_version_is_opened(repository: icechunk.Repository, tmp_path: Path
     assert open_store(place).read_only
 
 
-def test_a_version_that_is_not_there_is_refused(repository: icechunk.Repository, tmp_path: Path) -> None:
+def test_open_store_refuses_a_missing_version(repository: icechunk.Repository, tmp_path: Path) -> None:
     place = tmp_path / "repository"
     with pytest.raises(StoreConfigError, match="branch: expected one of 'main', found 'dev'"):
         open_store(place, branch="dev")
@@ -82,7 +82,7 @@ def test_a_version_that_is_not_there_is_refused(repository: icechunk.Repository,
         open_store(tmp_path, tag="one")
 
 
-def test_objects_are_opened_as_objects(tmp_path: Path) -> None:
+def test_open_store_without_a_repository(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "store", name="a", shape=(4,), dtype="uint8")[...] = 1
     assert read(open_store(tmp_path / "store")) == 1
     assert open_store(tmp_path / "store").session is None
@@ -96,14 +96,14 @@ def test_objects_are_opened_as_objects(tmp_path: Path) -> None:
         open_writable("https://127.0.0.1:9/data")
 
 
-def test_a_branch_is_opened_for_writing(repository: icechunk.Repository, tmp_path: Path) -> None:
+def test_open_branch_opens_it_for_writing(repository: icechunk.Repository, tmp_path: Path) -> None:
     write(open_writable(tmp_path / "repository"), 1)
     repository.create_branch("dev", repository.lookup_branch("main"))
     write(open_writable(tmp_path / "repository", branch="dev"), 2)
     assert [read(open_store(tmp_path / "repository", branch=each)) for each in ("main", "dev")] == [1, 2]
 
 
-def test_a_repository_that_is_damaged_is_an_error_of_ours(repository: icechunk.Repository, tmp_path: Path) -> None:
+def test_damaged_repository_raises_session_error(repository: icechunk.Repository, tmp_path: Path) -> None:
     (tmp_path / "repository/repo").write_bytes(b"not a repository")
     with pytest.raises(SessionError):
         open_store(tmp_path / "repository")
@@ -114,13 +114,13 @@ def test_repository_with_an_unsupported_scheme_is_refused() -> None:
         ps.open_repository("gs://bucket/repository")
 
 
-def test_options_are_for_what_is_remote() -> None:
+def test_options_for_local_urls_are_empty() -> None:
     options = {"region": "eu-west-1"}
     assert options_for("s3://bucket/data", options) == options
     assert options_for("data", options) == options_for("file:///data", options) == {}
 
 
-def test_the_folder_of_a_file(tmp_path: Path) -> None:
+def test_folder_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files/t.nc").write_text("")
     (tmp_path / "link.nc").symlink_to(tmp_path / "files/t.nc")

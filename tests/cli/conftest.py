@@ -19,19 +19,19 @@ icechunk.set_logs_filter("error")
 
 @pytest.fixture(autouse=True)
 def strict_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let warnings stay errors: without options of Python's, a command hides them."""
+    """Keep warnings as errors: without `-W`, a command ignores them."""
     monkeypatch.setattr(sys, "warnoptions", ["error"])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a store of objects in good order."""
+    """Return an undamaged store of objects."""
     return make_store(tmp_path / "store")
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Return an Icechunk repository in good order."""
+    """Return an undamaged Icechunk repository."""
     return make_repository(tmp_path / "repository")
 
 

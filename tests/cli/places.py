@@ -1,4 +1,4 @@
-"""Stores in every state that a command can meet, and how the commands are called on them."""
+"""Stores in every state, and functions that call a command."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ SIDE = "a/.parts-txn/" + Chunk("a/c/0", ConcatParts([""]), "a").side_folder.rpar
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str
@@ -72,7 +72,7 @@ def write_arrays(store: ps.PartsStore) -> None:
 
 
 def make_store(folder: Path, spoil: Callable[[Path], None] | None = None) -> Path:
-    """Make a store of objects on disk, and spoil it."""
+    """Make a store of objects on disk, and damage it with `spoil`."""
     write_arrays(ps.PartsStore.from_url(folder))
     if spoil is not None:
         spoil(folder)
@@ -104,7 +104,7 @@ def make_file(path: Path) -> Path:
 
 
 def leave_file(folder: Path) -> None:
-    """What a writer that died leaves beside a chunk."""
+    """Write a file as a dead writer leaves it beside a chunk."""
     path = folder / SIDE / f"{'0a' * 16}.0"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"?")

@@ -40,7 +40,7 @@ def test_adopt_copies_into_a_store(tmp_path: Path, capsys: pytest.CaptureFixture
     assert np.asarray(values).tolist() == list(range(100))
 
 
-def test_what_is_not_adopted_has_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adopt_exit_code_if_not_everything_is_adopted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.h5"
     with h5py.File(file, "w") as opened:
         opened.create_dataset("t", data=np.arange(100), chunks=(10,))
@@ -52,7 +52,7 @@ def test_what_is_not_adopted_has_an_exit_code(tmp_path: Path, capsys: pytest.Cap
     assert "text: " in fails(["adopt", file, tmp_path / "strict", "--strict"], capsys)
 
 
-def test_nothing_is_created_for_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adopt_creates_nothing_if_the_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("text")
     for name in ("nowhere", "text", "."):
         fails(["adopt", tmp_path / name, tmp_path / "repository"], capsys)

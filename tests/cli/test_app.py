@@ -19,12 +19,12 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_every_command_is_there() -> None:
+def test_every_command_exists() -> None:
     assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("command", NAMES)
-def test_the_help_of_a_command(
+def test_help_of_a_command(
     command: str, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
 ) -> None:
     result = call([command, "--help"], capsys)
@@ -35,7 +35,7 @@ def test_the_help_of_a_command(
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_the_help_names_every_command_and_exit_code(
+def test_help_names_every_command_and_exit_code(
     flag: str, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
 ) -> None:
     said = call([flag], capsys).out
@@ -44,17 +44,17 @@ def test_the_help_names_every_command_and_exit_code(
     require_snapshot("help", said)
 
 
-def test_the_page_of_the_documentation_has_every_command_and_exit_code() -> None:
+def test_docs_page_names_every_command_and_exit_code() -> None:
     page = (DOCS / "cli.md").read_text()
     assert all(f"`{name}`" in page for name in NAMES)
     assert all(f"| {code} | {meaning}" in page for code, meaning in EXIT_CODES.items())
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["--version"], capsys).out == f"parts-store {version('parts_store')}\n"
 
 
-def test_completion_for_the_shell_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shell_completion_can_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--install-completion" in call(["--help"], capsys).out
 
 
@@ -81,7 +81,7 @@ def test_completion_for_the_shell_is_there(capsys: pytest.CaptureFixture[str]) -
         (["inspect", "s3://"], "url: expected an address and options"),
     ],
 )
-def test_a_wrong_call_is_one_line(
+def test_wrong_call_is_one_line(
     folder: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expected in fails([each.replace("{}", str(folder)) for each in arguments], capsys)

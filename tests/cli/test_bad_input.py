@@ -19,7 +19,7 @@ from tests.cli.places import (
 )
 
 SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
-# The port 9 of this machine: nothing answers there.
+# No server listens on port 9 of this machine.
 NOWHERE = "http://127.0.0.1:9"
 RETRIES = ["-o", 'retry_config={"max_retries": 0}']
 OPTIONS = [
@@ -27,7 +27,7 @@ OPTIONS = [
     *("-o", "region=us-east-1", *RETRIES),
 ]
 
-# How each command is called on a URL; `{out}` is a place for what it writes, `{good}` a store in good order.
+# The arguments of each command for a URL; `{out}` is a path for output, `{good}` an undamaged store.
 COMMANDS = {
     "inspect": ["inspect", "{url}"],
     "inspect --sizes": ["inspect", "{url}", "--sizes"],
@@ -111,7 +111,7 @@ PLACES: list[Callable[[Path], str]] = [
     ids=lambda each: each.__name__ if callable(each) else "".join(each),
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_cannot_be_opened_is_one_line(
+def test_url_that_cannot_be_opened_is_one_line(
     command: str,
     place: Callable[[Path], str],
     debug: list[str],
@@ -145,7 +145,7 @@ def test_what_cannot_be_opened_is_one_line(
     ],
     ids=["no JSON", "a list", "incomplete", "unknown transformer", "no parts"],
 )
-def test_an_array_that_is_damaged_is_told(
+def test_damaged_array_is_reported(
     command: str, document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_store(tmp_path / "store", break_document)
@@ -153,7 +153,7 @@ def test_an_array_that_is_damaged_is_told(
     words = [each.format(url=folder, out=tmp_path / "out") for each in COMMANDS[command]]
     result = call(words, capsys)
     if result.code == 0:
-        # What cannot be opened can still be copied, byte by byte; and `verify` looks at arrays with parts.
+        # An array that cannot be opened can be copied byte by byte, and `verify` checks arrays with parts only.
         assert command in ("copy", "copy --path", "verify", "repair")
         assert "transformer" not in document
         return
@@ -166,7 +166,7 @@ def test_an_array_that_is_damaged_is_told(
         assert "\n  a: damaged: " in result.out or "\nnot understood: a: " in result.out
 
 
-def test_a_destination_that_cannot_be_written_is_one_line(
+def test_destination_that_cannot_be_written_is_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("text")

@@ -1,4 +1,4 @@
-"""`parts-store check`, on what needs no server; the attacks on servers are in `tests/attacks`."""
+"""`parts-store check` without a server; the tests with servers are in `tests/attacks`."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.cli.places import OK, call, contents, fails
 
 
-def test_a_folder_supports_every_level(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_folder_supports_every_level(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
     result = call(["check", folder], capsys)
     assert result.code == OK
@@ -18,6 +18,6 @@ def test_a_folder_supports_every_level(folder: Path, capsys: pytest.CaptureFixtu
     assert contents(folder) == before
 
 
-def test_what_cannot_be_written_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_needs_a_writable_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "a folder that exists, found nothing" in fails(["check", tmp_path / "nowhere"], capsys)
     assert "one that can only be read" in fails(["check", "https://127.0.0.1:9/data"], capsys)

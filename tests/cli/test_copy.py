@@ -60,16 +60,14 @@ def test_copy_copies_a_version_and_a_path(repository: Path, tmp_path: Path, caps
     assert values(tmp_path / "copy", "b/c").tolist() == list(range(1, 17))
 
 
-def test_copy_commits_to_the_branch_that_is_named(
-    folder: Path, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_copy_commits_to_the_named_branch(folder: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["copy", folder, repository, "--to", "again", "--to-branch", "dev", "-q"], capsys).code == OK
     opened = icechunk.Repository.open(icechunk.local_filesystem_storage(str(repository)))
     assert next(iter(opened.ancestry(branch="dev"))).message == "parts-store copy"
     assert next(iter(opened.ancestry(branch="main"))).message == "arrays"
 
 
-def test_copy_overwrites_only_if_asked_to(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copy_overwrites_only_with_the_option(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "copy"
     assert call(["copy", folder, target], capsys).code == OK
     before = contents(target)
@@ -78,7 +76,7 @@ def test_copy_overwrites_only_if_asked_to(folder: Path, tmp_path: Path, capsys: 
     assert call(["copy", folder, target, "--overwrite", "--no-verify"], capsys).code == OK
 
 
-def test_copy_reads_adopted_files_only_where_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copy_reads_adopted_files_in_virtual_folders_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, adopted = make_file(tmp_path / "t.nc"), tmp_path / "adopted"
     assert call(["adopt", file, adopted], capsys).code == OK
     assert "virtual: expected the folders" in fails(["copy", adopted, tmp_path / "copy"], capsys)
@@ -86,7 +84,7 @@ def test_copy_reads_adopted_files_only_where_it_may(tmp_path: Path, capsys: pyte
     assert values(tmp_path / "copy", "t").tolist() == list(range(100))
 
 
-def test_copy_of_a_damaged_array_leaves_nothing(
+def test_copy_of_a_damaged_array_writes_nothing(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lose_part(folder)
@@ -95,7 +93,7 @@ def test_copy_of_a_damaged_array_leaves_nothing(
     assert contents(tmp_path / "copy") == {}
 
 
-def test_options_are_for_the_remote_one_of_the_two(
+def test_copy_options_apply_to_the_remote_store_only(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["copy", folder, tmp_path / "copy", "-o", "region=eu-west-1"], capsys).code == OK

@@ -10,7 +10,7 @@ from tests.cli.places import OK, call, fails
 
 
 @pytest.mark.slow
-def test_the_demo_says_that_everything_is_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_prints_that_everything_is_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(["demo", tmp_path, "--json"], capsys)
     assert result.code == OK
     said = json.loads(result.out)
@@ -19,7 +19,7 @@ def test_the_demo_says_that_everything_is_equal(tmp_path: Path, capsys: pytest.C
     assert not any("DIFFERENT" in line for line in said["said"])
 
 
-def test_the_demo_names_the_extra_that_it_needs(
+def test_demo_names_a_missing_extra(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "parts_store.examples.demo", raising=False)

@@ -1,4 +1,4 @@
-"""Which error ends with which exit code and which line."""
+"""The exit code and the line on standard error for each kind of error."""
 
 import pickle
 from typing import Any
@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_error_is_one_line_with_an_exit_code(
+def test_error_is_one_line_with_an_exit_code(
     error: BaseException, code: int, debug: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert guard(raising(error), {"debug": debug}) == code
@@ -60,19 +60,19 @@ def test_an_error_is_one_line_with_an_exit_code(
     assert ("--debug shows where it happened" in printed.err) == (code == CRASHED)
 
 
-def test_a_command_that_returns_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_successful_command_prints_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert guard(lambda: OK, {}) == OK
     assert guard(raising(BrokenPipeError()), {}) == CLOSED_PIPE
     assert capsys.readouterr().err == ""
 
 
-def test_a_demo_that_finds_a_difference_is_damage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_with_a_difference_is_damage(capsys: pytest.CaptureFixture[str]) -> None:
     assert guard(raising(SystemExit("something is different")), {}) == DAMAGED
     require_one_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_secrets_among_the_arguments_are_never_printed(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_in_arguments_are_never_printed(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {
         "url": f"https://user:{SECRET}@host/data?sig={SECRET}",
         "option": [f"secret_access_key={SECRET}", f'client_options={{"default_headers": {{"x": "{SECRET}"}}}}'],
@@ -90,18 +90,18 @@ def test_secrets_among_the_arguments_are_never_printed(debug: bool, capsys: pyte
     ("name", "extra"),
     [("h5py", "virtual"), ("PIL.Image", "demo"), ("distributed", "dask"), ("rich.table", "cli")],
 )
-def test_a_missing_package_names_its_extra(name: str, extra: str) -> None:
+def test_missing_package_error_names_the_extra(name: str, extra: str) -> None:
     error = ModuleNotFoundError(f"No module named {name!r}", name=name)
     assert exit_for(error) == (WRONG, f"this needs {name}: pip install 'parts_store[{extra}]'")
 
 
-def test_any_other_missing_package_is_named_as_python_does() -> None:
+def test_other_missing_package_keeps_the_message_of_python() -> None:
     assert exit_for(ModuleNotFoundError("No module named 'x'", name="x")) == (WRONG, "No module named 'x'")
     said = "parts_store.manifests needs more packages: pip install 'parts_store[virtual]'"
     assert exit_for(ImportError(said, name="h5py")) == (WRONG, said)
 
 
-def test_text_is_made_printable() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[2J\n\u202eé") == r"a\x1b[2J\n\u202eé"
     assert first_line("\n\n  a \n b") == "a"
     assert first_line(" \n") == ""

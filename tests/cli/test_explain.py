@@ -62,12 +62,12 @@ def test_explain_opens_a_repository(repository: Path, capsys: pytest.CaptureFixt
         ("a", "", "SELECTION: expected integers, slices"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(
+def test_explain_refuses_a_wrong_path_or_selection(
     folder: Path, path: str, selection: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expected in fails(["explain", folder, path, selection], capsys)
 
 
-def test_an_array_that_cannot_be_opened_is_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_a_damaged_array(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     break_document(folder)
     assert "array 'a': the metadata cannot be read" in fails(["explain", folder, "a"], capsys, DAMAGED)

@@ -32,7 +32,7 @@ def test_inspect_shows_arrays_with_and_without_parts(
     require_snapshot("inspect", result.out)
 
 
-def test_inspect_sizes_counts_what_is_stored(
+def test_inspect_sizes_counts_chunks_objects_and_bytes(
     folder: Path, capsys: pytest.CaptureFixture[str], require_snapshot: Snapshot
 ) -> None:
     require_snapshot("inspect-sizes", call(["inspect", folder, "--sizes"], capsys).out)
@@ -74,7 +74,7 @@ def test_inspect_opens_a_version_of_a_repository(
     assert again == first
 
 
-def test_inspect_shows_what_is_damaged(
+def test_inspect_shows_damaged_arrays(
     folder: Path, capsys: pytest.CaptureFixture[str], require_snapshot: Snapshot
 ) -> None:
     break_document(folder)
@@ -99,7 +99,7 @@ def test_inspect_quiet_prints_nothing(folder: Path, capsys: pytest.CaptureFixtur
         (["--branch", "main", "--tag", "v1"], "version: expected at most one of branch, tag and snapshot"),
     ],
 )
-def test_a_version_that_is_not_there_is_named(
+def test_missing_version_is_named(
     repository: Path, version: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expected in fails(["inspect", repository, *version], capsys)

@@ -1,4 +1,4 @@
-"""What is printed on a terminal: tables, trees, colours and a progress bar."""
+"""The output on a terminal: tables, trees, colours and a progress bar."""
 
 import io
 import sys
@@ -13,7 +13,7 @@ from tests.cli.places import DAMAGED, LEFTOVERS, OK, break_document, leave_file,
 
 
 class Terminal(io.StringIO):
-    """Text that says that it is a terminal."""
+    """A text stream that claims to be a terminal."""
 
     @override
     def isatty(self) -> bool:
@@ -34,7 +34,6 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str | Path]], tu
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            # What a terminal does with a line that comes back to its beginning is not our business.
             code = main([str(each) for each in arguments])
         return code, out.getvalue(), err.getvalue()
 
@@ -46,12 +45,12 @@ type Snapshot = Callable[[str, str], None]
 
 
 def short(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a path whose length does not depend on the machine: tables are cut by it."""
+    """Return a relative path, so that tables have the same width on every machine."""
     monkeypatch.chdir(path.parent)
     return path.name
 
 
-def test_arrays_are_a_tree(
+def test_terminal_shows_arrays_as_a_tree(
     folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_document(folder)
@@ -60,7 +59,7 @@ def test_arrays_are_a_tree(
     require_snapshot("terminal-inspect", out)
 
 
-def test_findings_are_a_table(
+def test_terminal_shows_findings_as_a_table(
     folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_part(folder)
@@ -76,7 +75,7 @@ def test_findings_are_a_table(
     require_snapshot("terminal-verify", out)
 
 
-def test_requests_are_a_table(
+def test_terminal_shows_requests_as_a_table(
     folder: Path, show: Show, require_snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, _ = show(["explain", short(folder, monkeypatch), "images/img", "0:3, 0:3"])
@@ -84,20 +83,20 @@ def test_requests_are_a_table(
     require_snapshot("terminal-explain", out)
 
 
-def test_help_has_boxes(show: Show) -> None:
+def test_terminal_help_has_boxes(show: Show) -> None:
     _, out, _ = show(["verify", "--help"])
     assert "╭─" in out
     assert "Where to look" in out
 
 
-def test_there_are_no_colours_if_nobody_wants_them(folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_turns_colours_off(folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1;36m" in show(["inspect", folder])[1]
     monkeypatch.setenv("NO_COLOR", "1")
     assert "36m" not in show(["inspect", folder])[1]
 
 
 @pytest.mark.parametrize("command", ["verify", "repair"])
-def test_a_progress_bar_is_for_people(
+def test_progress_bar_is_shown_on_a_terminal_only(
     tmp_path: Path, command: str, show: Show, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unit = {"verify": "chunks", "repair": "findings"}[command]

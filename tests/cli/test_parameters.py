@@ -21,7 +21,7 @@ from parts_store.errors import StoreConfigError
         ("10000000d", 864e9),
     ],
 )
-def test_an_age_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+def test_parse_age(text: str, seconds: float) -> None:
     assert parse_age(text).total_seconds() == seconds
 
 
@@ -36,11 +36,11 @@ def test_an_age_is_a_number_with_a_unit(text: str, seconds: float) -> None:
         (" 1 : ", (slice(1, None),)),
     ],
 )
-def test_a_selection_is_written_as_in_python(text: str, selection: tuple[Any, ...]) -> None:
+def test_parse_selection(text: str, selection: tuple[Any, ...]) -> None:
     assert parse_selection(text) == selection
 
 
-def test_options_are_texts_or_json() -> None:
+def test_parse_options() -> None:
     given = ["endpoint=http://a=b", 'client_options={"timeout": "5s"}', "region="]
     expected = {"endpoint": "http://a=b", "client_options": {"timeout": "5s"}, "region": ""}
     assert parse_options(given) == expected
@@ -48,7 +48,7 @@ def test_options_are_texts_or_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["Topsecret", "=Topsecret", 'a={"Topsecret"', "branch=Topsecret"])
-def test_an_option_that_is_refused_is_not_repeated(text: str) -> None:
+def test_refused_option_is_not_printed(text: str) -> None:
     with pytest.raises(StoreConfigError) as raised:
         parse_options([text])
     assert "Topsecret" not in str(raised.value)

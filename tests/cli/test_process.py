@@ -14,7 +14,7 @@ import pytest
 from tests.cli.places import CLOSED_PIPE, DAMAGED, INTERRUPTED, OK, WRONG, lose_part, require_one_line
 
 PROGRAM = [sys.executable, "-W", "error", "-m", "parts_store.cli"]
-# What costs time to import, and what no help needs.
+# Packages that are slow to import.
 HEAVY = ("zarr", "numpy", "icechunk", "obstore", "h5py", "xarray", "dask", "rich")
 
 
@@ -23,7 +23,7 @@ def run(*arguments: str | Path, program: list[str] | None = None) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
+def test_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
     lose_part(folder)
     installed = str(Path(sys.executable).parent / "parts-store")
     damaged = run("verify", folder, program=[installed])
@@ -35,7 +35,7 @@ def test_the_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["--version"]], ids=" ".join)
-def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
+def test_help_imports_no_slow_packages(arguments: list[str]) -> None:
     program = (
         "import sys; from parts_store.cli import main; code = main(sys.argv[1:]); "
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr); sys.exit(code)"
@@ -47,7 +47,7 @@ def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_without_its_packages_the_program_says_what_to_install(package: str, folder: Path) -> None:
+def test_missing_cli_packages_name_the_extra(package: str, folder: Path) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; from parts_store.cli import main; sys.exit(main())"
     result = run("verify", folder, program=[sys.executable, "-c", program])
     assert result.returncode == WRONG
@@ -60,7 +60,7 @@ def test_without_its_packages_the_program_says_what_to_install(package: str, fol
     ("arguments", "is_buffered"),
     [(["inspect", "{}"], True), (["inspect", "{}", "--json"], False), (["--help"], True), (["nonsense"], True)],
 )
-def test_a_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[str], is_buffered: bool) -> None:
+def test_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[str], is_buffered: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -75,7 +75,7 @@ def test_a_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[st
     )
     os.close(writing)
     if arguments == ["nonsense"]:
-        # Nothing was to be written there.
+        # Nothing is printed on standard output.
         assert result.returncode == WRONG
         require_one_line(result.stderr)
     else:
@@ -86,7 +86,7 @@ def test_a_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[st
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONUNBUFFERED": "1"}
     command = [*PROGRAM, "demo", str(tmp_path)]
-    # An interrupt is not ignored, also where the tests run in the background.
+    # A shell lets background jobs ignore SIGINT, so that the handler is restored.
     restore = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     )
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        # It has begun.
+        # The command is running.
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         err = process.stderr.read()
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_the_tree_and_a_pipe_the_json(folder: Path) -> None:
+def test_terminal_gets_a_tree_and_a_pipe_gets_json(folder: Path) -> None:
     controller, terminal = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     with subprocess.Popen([*PROGRAM, "inspect", folder], stdout=terminal, env=environ) as process:

@@ -1,4 +1,4 @@
-"""`parts-store repair`: what it repairs, what it leaves, and commits to a repository."""
+"""`parts-store repair` of folders and repositories."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from tests.cli.places import (
         (lose_part, ["--drop-incomplete"], OK),
         (lose_part, ["--retag"], DAMAGED),
         (break_document, ["--drop-incomplete"], DAMAGED),
-        # Where no lock tells which writer is dead, what is young stays.
+        # Without a lock that shows dead writers, young objects are kept.
         (leave_file, ["--concurrency", "exclusive"], LEFTOVERS),
         (leave_file, ["--concurrency", "exclusive", "--min-age", "0"], OK),
         (leave_file, ["--concurrency", "exclusive", "--min-age", "10000000d"], LEFTOVERS),
@@ -43,7 +43,7 @@ from tests.cli.places import (
         (leave_file, ["--prefix", "a"], OK),
     ],
 )
-def test_repair_repairs_what_it_may_and_verify_agrees(
+def test_repair_repairs_and_verify_confirms_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     spoil: Callable[[Path], None] | None,
@@ -57,7 +57,7 @@ def test_repair_repairs_what_it_may_and_verify_agrees(
     assert call(["verify", folder], capsys).code == code
 
 
-def test_repair_says_what_it_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_prints_what_it_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(["repair", make_store(tmp_path / "store", lose_anchor)], capsys)
     assert result.out.splitlines()[1:] == [
         "orphans, repaired: a/c/0: parts of a chunk that does not exist: a/c/0.tail",
@@ -94,13 +94,13 @@ def test_repair_commits_to_a_branch_of_a_repository(stray: Path, capsys: pytest.
     assert call(["verify", stray], capsys).code == LEFTOVERS
 
 
-def test_repair_commits_nothing_where_nothing_is_repaired(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_without_changes_does_not_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(repository)
     assert call(["repair", repository], capsys).code == OK
     assert contents(repository) == before
 
 
 @pytest.mark.parametrize("text", ["", "h", "-1h", "1w", "1 h", "1h1", "1e3", "inf", "nan", "99999999999d", "\u0661h"])
-def test_what_is_no_age_is_refused(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_refuses_a_wrong_age(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(["repair", folder, f"--min-age={text}"], capsys)
     assert "--min-age: expected a number with s, m, h or d" in said

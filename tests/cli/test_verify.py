@@ -1,4 +1,4 @@
-"""`parts-store verify`: every state of a store, by its exit code and its words."""
+"""`parts-store verify`: the exit code and the output for every state of a store."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ STATES: list[tuple[str, Spoil, int, str]] = [
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 @pytest.mark.parametrize(("state", "spoil", "code", "last"), STATES, ids=[each[0] for each in STATES])
-def test_verify_tells_the_state_of_a_store_and_changes_nothing(
+def test_verify_shows_the_state_and_changes_nothing(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     state: str,
@@ -81,14 +81,14 @@ def test_verify_opens_every_version_of_a_repository(
     assert (result.code, result.out) == (OK, "2 arrays with parts, 8 chunks, 8 objects\nno problems found\n")
 
 
-def test_verify_looks_at_the_arrays_of_an_adopted_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_checks_the_arrays_of_an_adopted_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, adopted = make_file(tmp_path / "t.nc"), tmp_path / "adopted"
     assert call(["adopt", file, adopted], capsys).code == OK
     result = call(["verify", adopted], capsys)
     assert (result.code, result.out) == (OK, "1 array with parts, 1 chunk, 2 objects\nno problems found\n")
 
 
-def test_verify_follows_references_only_where_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_follows_references_in_virtual_folders_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, adopted = make_file(tmp_path / "t.nc"), tmp_path / "adopted"
     assert call(["adopt", file, adopted], capsys).code == OK
     said = fails(["verify", adopted, "--checksums"], capsys)
@@ -111,7 +111,7 @@ def test_finding_nothing_is_not_success(
     assert call([command, make_store(tmp_path / "again"), "--prefix", "a/c"], capsys).code == OK
 
 
-def test_verify_compares_checksums_only_if_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_compares_checksums_only_with_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     codecs = [zarr.codecs.Crc32cCodec()]
     ps.create_array(store, "a", parts=TWO, shape=(4,), chunks=(4,), dtype="uint8", compressors=codecs)[...] = 7
@@ -122,14 +122,14 @@ def test_verify_compares_checksums_only_if_asked_to(tmp_path: Path, capsys: pyte
     assert "checksum: a/c/0: the bytes do not match" in result.out
 
 
-def test_a_finding_is_one_line_whatever_its_key_holds() -> None:
+def test_finding_with_control_characters_is_one_line() -> None:
     finding = Finding(Problem.INCOMPLETE, "a\x1b[2J\nb/c/0", ("a\x1b[2J\nb/c/0.tail",), "no such object")
     lines = str(Report((finding,), 1, 1, 1)).splitlines()
     assert lines[1] == r"incomplete: a\x1b[2J\nb/c/0: no such object: a\x1b[2J\nb/c/0.tail"
     assert len(lines) == 3
 
 
-def test_the_workers_of_a_dask_cluster_verify(
+def test_verify_on_a_dask_cluster(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_part(folder)

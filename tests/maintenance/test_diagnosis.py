@@ -1,7 +1,6 @@
-"""What is wrong with stored chunks: every state of a small chunk, and the finding that a table says."""
+"""The findings for every state of a small chunk, compared with a table."""
 
 import itertools
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,11 +8,10 @@ from typing import Literal
 
 import pytest
 
-from parts_store.engine.steps import Entry, Get, Head, List, Listed, Outcome, Request
+from parts_store.engine.steps import Get, Head, List, Listed, Outcome, Request
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
-from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
 from parts_store.maintenance.report import Finding, Problem
@@ -40,7 +38,7 @@ EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
 
 
 def in_array(layout: Layout) -> Chunk:
-    """The chunk, in an array at `a`."""
+    """Return the chunk, in an array at `a`."""
     return replace(chunk_of(layout), array="a")
 
 
@@ -49,7 +47,7 @@ def record_of(layout: Layout) -> ArrayRecord:
 
 
 def findings_in(objects: Objects, layout: Layout) -> list[Finding]:
-    """What is found of the chunks of the array at `a`."""
+    """Return the findings for the chunks of the array at `a`."""
     outcome = objects.copy().perform(List("", ""))
     assert isinstance(outcome, Listed)
     record = record_of(layout)
@@ -61,96 +59,12 @@ def findings_in(objects: Objects, layout: Layout) -> list[Finding]:
 
 
 def is_readable(objects: Objects, chunk: Chunk) -> bool:
-    """Whether reading the whole chunk says what it is, or that there is none."""
+    """Return whether reading the whole chunk raises nothing."""
     try:
         objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk, [None], settings(), with_anchor=True))
     except (IncompleteChunkError, PartSizeError, ConcurrentWriteError):
         return False
     return True
-
-
-# --- what a listing shows --------------------------------------------------------------------------------------------
-
-
-def entry(key: str, nbytes: int = 1) -> Entry:
-    return Entry(key, nbytes, None, LONG_AGO)
-
-
-def encoded(encoding: ChunkKeyEncoding, at: tuple[int, ...]) -> str:
-    """The key of a chunk, as the specification says."""
-    numbers = encoding.separator.join(map(str, at))
-    if encoding.name == "default":
-        return f"c{encoding.separator}{numbers}" if at else "c"
-    return numbers or "0"
-
-
-SUFFIXES = [".x", "", ".y.x", "-x", "c", ".parts-txn"]
-ENCODINGS = [
-    ChunkKeyEncoding(name, separator, ndim)  # type: ignore[arg-type]
-    for name, separator, ndim in itertools.product(("default", "v2"), ("/", "."), (0, 1, 2))
-]
-
-
-@pytest.mark.parametrize("root", ["", "a", "group/c", "0/c/1", "a.parts-txn"])
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda each: f"{each.name}{each.separator}{each.ndim}")
-def test_every_object_of_an_array_is_a_part_of_its_chunk_and_nothing_else_is(
-    encoding: ChunkKeyEncoding, root: str
-) -> None:
-    arrays = {root: ArrayRecord({}, ConcatParts(SUFFIXES), encoding, None)}
-    expected: dict[str, dict[int, str]] = {}
-    for at in itertools.product((0, 7, 10), repeat=encoding.ndim):
-        chunk_key = f"{root}/{encoded(encoding, at)}".lstrip("/")
-        expected[chunk_key] = {part: chunk_key + suffix for part, suffix in enumerate(SUFFIXES)}
-    below = f"{root}/".lstrip("/")
-    # A document, another array's chunks, numbers that zarr does not write, and more dimensions than there are.
-    too_many = encoded(encoding, (0,) * (encoding.ndim + 2))
-    names = ["zarr.json", "c/00.x", "01", "d/0", f"{too_many}.x", f"{too_many}/0", "c.x.y"]
-    noise = [below + name for name in names] + ["other/c/0", "other/c/0.x", "other/.parts-txn/0a/1b"]
-    keys = [key for parts in expected.values() for key in parts.values()] + noise
-    random.Random(0).shuffle(keys)
-    found = group_by_chunk([entry(key) for key in keys], arrays)
-    listed = {key: {part: each.key for part, each in listing.parts.items()} for key, listing in found.chunks.items()}
-    assert listed == expected
-    assert all(each.chunk.array == root and not each.beside for each in found.chunks.values())
-    assert found.objects == sum(map(len, expected.values()))
-    assert found.strays == {}
-
-
-def test_arrays_side_by_side_and_one_named_like_the_protocols_folder_do_not_get_each_others_objects() -> None:
-    parts = ConcatParts(["", ".i"])
-    slashes, dots = ChunkKeyEncoding("default", "/", 1), ChunkKeyEncoding("v2", ".", 2)
-    arrays = {
-        "a": ArrayRecord({}, parts, slashes, None),
-        "a.parts-txn": ArrayRecord({}, parts, slashes, None),
-        "g/b": ArrayRecord({}, parts, dots, None),
-    }
-    keys = ["a/c/0", "a/c/0.i", "a.parts-txn/c/0", "a.parts-txn/c/1.i", "g/b/0.1", "g/b/0.1.i", "g/c/0", "g/0.1.i"]
-    found = group_by_chunk([entry(key) for key in keys], arrays)
-    listed = {key: sorted(each.key for each in listing.parts.values()) for key, listing in found.chunks.items()}
-    assert listed == {
-        "a/c/0": ["a/c/0", "a/c/0.i"],
-        "a.parts-txn/c/0": ["a.parts-txn/c/0"],
-        "a.parts-txn/c/1": ["a.parts-txn/c/1.i"],
-        "g/b/0.1": ["g/b/0.1", "g/b/0.1.i"],
-    }
-    assert found.strays == {}
-
-
-@pytest.mark.parametrize("array", ["", "g/a"])
-def test_what_is_beside_a_chunk_is_its_own_and_the_rest_is_a_stray(array: str) -> None:
-    record = ArrayRecord({}, ConcatParts(["", ".i"]), ChunkKeyEncoding("default", "/", 1), None)
-    below = f"{array}/".lstrip("/")
-    here, gone = (Chunk(f"{below}c/{number}", record.parts, array).side_folder for number in (0, 1))
-    beside = [f"{here}/ab", f"{here}/ab.done", f"{here}.lock", f"{here}/journal", f"{here}/ab.0"]
-    strays = [f"{gone}/cd.done", f"{gone}.lock"]
-    clock = f"{below}.parts-txn/ef.clock"
-    found = group_by_chunk(
-        [entry(key) for key in [f"{below}c/0.i", *beside, *strays, clock, "other/.parts-txn/aa/bb"]], {array: record}
-    )
-    assert [each.key for each in found.chunks[f"{below}c/0"].beside] == beside
-    of_strays = {at: [each.key for each in entries] for at, entries in found.strays.items()}
-    assert of_strays == {(array, gone): strays, (array, clock): [clock]}
-    assert found.objects == 1
 
 
 # --- every state of a chunk on an object store -----------------------------------------------------------------------
@@ -160,7 +74,7 @@ OLD, NEW = "0a" * 16, "0b" * 16
 
 @dataclass(frozen=True)
 class State:
-    """What is at the key of a part: an object of the old write, of the new one, or of another program's, or none."""
+    """The object at the key of a part: of the old write, of the new write, of another program, or none."""
 
     of: Literal["old", "new", "foreign"] | None
     has_right_size: bool = True
@@ -178,14 +92,14 @@ def place_parts(objects: Objects, layout: Layout, states: tuple[State, ...]) -> 
 
 
 def by_the_table(layout: Layout, states: Mapping[str, State], anchor: str) -> tuple[Problem, tuple[str, ...]] | None:
-    """The worst that is wrong with the parts, by themselves."""
+    """Return the worst problem of the parts, without a staged copy."""
 
     def those(condition: object) -> tuple[str, ...]:
         return tuple(suffix for suffix in layout if condition(states[suffix]))  # type: ignore[operator]
 
     present = those(lambda state: state.of)
     tagged = {states[suffix].of for suffix in present} - {"foreign"}
-    # Of a part of any size, without a tag, nobody knows the right one.
+    # Neither the array nor a tag says the size of such a part.
     wrong = those(lambda state: not state.has_right_size)
     wrong = tuple(suffix for suffix in wrong if layout[suffix] is not None or states[suffix].of != "foreign")
     foreign = those(lambda state: state.of == "foreign")
@@ -202,7 +116,7 @@ def by_the_table(layout: Layout, states: Mapping[str, State], anchor: str) -> tu
 
 
 def with_copy(layout: Layout, states: Mapping[str, State], anchor: str) -> tuple[Problem, tuple[str, ...]] | None:
-    """The same where the staged copy of the new write is there."""
+    """Return the worst problem if the staged copy of the new write exists."""
     alone = by_the_table(layout, states, anchor)
     if alone is None or not alone[0].is_damage or states[anchor].of != "new":
         return alone
@@ -221,9 +135,7 @@ SMALL: list[Layout] = [
 
 @pytest.mark.parametrize("copy", ["no copy", "copy", "damaged copy", "copy of another write"])
 @pytest.mark.parametrize("layout", SMALL, ids=ids)
-def test_every_state_of_a_chunk_is_what_the_table_says_and_is_read_unless_it_is_damage(
-    layout: Layout, copy: str
-) -> None:
+def test_diagnosis_of_every_state_on_an_object_store(layout: Layout, copy: str) -> None:
     chunk = in_array(layout)
     anchor = chunk.anchor_key.removeprefix(KEY)
     sizes = tuple(3 if size is None else size for size in layout.values())
@@ -249,15 +161,15 @@ def test_every_state_of_a_chunk_is_what_the_table_says_and_is_read_unless_it_is_
         is_interrupted = expected is not None and expected[0] is Problem.INTERRUPTED
         has_leftovers = copy != "no copy" and not is_interrupted
         assert [each.keys for each in beside] == ([(key,)] if has_leftovers else []), states
-        # Reading fails exactly for what is called damage.
+        # Reading fails if and only if the problem is damage.
         is_damaged = any(each.problem.is_damage for each in found)
         assert is_readable(objects, chunk) == (not is_damaged), states
 
 
-def test_sizes_that_the_array_and_the_tag_say_must_both_be_right() -> None:
+def test_part_size_must_match_the_array_and_the_tag() -> None:
     layout: Layout = {"": None, ".i": 2}
     objects = Objects(has_tags=True)
-    # A document that was changed: the parts have the size that it says, and not the one that they were written with.
+    # The document was changed: the parts have the size that it says, and not the size in their tags.
     for suffix, data in (("", b"abc"), (".i", b"de")):
         objects.put(KEY + suffix, data, Tag(OLD, "c", (3, 1)))
     (finding,) = findings_in(objects, layout)
@@ -266,7 +178,7 @@ def test_sizes_that_the_array_and_the_tag_say_must_both_be_right() -> None:
     assert not is_readable(objects, in_array(layout))
 
 
-def test_a_chunk_of_one_part_is_looked_at_only_if_something_is_beside_it() -> None:
+def test_chunk_of_one_part_is_checked_only_with_leftovers() -> None:
     layout: Layout = {"": None}
     objects = Objects(has_tags=True)
     objects.put(KEY, b"abc")
@@ -283,7 +195,7 @@ def test_a_chunk_of_one_part_is_looked_at_only_if_something_is_beside_it() -> No
 def on_disk(
     layout: Layout, has_journal: bool
 ) -> Iterator[tuple[Objects, dict[str, int | None], dict[str, int | None]]]:
-    """A local disk for every state of a chunk; the size of what is at the part's key, and of what is staged for it."""
+    """Yield a local disk for every state of a chunk, with the sizes of the part and of the staged file."""
     chunk = in_array(layout)
     sizes = {suffix: 3 if size is None else size for suffix, size in layout.items()}
     choices = [(None, size, size + 1) for size in sizes.values()]
@@ -318,14 +230,14 @@ def on_disk_by_the_table(
 
 @pytest.mark.parametrize("has_journal", [False, True], ids=["no journal", "journal"])
 @pytest.mark.parametrize("layout", [SMALL[0], SMALL[2], SMALL[3]], ids=ids)
-def test_every_state_of_a_chunk_on_a_local_disk_is_what_the_table_says(layout: Layout, has_journal: bool) -> None:
+def test_diagnosis_of_every_state_on_a_local_disk(layout: Layout, has_journal: bool) -> None:
     chunk = in_array(layout)
     anchor = chunk.anchor_key.removeprefix(KEY)
     for objects, there, staged in on_disk(layout, has_journal):
         left = tuple(suffix for suffix in layout if staged[suffix] is not None)
         expected = on_disk_by_the_table(layout, there, anchor)
         if has_journal:
-            # What is staged is in the place of what is not.
+            # A staged file takes the place of the part.
             both = {suffix: there[suffix] if staged[suffix] is None else staged[suffix] for suffix in layout}
             expected = on_disk_by_the_table(layout, both, anchor)
             if expected is not None and expected[0] is Problem.ORPHANS:
@@ -344,16 +256,14 @@ def test_every_state_of_a_chunk_on_a_local_disk_is_what_the_table_says(layout: L
         assert is_readable(objects, chunk) == (not is_damaged), objects.contents
 
 
-# --- writes under way ------------------------------------------------------------------------------------------------
+# --- writes in progress -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled(5)
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
-def test_an_operation_that_stops_anywhere_is_never_taken_for_damage(
-    layout: Layout, operation: Operation, place: Place
-) -> None:
+def test_interrupted_operation_is_never_damage(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = in_array(layout)
     for start in every_start(place, layout):
         if not is_readable(start, chunk):
@@ -367,19 +277,19 @@ def test_an_operation_that_stops_anywhere_is_never_taken_for_damage(
             value = None if result is None else b"".join(result.values[0] or ())
             plain = [stopped.stored.get(key) for key in chunk.part_keys]
             parts = [each for each in plain if each is not None]
-            # Interrupted exactly if the chunk that we read is not the one that others see, or not by its tags.
+            # Interrupted if and only if this library reads another value, or other tags, than the parts have.
             is_plain = b"".join(each.data for each in parts) == value and len({each.tag for each in parts}) == 1
             needs_side_objects = value is not None and (None in plain or not is_plain)
             is_interrupted = any(each.problem is Problem.INTERRUPTED for each in found)
             assert is_interrupted == needs_side_objects, stopped.contents
-            # And what is left of a chunk, or beside one, is told.
+            # Orphans and leftovers are reported.
             if not found and set(chunk.part_keys) & set(stopped.contents):
                 assert set(stopped.contents) == set(chunk.part_keys)
                 assert value is not None
 
 
 class Changing(Objects):
-    """A bucket in which a request of somebody else's comes before every so many of ours."""
+    """A bucket in which another client makes a request before every n-th request."""
 
     def __init__(self, objects: Objects, theirs: Iterator[object], every: int) -> None:
         super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
@@ -398,7 +308,7 @@ class Changing(Objects):
 
 
 def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *, same: bool) -> Iterator[None]:
-    """Write after write, one request at a time; all of the same bytes, or each of others."""
+    """Write again and again, one request at a time, the same bytes or other bytes each time."""
     for number in itertools.count(1):
         first = 101 if same else (number * 7) % 200
         steps = write(chunk, parts_of(layout, 2, first), place.protocol(first_generation=1000 * number))
@@ -419,9 +329,7 @@ def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *
 @pytest.mark.parametrize("same", [False, True], ids=["others", "the same bytes"])
 @pytest.mark.parametrize("every", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("layout", [SMALL[0], SMALL[1]], ids=ids)
-def test_a_look_at_a_chunk_that_is_being_written_never_says_that_it_is_damaged(
-    layout: Layout, every: int, same: bool, place: Place
-) -> None:
+def test_write_in_progress_is_never_damage(layout: Layout, every: int, same: bool, place: Place) -> None:
     chunk = in_array(layout)
     for head_start in range(12):
         base = place.empty()
@@ -437,7 +345,7 @@ def test_a_look_at_a_chunk_that_is_being_written_never_says_that_it_is_damaged(
 
 
 @pytest.mark.parametrize("layout", [SMALL[0], SMALL[1]], ids=ids)
-def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_taken_for_damage(layout: Layout) -> None:
+def test_delete_or_create_during_the_check_on_a_disk_is_not_damage(layout: Layout) -> None:
     chunk = in_array(layout)
     disk = Place(next(iter(PLACES)).level, has_tags=False)
 
@@ -468,12 +376,12 @@ def test_on_a_local_disk_neither_a_delete_nor_a_create_between_two_looks_is_take
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-def test_suspects_are_looked_at_side_by_side() -> None:
+def test_suspicious_chunks_are_checked_together() -> None:
     layout: Layout = {"": None, ".i": 2}
     record = record_of(layout)
     objects = Objects(has_tags=True)
     for number in range(50):
-        # Half of them have no index.
+        # Half of the chunks have no index.
         objects.put(f"a/c/{number}", b"abc", Tag(OLD, "c", (3, 2)))
         if number % 2:
             objects.put(f"a/c/{number}.i", b"de", Tag(OLD, "c", (3, 2)))
@@ -483,7 +391,7 @@ def test_suspects_are_looked_at_side_by_side() -> None:
     objects.asked.clear()
     found = objects.run(diagnose_chunks(listings, record, protocol(has_tags=True), settings(), with_bytes=False))
     assert [each.keys for each in found] == [(f"a/c/{number}.i",) for number in range(0, 50, 2)]
-    # One look at the whole ones; and at the others the anchor, the parts, the anchor.
+    # One batch for the complete chunks; for the others the anchor, the parts, and the anchor again.
     assert objects.batches == 4
     assert objects.count(Head) == 25 * 2 + 25 * 4
     assert objects.count(Get) == 0

@@ -1,39 +1,48 @@
-"""Repair of what writers that stopped have left, after any of their requests, and beside writers that live."""
+"""Repairs of what dead writers have left, after any of their requests."""
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from parts_store.engine.steps import (
     Delete,
-    Done,
     Entry,
     List,
-    Listed,
     Lock,
     Outcome,
     Put,
-    Refused,
     Request,
-    Steps,
-    Wait,
 )
-from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
-from parts_store.format.keys import Chunk, ChunkKeyEncoding
+from parts_store.errors import ConcurrentWriteError
+from parts_store.format.keys import ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.tags import Tag
-from parts_store.maintenance import execution
-from parts_store.maintenance.repair import RepairOptions, find_chunk_beside, repair_chunk
+from parts_store.maintenance.repair import find_chunk_beside, repair_chunk
 from parts_store.maintenance.report import Finding, Problem
-from parts_store.maintenance.survey import ListedChunk, Survey, group_by_chunk
+from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
 from parts_store.transactions.journal import Journal
-from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
+from tests.maintenance.aged_objects import (
+    A_DAY_LATER,
+    DROP,
+    EVERY_PLACE,
+    IN_PARTS,
+    LONG_AGO,
+    NOTHING_ASKED,
+    RETAG,
+    WITH_TAGS,
+    Aged,
+    chunk_others,
+    in_array,
+    is_about_chunk,
+    plain_of,
+    repair,
+    what_is_read,
+)
 from tests.transactions.interruptions import (
     LAYOUTS,
     OPERATIONS,
@@ -52,84 +61,9 @@ from tests.transactions.interruptions import (
     value_of,
     write,
 )
-from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, protocol, settings
+from tests.transactions.objects import KEY, Objects, pieces
 
 pytestmark = pytest.mark.slow
-
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-A_DAY_LATER = LONG_AGO + timedelta(days=1)
-NOTHING_ASKED = RepairOptions(drops_incomplete=False, retags=False)
-DROP = RepairOptions(drops_incomplete=True, retags=False)
-RETAG = RepairOptions(drops_incomplete=False, retags=True)
-EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
-WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
-IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
-
-
-class Aged(Objects):
-    """Objects with a clock: what is there at first is long ago, what is written is a day later."""
-
-    def __init__(self, objects: Objects) -> None:
-        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
-        self.stored = dict(objects.stored)
-        self._etags = itertools.count(5000)
-        self.now = A_DAY_LATER
-        self.modified: dict[str, datetime] = {}
-
-    def put(self, key: str, data: bytes, tag: Tag | None = None) -> None:
-        super().put(key, data, tag)
-        self.modified[key] = self.now
-
-    def perform(self, request: Request) -> Outcome:
-        outcome = super().perform(request)
-        if not isinstance(outcome, Listed):
-            return outcome
-        return Listed(tuple(replace(each, modified=self.modified.get(each.key, LONG_AGO)) for each in outcome.entries))
-
-    def carry_out[T](self, steps: Steps[T]) -> T:
-        return self.run(steps)
-
-
-def in_array(layout: Layout) -> Chunk:
-    """The chunk, in an array at `a`."""
-    return replace(chunk_of(layout), array="a")
-
-
-def repair(
-    objects: Aged,
-    layout: Layout,
-    by: ChunkProtocol,
-    options: RepairOptions = NOTHING_ASKED,
-    min_age: timedelta | float = 0,
-) -> list[Finding]:
-    """What a repair of the array at `a` says, at first that nobody is writing; the objects change."""
-    arrays = {"a": ArrayRecord({}, chunk_of(layout).parts, ChunkKeyEncoding("default", "/", 1), None)}
-    listed = objects.perform(List("", ""))
-    assert isinstance(listed, Listed)
-    survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
-    found = execution.verify(objects, survey, by, settings())
-    return execution.repair(objects, survey, found, by, min_age=min_age, options=options)
-
-
-def what_is_read(objects: Objects, chunk: Chunk) -> bytes | str | None:
-    reading = protocol(has_tags=objects.has_tags)
-    try:
-        result = objects.copy().run(reading.read(chunk, [None], settings(), with_anchor=True))
-    except (IncompleteChunkError, PartSizeError):
-        return "damaged"
-    return None if result is None else b"".join(result.values[0] or ())
-
-
-def plain_of(value: bytes | None, layout: Layout, unsized: int) -> dict[str, bytes]:
-    """The objects that are this value, and nothing beside it."""
-    if value is None:
-        return {}
-    old, new = value_of(layout, 2, 1)[0], value_of(layout, unsized, 101)[0]
-    return {old: stored_as(layout, 2, 1), new: stored_as(layout, unsized, 101)}[value]
-
-
-def is_about_chunk(finding: Finding) -> bool:
-    return finding.chunk_key == KEY or "/.parts-txn/" in finding.chunk_key
 
 
 # --- after any interruption ------------------------------------------------------------------------------------------
@@ -138,9 +72,7 @@ def is_about_chunk(finding: Finding) -> bool:
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
-def test_a_repair_leaves_what_was_read_before_it_alone_and_plain(
-    layout: Layout, operation: Operation, place: Place
-) -> None:
+def test_repair_after_any_interruption_keeps_the_value(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = in_array(layout)
     for unsized, start in itertools.product((0, 3), every_start(place, layout)):
         is_damaged = before(start, layout) == "incomplete"
@@ -156,7 +88,7 @@ def test_a_repair_leaves_what_was_read_before_it_alone_and_plain(
                 assert all(each.is_repaired for each in found), found
                 assert repair(objects, layout, place.protocol(first_generation=600)) == []
                 continue
-            # Nobody asked for more: the chunk and what is beside it stay.
+            # Without `drops_incomplete`, the chunk and its leftovers are kept.
             assert is_damaged
             assert objects.contents == stopped.contents
             assert not any(each.is_repaired for each in found)
@@ -166,9 +98,7 @@ def test_a_repair_leaves_what_was_read_before_it_alone_and_plain(
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", [write, delete])
 @IN_PARTS
-def test_what_cannot_be_read_is_dropped_if_that_is_asked_for_and_nothing_else_is(
-    layout: Layout, operation: Operation, place: Place
-) -> None:
+def test_unreadable_chunk_is_dropped_only_if_asked_for(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = in_array(layout)
     for start in every_start(place, layout):
         for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
@@ -184,9 +114,7 @@ def test_what_cannot_be_read_is_dropped_if_that_is_asked_for_and_nothing_else_is
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", [write, delete])
 @pytest.mark.parametrize("layout", LAYOUTS[1:3], ids=ids)
-def test_a_repair_that_stops_anywhere_changes_nothing_of_what_is_read_and_the_next_one_ends_it(
-    layout: Layout, operation: Operation, place: Place
-) -> None:
+def test_interrupted_repair_is_finished_by_the_next_one(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = in_array(layout)
     for start in (holds_old(place, layout, present) for present in ((), tuple(layout), chunk_others(layout))):
         for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
@@ -200,23 +128,18 @@ def test_a_repair_that_stops_anywhere_changes_nothing_of_what_is_read_and_the_ne
                     after = Aged(objects)
                     repair(after, layout, place.protocol(first_generation=600))
                     assert isinstance(value, bytes | None)
-                    # The clock's own object is a stray then, and goes too.
+                    # The object that the clock is read from is then a leftover, and is removed as well.
                     assert after.contents == plain_of(value, layout, 3), (stopped.contents, limit)
                 else:
                     break
 
 
-def chunk_others(layout: Layout) -> tuple[str, ...]:
-    """The suffixes of the parts that are not the anchor."""
-    return tuple(key.removeprefix(KEY) for key in chunk_of(layout).other_keys)
-
-
 class StoppedError(Exception):
-    """The process has ended."""
+    """An error that stands for the end of the process."""
 
 
 class Stopping(Aged):
-    """A bucket whose only client ends after so many requests."""
+    """A bucket whose only client ends after a number of requests."""
 
     def __init__(self, objects: Aged, limit: int) -> None:
         super().__init__(objects)
@@ -232,7 +155,7 @@ class Stopping(Aged):
 
 
 def dead_writers(place: Place, layout: Layout) -> Iterator[Objects]:
-    """Everything that a dead writer, or a dead deleter, leaves of a chunk that was there, or was not."""
+    """Yield every state that an interrupted write or delete leaves, of a chunk that existed or did not."""
     for operation, present in itertools.product((write, delete), ((), tuple(layout))):
         yield from every_interruption(
             holds_old(place, layout, present), operation(in_array(layout), parts_of(layout, 3), place.protocol())
@@ -241,10 +164,10 @@ def dead_writers(place: Place, layout: Layout) -> Iterator[Objects]:
 
 @EVERY_PLACE
 @IN_PARTS
-def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout: Layout, place: Place) -> None:
+def test_objects_younger_than_min_age_are_kept(layout: Layout, place: Place) -> None:
     has_ages = place.has_tags or place.level is Level.EXCLUSIVE
     for stopped in dead_writers(place, layout):
-        # Everything that the writer wrote is of the very moment by the store's clock, which is far from ours.
+        # By the clock of the store, which differs from the local clock, the writer wrote everything just now.
         objects = Aged(stopped)
         objects.modified = dict.fromkeys(stopped.stored, A_DAY_LATER)
         contents = objects.contents
@@ -255,20 +178,20 @@ def test_what_is_younger_than_asked_for_by_the_stores_clock_is_left_alone(layout
         assert objects.contents == contents
         assert not any(each.is_repaired for each in found)
         assert all(each.detail.endswith("; not repaired: younger than min_age") for each in found)
-        # As old as asked for is old enough.
+        # Objects of exactly `min_age` are old enough.
         objects.now += timedelta(hours=1)
         found = repair(objects, layout, place.protocol(first_generation=600), DROP, min_age=timedelta(hours=1))
         assert all(each.is_repaired or is_kept(each, place) for each in found), found
 
 
 def is_kept(finding: Finding, place: Place) -> bool:
-    """Whether these are orphans where somebody who writes just now would lose his parts."""
+    """Return whether these are orphans that are kept because a concurrent writer would lose its parts."""
     is_risky = place.has_tags and place.has_unique_etags and place.level is not Level.EXCLUSIVE
     return is_risky and finding.problem is Problem.ORPHANS
 
 
 @EVERY_PLACE
-def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place: Place) -> None:
+def test_clock_of_the_store_is_read_from_a_temporary_object(place: Place) -> None:
     layout: Layout = {"": None, ".i": 2}
     has_ages = place.has_tags or place.level is Level.EXCLUSIVE
     objects = Aged(holds_old(place, layout, (".i",)))
@@ -277,7 +200,7 @@ def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place
     assert len(clocks) == (1 if has_ages else 0)
     assert all(key.startswith("a/.parts-txn/") for key in clocks)
     assert not set(clocks) & set(objects.stored)
-    # None is needed where there is nothing to do, or all is old enough.
+    # No clock is needed if there is nothing to repair, or if ages do not matter.
     ageless = Aged(holds_old(place, layout, (".i",)))
     assert all(each.is_repaired for each in repair(ageless, layout, place.protocol(), min_age=0))
     assert not any(each.key.endswith(".clock") for each in ageless.asked if isinstance(each, Put))
@@ -288,7 +211,7 @@ def test_the_time_is_that_of_an_object_which_is_written_for_it_and_removed(place
 
 
 @pytest.mark.parametrize("min_age", [float("inf"), timedelta.max, 1e300])
-def test_no_age_is_too_great(min_age: Any) -> None:
+def test_huge_min_age_is_accepted(min_age: Any) -> None:
     layout: Layout = {"": None, ".i": 2}
     place = PLACES[3]
     objects = Aged(holds_old(place, layout, (".i",)))
@@ -297,7 +220,7 @@ def test_no_age_is_too_great(min_age: Any) -> None:
 
 
 class Meddler(Aged):
-    """A bucket in which another repair removes every clock before it is looked at."""
+    """A bucket in which another repair removes every clock object before it is listed."""
 
     def perform(self, request: Request) -> Outcome:
         if isinstance(request, List):
@@ -306,7 +229,7 @@ class Meddler(Aged):
         return super().perform(request)
 
 
-def test_a_clock_that_somebody_removes_is_looked_at_three_times() -> None:
+def test_clock_object_removed_by_another_client_is_read_three_times() -> None:
     layout: Layout = {"": None, ".i": 2}
     place = PLACES[3]
     objects = Meddler(holds_old(place, layout, (".i",)))
@@ -320,9 +243,7 @@ def test_a_clock_that_somebody_removes_is_looked_at_three_times() -> None:
 
 @WITH_TAGS
 @IN_PARTS
-def test_retag_makes_one_write_of_what_is_partly_or_not_tagged_and_of_nothing_else(
-    layout: Layout, place: Place
-) -> None:
+def test_retag_changes_untagged_and_partly_tagged_chunks_only(layout: Layout, place: Place) -> None:
     chunk = in_array(layout)
     value, sizes = value_of(layout, 2, 1)
     tags = {"one": Tag("0a" * 16, "c", sizes), "two": Tag("0b" * 16, "c", sizes), "none": None}
@@ -343,14 +264,14 @@ def test_retag_makes_one_write_of_what_is_partly_or_not_tagged_and_of_nothing_el
         assert tag is not None
         assert tag.sizes == sizes
         assert what_is_read(objects, chunk) == value
-        # Without being asked, nothing is tagged.
+        # Without `retags`, nothing is tagged.
         untouched = Aged(start)
         repair(untouched, layout, place.protocol(), NOTHING_ASKED)
         assert untouched.stored == start.stored
 
 
 @WITH_TAGS
-def test_retag_leaves_what_is_missing_or_of_a_wrong_size_as_it_is(place: Place) -> None:
+def test_retag_keeps_incomplete_chunks(place: Place) -> None:
     layout: Layout = {".h": 1, "": None, ".i": 2}
     for present in ({"": b"ab", ".i": b"cd"}, {".h": b"xy", "": b"ab", ".i": b"cd"}):
         start = place.empty()
@@ -364,7 +285,7 @@ def test_retag_leaves_what_is_missing_or_of_a_wrong_size_as_it_is(place: Place) 
 
 
 @WITH_TAGS
-def test_retag_believes_what_is_there_and_not_what_was_found_before(place: Place) -> None:
+def test_retag_checks_the_chunk_again(place: Place) -> None:
     layout: Layout = {".h": 1, "": None, ".i": 2}
     chunk = in_array(layout)
     one, two = Tag("0a" * 16, "c", (1, 2, 2)), Tag("0b" * 16, "c", (1, 2, 2))
@@ -385,34 +306,12 @@ def test_retag_believes_what_is_there_and_not_what_was_found_before(place: Place
         assert objects.stored == before
 
 
-@WITH_TAGS
-def test_a_chunk_that_somebody_writes_meanwhile_is_not_tagged_anew(place: Place) -> None:
-    layout: Layout = {"": None, ".i": 2}
-    chunk = in_array(layout)
-    if place.level is Level.EXCLUSIVE:
-        return
-    for at in range(4, 40):
-        start = place.empty()
-        for key, data in stored_as(layout, 2, 1).items():
-            start.put(key, data)
-        objects = Racing(start, at, write(chunk, parts_of(layout, 3), place.protocol()), None)
-        repair(objects, layout, place.protocol(first_generation=500), RETAG)
-        if not objects.has_raced:
-            break
-        # The write was finished before the repair, whose tags are the same value's or not written.
-        after = Aged(objects)
-        repair(after, layout, place.protocol(first_generation=700))
-        assert what_is_read(after, chunk) == value_of(layout, 3, 101)[0], at
-    else:
-        pytest.fail("the repair never ended before the writer began")
-
-
-# --- what is beside a chunk ------------------------------------------------------------------------------------------
+# --- leftovers -------------------------------------------------------------------------------------------------------
 
 
 @EVERY_PLACE
 @pytest.mark.parametrize("has_chunk", [True, False], ids=["chunk", "no chunk"])
-def test_lone_marks_locks_clocks_and_what_nobody_knows_are_removed(has_chunk: bool, place: Place) -> None:
+def test_all_kinds_of_leftovers_are_removed(has_chunk: bool, place: Place) -> None:
     layout: Layout = {"": None, ".i": 2}
     chunk = in_array(layout)
     start = place.empty()
@@ -430,7 +329,7 @@ def test_lone_marks_locks_clocks_and_what_nobody_knows_are_removed(has_chunk: bo
     assert objects.contents == contents
 
 
-def test_a_lock_is_removed_by_who_takes_it_and_by_hand_where_nobody_takes_any() -> None:
+def test_leftover_lock_is_removed() -> None:
     layout: Layout = {"": None, ".i": 2}
     chunk = in_array(layout)
     for place in (place for place in PLACES if not place.has_tags):
@@ -442,12 +341,12 @@ def test_a_lock_is_removed_by_who_takes_it_and_by_hand_where_nobody_takes_any() 
         assert finding.is_repaired
         is_taken = any(isinstance(each, Lock) for each in objects.asked)
         assert is_taken == (place.level is not Level.EXCLUSIVE)
-        # Here, giving it back removes nothing; on a real disk it does.
+        # The release of a lock removes nothing here; on a real disk it removes the file.
         assert (f"{chunk.side_folder}.lock" in objects.stored) == is_taken
 
 
 @WITH_TAGS
-def test_what_is_beside_a_damaged_chunk_stays_until_the_chunk_is_dropped(place: Place) -> None:
+def test_leftovers_of_a_damaged_chunk_are_kept_until_it_is_dropped(place: Place) -> None:
     layout: Layout = {"": None, ".i": 2}
     chunk = in_array(layout)
     start = holds_old(place, layout, ("",))
@@ -463,7 +362,7 @@ def test_what_is_beside_a_damaged_chunk_stays_until_the_chunk_is_dropped(place: 
 
 
 @WITH_TAGS
-def test_a_copy_that_alone_has_a_part_in_its_right_size_stays(place: Place) -> None:
+def test_staged_copy_with_the_only_correct_part_is_kept(place: Place) -> None:
     for layout in ({"": None, ".i": 2}, {"": 2, ".t": None}):
         chunk = in_array(layout)
         start = place.empty()
@@ -480,7 +379,7 @@ def test_a_copy_that_alone_has_a_part_in_its_right_size_stays(place: Place) -> N
         assert what_is_read(objects, chunk) == value
 
 
-def test_a_part_that_is_staged_is_not_read_to_find_out_whose_it_is() -> None:
+def test_staged_part_is_not_read_to_find_its_chunk() -> None:
     layout: Layout = {"": None, ".i": 2}
     chunk = in_array(layout)
     record = ArrayRecord({}, chunk.parts, ChunkKeyEncoding("default", "/", 1), None)
@@ -492,191 +391,3 @@ def test_a_part_that_is_staged_is_not_read_to_find_out_whose_it_is() -> None:
         objects.asked.clear()
         assert objects.run(find_chunk_beside(entry, "a", record)) == expected
         assert bool(objects.asked) == (expected is not None)
-
-
-# --- beside writers that live ----------------------------------------------------------------------------------------
-
-
-@dataclass
-class Client:
-    """Steps, one request at a time."""
-
-    objects: Objects
-    steps: Steps[None]
-    waiting: list[Request] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    has_begun: bool = False
-    has_ended: bool = False
-    locks: set[str] = field(default_factory=set)
-
-    def go(self, count: int | None) -> None:
-        """The next requests; all of them if None; none beyond a lock that somebody holds."""
-        while not self.has_ended and count != 0:
-            if not self.waiting:
-                batch = next_batch(self.steps, tuple(self.outcomes) if self.has_begun else None)
-                self.has_begun, self.outcomes = True, []
-                if isinstance(batch, Returned):
-                    self.has_ended = True
-                    self.locks.clear()
-                    return
-                self.waiting = list(batch)
-            request = self.waiting[0]
-            outcome = self.objects.perform(request)
-            if isinstance(outcome, Refused) and isinstance(request, Lock):
-                return
-            if isinstance(request, Lock):
-                self.locks.add(request.key)
-            self.waiting.pop(0)
-            self.outcomes.append(outcome)
-            count = None if count is None else count - 1
-
-
-class Racing(Aged):
-    """A bucket in which a writer makes so many requests before one of the repair's, and the rest after its end."""
-
-    def __init__(self, objects: Objects, at: int, steps: Steps[None], count: int | None) -> None:
-        super().__init__(objects)
-        self.at, self.pause = at, count
-        self.writer = Client(self, steps)
-        self.is_writer = self.has_raced = False
-        self.raced_before: Request | None = None
-        self.made = 0
-        self.locks: set[str] = set()
-
-    def run[T](self, steps: Steps[T]) -> T:
-        try:
-            return super().run(steps)
-        finally:
-            if not self.is_writer:
-                self.locks.clear()
-
-    def _race(self, count: int | None) -> None:
-        self.is_writer = True
-        self.writer.go(count)
-        self.is_writer = False
-
-    def perform(self, request: Request) -> Outcome:
-        if self.is_writer:
-            is_held = isinstance(request, Lock) and request.key in self.locks
-            return Refused() if is_held else super().perform(request)
-        self.made += 1
-        if self.made == self.at:
-            self.has_raced, self.raced_before = True, request
-            self._race(self.pause)
-        if isinstance(request, Lock):
-            if request.key in self.writer.locks:
-                return Refused()
-            self.locks.add(request.key)
-        if isinstance(request, Wait):
-            # We wait for who holds a lock, and he goes on.
-            self._race(None)
-            return Done()
-        return super().perform(request)
-
-    def end(self) -> None:
-        """What is left of the writer."""
-        self.locks.clear()
-        self._race(None)
-        assert self.writer.has_ended
-
-
-def scenes(place: Place, layout: Layout) -> dict[str, Objects]:
-    """What a dead writer has left, once of each kind."""
-    chunk = in_array(layout)
-    found: dict[str, Objects] = {}
-    whole = holds_old(place, layout, tuple(layout))
-    steps = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=900))
-    for stopped in every_interruption(whole, steps):
-        kind = "committed" if what_is_read(stopped, chunk) != what_is_read(whole, chunk) else "staged"
-        if len(stopped.stored) > len(layout):
-            found[kind] = stopped
-    return {"whole": whole, "orphans": holds_old(place, layout, chunk_others(layout)), **found}
-
-
-def every_race(
-    place: Place, layout: Layout, scene: Objects, operation: Operation
-) -> Iterator[tuple[Racing, tuple[int, int | None]]]:
-    """A repair, and an operation that begins before any of its requests, and goes on after any of its own."""
-    chunk = in_array(layout)
-    for count in [*range(1, 2 * len(layout) + 10), None]:
-        for at in itertools.count(1):
-            steps = operation(chunk, parts_of(layout, 3), place.protocol())
-            objects = Racing(scene, at, steps, count)
-            repair(objects, layout, place.protocol(first_generation=500), min_age=timedelta(hours=1))
-            if not objects.has_raced:
-                break
-            objects.end()
-            yield objects, (at, count)
-
-
-# Where there is one writer at a time, it is not the repair.
-RACES = [place for place in PLACES if place.level is not Level.EXCLUSIVE]
-
-
-@pytest.mark.parametrize("place", RACES, ids=str)
-@pytest.mark.parametrize(
-    ("layout", "scene", "operation"),
-    [
-        *(
-            (LAYOUTS[1], *each)
-            for each in itertools.product(["whole", "orphans", "staged", "committed"], [write, delete])
-        ),
-        *((LAYOUTS[2], scene, write) for scene in ("orphans", "committed")),
-    ],
-)
-def test_a_repair_beside_a_writer_never_loses_what_the_writer_has_committed(
-    layout: Layout, scene: str, operation: Operation, place: Place
-) -> None:
-    chunk = in_array(layout)
-    end = None if operation is delete else value_of(layout, 3, 101)[0]
-    lost: set[type] = set()
-    for objects, race in every_race(place, layout, scenes(place, layout)[scene], operation):
-        found = what_is_read(objects, chunk)
-        if found != end:
-            lost.add(type(objects.raced_before))
-            # Never silently: what is left of the chunk says so.
-            assert found == "damaged", race
-            continue
-        # And what it left alone, the next one ends.
-        after = Aged(objects)
-        repair(after, layout, place.protocol(first_generation=700))
-        assert after.contents == plain_of(end, layout, 3), race
-    assert lost == set()
-
-
-@pytest.mark.parametrize("place", RACES, ids=str)
-def test_who_says_that_nobody_writes_while_somebody_does_may_lose_a_chunk_but_never_silently(place: Place) -> None:
-    layout, lost = LAYOUTS[1], set()
-    chunk, end = in_array(layout), value_of(layout, 3, 101)[0]
-    for at in itertools.count(1):
-        objects = Racing(
-            scenes(place, layout)["orphans"], at, write(chunk, parts_of(layout, 3), place.protocol()), None
-        )
-        repair(objects, layout, place.protocol(first_generation=500), min_age=0)
-        if not objects.has_raced:
-            break
-        objects.end()
-        if what_is_read(objects, chunk) != end:
-            assert what_is_read(objects, chunk) == "damaged"
-            lost.add(type(objects.raced_before))
-    # A delete knows no conditions, and there writers do not look for each other.
-    assert lost == ({Delete} if place.has_tags and place.has_unique_etags else set())
-
-
-@pytest.mark.parametrize("place", RACES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS[1:3], ids=ids)
-def test_a_chunk_that_is_whole_again_by_the_time_it_would_be_dropped_stays(layout: Layout, place: Place) -> None:
-    chunk = in_array(layout)
-    end = value_of(layout, 3, 101)[0]
-    lost: set[type] = set()
-    for at in itertools.count(1):
-        scene = holds_old(place, layout, (chunk.anchor_key.removeprefix(KEY),))
-        objects = Racing(scene, at, write(chunk, parts_of(layout, 3), place.protocol()), None)
-        repair(objects, layout, place.protocol(first_generation=500), DROP, min_age=timedelta(hours=1))
-        if not objects.has_raced:
-            break
-        objects.end()
-        if what_is_read(objects, chunk) != end:
-            lost.add(type(objects.raced_before))
-    # The same as for orphans; but here no writer can know, and the caller asked for it.
-    assert lost == ({Delete} if place.has_tags else set())

@@ -1,0 +1,285 @@
+"""Repairs of real stores: after interrupted writes, of damage, and beside locks."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import MemoryStore
+
+import parts_store as ps
+from parts_store.engine.steps import Done, Lock, Outcome, Steps, Trial, Wait
+from parts_store.errors import StoreConfigError
+from parts_store.maintenance.report import Problem
+from parts_store.options import StoreOptions
+from tests.maintenance.stores import (
+    TWO,
+    VALUES,
+    change,
+    contents,
+    create,
+    create_indexed,
+    disk,
+    flip,
+    side_folder,
+)
+
+
+def steps_of(store: ps.PartsStore, key: str, value: bytes | None) -> Steps[None]:
+    """Return the steps that write a chunk, or delete it if `value` is None."""
+    operations = store._operations
+    return operations.delete(key) if value is None else operations.put(key, memoryview(value), StoreOptions())
+
+
+def stop_after(store: ps.PartsStore, steps: Steps[None], count: int) -> bool:
+    """Carry out a number of requests, and return whether there were more. Locks end with the process."""
+    outcomes: tuple[Outcome, ...] | None = None
+    while True:
+        try:
+            batch = next(steps) if outcomes is None else steps.send(outcomes)
+        except StopIteration:
+            return False
+        answers: list[Outcome] = []
+        for request in batch:
+            if count == 0:
+                return True
+            count -= 1
+            assert not isinstance(request, Trial), "only a probe makes trials"
+            answers.append(Done() if isinstance(request, Lock | Wait) else store._backend.perform_sync(request))
+        outcomes = tuple(answers)
+
+
+def interrupt(objects: Any, key: str, value: bytes) -> None:
+    """Commit a new value of a chunk, and stop the writer right after the commit."""
+    for count in itertools.count():
+        store = ps.PartsStore(objects)
+        assert stop_after(store, steps_of(store, key, value), count)
+        found = ps.PartsStore(objects).get_sync(key)
+        if found is not None and found.to_bytes() == value:
+            return
+
+
+def chunk_read(objects: Any, key: str) -> bytes | None:
+    found = ps.PartsStore(objects).get_sync(key)
+    return None if found is None else found.to_bytes()
+
+
+def every_stop(folder: Path, place: str, level: Any, has_chunk: bool, value: bytes | None) -> Iterator[Any]:
+    """Yield the objects after each number of requests of a write or a delete of one chunk."""
+    for count in itertools.count():
+        objects = MemoryStore() if place == "memory" else disk(folder / str(count))
+        store = ps.PartsStore(objects, concurrency=level)
+        create(store)
+        if not has_chunk:
+            store.delete_sync("a/c/1")
+            store.repair(min_age=0)
+        goes_on = stop_after(store, steps_of(store, "a/c/1", value), count)
+        yield objects
+        if not goes_on:
+            return
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("level", ["exclusive", "writers", "full"])
+@pytest.mark.parametrize("has_chunk", [False, True], ids=["absent", "present"])
+@pytest.mark.parametrize("value", [b"ABCDEFGH", None], ids=["write", "delete"])
+def test_repair_keeps_the_value_and_removes_all_leftovers(
+    tmp_path: Path, value: bytes | None, has_chunk: bool, level: Any, place: str
+) -> None:
+    for objects in every_stop(tmp_path, place, level, has_chunk, value):
+        before = contents(objects)
+        read = chunk_read(objects, "a/c/1")
+        assert not ps.PartsStore(objects).verify().is_damaged
+        assert contents(objects) == before
+        report = ps.PartsStore(objects, concurrency=level).repair(min_age=0)
+        assert all(each.is_repaired for each in report.findings), report
+        assert report.is_clean
+        others = {key: data for key, data in before.items() if not key.startswith(("a/c/1", "a/.parts-txn"))}
+        parts = {} if read is None else {"a/c/1": read[:-2], "a/c/1.tail": read[-2:]}
+        assert contents(objects) == others | parts
+        assert ps.PartsStore(objects).repair(min_age=0).findings == ()
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("level", ["exclusive", "writers"])
+def test_young_leftovers_are_kept_unless_a_lock_shows_a_dead_writer(tmp_path: Path, level: Any, place: str) -> None:
+    for objects in every_stop(tmp_path, place, level, has_chunk=True, value=b"ABCDEFGH"):
+        before = contents(objects)
+        report = ps.PartsStore(objects, concurrency=level).repair()
+        if place == "disk" and level == "writers":
+            assert report.is_clean
+            continue
+        assert contents(objects) == before
+        assert not any(each.is_repaired for each in report.findings)
+        assert all(each.detail.endswith("not repaired: younger than min_age") for each in report.findings)
+        assert not report.is_damaged
+        assert report.is_clean == (not report.findings)
+
+
+def test_old_orphans_are_kept_if_a_writer_could_lose_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The smallest age is otherwise a quarter of an hour.
+    monkeypatch.setattr("parts_store.maintenance.execution.LEAST_AGE", 0)
+    objects = MemoryStore()
+    create(ps.PartsStore(objects))
+    change(objects, "a/c/1", None)
+    before = contents(objects)
+    time.sleep(0.02)
+    report = ps.PartsStore(objects).repair(min_age=0.001)
+    assert [(each.problem, each.is_repaired) for each in report.findings] == [(Problem.ORPHANS, False)]
+    assert "another client may be writing; use min_age=0 if none is" in report.findings[0].detail
+    assert contents(objects) == before
+    # At this level there is one writer at a time, which is the repair.
+    assert ps.PartsStore(objects, concurrency="exclusive").repair(min_age=0.001).is_clean
+    assert contents(objects) == {key: data for key, data in before.items() if key != "a/c/1.tail"}
+
+
+@pytest.mark.parametrize("min_age", [-1, float("nan"), True, "24h", None])
+def test_min_age_must_be_a_timedelta_or_seconds(min_age: Any) -> None:
+    store = ps.PartsStore(MemoryStore())
+    create(store)
+    with pytest.raises(StoreConfigError, match="min_age: expected a timedelta or seconds"):
+        store.repair(min_age=min_age)
+
+
+def test_repair_with_a_prefix_inside_an_array() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    shape: dict[str, Any] = {"shape": (4, 4), "chunks": (2, 2), "dtype": "uint16", "compressors": None}
+    array = ps.create_array(store, "a", parts=TWO, **shape)
+    array[...] = VALUES.reshape(4, 4)
+    for relative in ("c/0/1", "c/1/0"):
+        interrupt(objects, f"a/{relative}", b"ABCDEFGH")
+    here, there = side_folder("a", "c/0/1"), side_folder("a", "c/1/0")
+    report = store.repair("a/c/0", min_age=0)
+    mended = [(each.problem, each.chunk_key, each.is_repaired) for each in report.findings]
+    assert mended == [(Problem.INTERRUPTED, "a/c/0/1", True)]
+    assert not any(key.startswith(here) for key in contents(objects))
+    assert any(key.startswith(there) for key in contents(objects))
+    assert store.verify("a/c/0").is_clean
+    assert not store.verify("a/c/1").is_clean
+
+
+def test_drop_incomplete_removes_unreadable_chunks_only(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create(store)
+    create_indexed(store)
+    change(objects, "a/c/0.tail", None)
+    change(objects, "a/c/2.tail", b"longer")
+    flip(objects, "shards/c/1.index")
+    before = contents(objects)
+    assert store.repair(min_age=0).is_damaged
+    assert contents(objects) == before
+    report = store.repair(min_age=0, drop_incomplete=True)
+    assert [each.chunk_key for each in report.findings] == ["a/c/0", "a/c/2", "shards/c/1"]
+    assert report.is_clean
+    gone = ("a/c/0", "a/c/2", "shards/c/1")
+    assert contents(objects) == {key: data for key, data in before.items() if not key.startswith(gone)}
+    fresh = ps.PartsStore(objects)
+    assert fresh.verify().findings == ()
+    expected = VALUES.copy()
+    expected[:4] = expected[8:12] = 0
+    np.testing.assert_array_equal(zarr.open_array(fresh, path="a")[...], expected)
+
+
+def test_retag_tags_chunks_of_another_program() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    create(store)
+    before = contents(objects)
+    for key, data in before.items():
+        if key.startswith(("a/c/0", "a/c/1.tail")):
+            change(objects, key, data)
+    assert [each.problem for each in store.verify().findings] == [Problem.UNTAGGED, Problem.PARTLY_TAGGED]
+    assert store.repair(min_age=0).is_damaged
+    report = store.repair(min_age=0, retag=True)
+    assert report.is_clean
+    assert contents(objects) == before
+    assert ps.PartsStore(objects).verify().findings == ()
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], VALUES)
+
+
+def test_many_leftovers_are_removed_and_the_report_stays_short(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create(store)
+    before = contents(objects)
+    for number in range(300):
+        change(objects, f"{side_folder('a', f'c/{number}')}/{number:032x}.done", b"")
+    report = store.verify()
+    assert len(report.findings) == 300
+    lines = str(report).splitlines()
+    assert lines[-2:] == [
+        "and 200 more; all together: 300 leftovers",
+        "nothing is damaged; `repair` would remove leftovers",
+    ]
+    assert len(lines) == 103
+    assert store.repair(min_age=0).is_clean
+    assert contents(objects) == before
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+import parts_store as ps
+from parts_store.engine.steps import Put
+
+store = ps.PartsStore.from_url(sys.argv[1])
+perform = type(store._backend).perform_sync
+
+def perform_and_die(self, request):
+    outcome = perform(self, request)
+    if isinstance(request, Put) and sys.argv[2] in request.key:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return outcome
+
+type(store._backend).perform_sync = perform_and_die
+store.carry_out(store._operations.put("a/c/1", memoryview(b"ABCDEFGH"), {}))
+"""
+
+
+@pytest.mark.parametrize("last", ["journal", ".0"])
+def test_repair_after_a_process_was_killed_with_its_lock(tmp_path: Path, last: str) -> None:
+    objects = disk(tmp_path)
+    create(ps.PartsStore(objects))
+    before = contents(objects)
+    process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "objects"), last], check=False)
+    assert process.returncode == -signal.SIGKILL
+    lock = f"{side_folder('a', 'c/1')}.lock"
+    assert lock in contents(objects)
+    store = ps.PartsStore(objects)
+    (finding,) = store.verify().findings
+    assert finding.problem is (Problem.INTERRUPTED if last == "journal" else Problem.LEFTOVERS)
+    read = chunk_read(objects, "a/c/1")
+    assert read == (b"ABCDEFGH" if last == "journal" else before["a/c/1"] + before["a/c/1.tail"])
+    assert store.repair().is_clean
+    assert chunk_read(objects, "a/c/1") == read
+    assert contents(objects).keys() == before.keys()
+    assert not (tmp_path / "objects/a/.parts-txn").exists()
+
+
+def test_locked_chunk_is_reported_and_the_rest_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parts_store.transactions.locking._MAX_WAITS", 2)
+    objects = disk(tmp_path)
+    store = ps.PartsStore(objects)
+    create(store)
+    for number in (0, 1):
+        change(objects, f"{side_folder('a', f'c/{number}')}/{'0a' * 16}.0", b"?")
+    release = store._backend.lock(Lock(f"{side_folder('a', 'c/1')}.lock", "another writer"))
+    assert release is not None
+    first, second = store.repair().findings
+    assert (first.chunk_key, first.is_repaired) == ("a/c/0", True)
+    assert (second.chunk_key, second.is_repaired) == ("a/c/1", False)
+    assert "somebody has held its lock" in second.detail
+    release()
+    assert store.repair().is_clean
+    assert store.verify().findings == ()

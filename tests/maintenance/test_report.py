@@ -1,0 +1,80 @@
+"""Reports as values, as text and as JSON."""
+
+import json
+
+import pytest
+
+from parts_store.maintenance.report import Finding, Problem, Report
+
+
+def finding(problem: Problem, *, is_repaired: bool = False, number: int = 0) -> Finding:
+    return Finding(problem, f"a/c/{number}", (f"a/c/{number}.tail", f"a/c/{number}"), "of some kind", is_repaired)
+
+
+DAMAGE = {
+    Problem.INCOMPLETE,
+    Problem.MIXTURE,
+    Problem.WRONG_SIZE,
+    Problem.PARTLY_TAGGED,
+    Problem.OTHER_LAYOUT,
+    Problem.CHECKSUM,
+    Problem.UNREADABLE,
+}
+
+
+@pytest.mark.parametrize("is_repaired", [False, True])
+@pytest.mark.parametrize("problem", Problem)
+def test_report_says_whether_it_is_damaged_or_clean(problem: Problem, is_repaired: bool) -> None:
+    report = Report((finding(problem, is_repaired=is_repaired),), 1, 4, 8)
+    assert problem.is_damage == (problem in DAMAGE)
+    assert report.is_damaged == (problem in DAMAGE and not is_repaired)
+    assert report.is_clean == (is_repaired or problem in (Problem.UNTAGGED, Problem.UNMARKED))
+    assert report.counts == {problem.value: 1}
+    first, said, last = str(report).splitlines()
+    assert first == "1 array with parts, 4 chunks, 8 objects"
+    mended = ", repaired" if is_repaired else ""
+    assert said == f"{problem.value}{mended}: a/c/0: of some kind: a/c/0.tail, a/c/0"
+    untidy = "no problems found" if report.is_clean else "nothing is damaged; `repair` would remove leftovers"
+    assert last == ("damaged" if report.is_damaged else untidy)
+
+
+def test_report_to_json_has_every_field() -> None:
+    findings = tuple(finding(problem, number=number) for number, problem in enumerate(Problem))
+    report = Report(findings, 2, 9, 18, (("b", "not understood"),))
+    data = report.to_json()
+    assert json.loads(json.dumps(data)) == data
+    assert data == {
+        "damaged": True,
+        "clean": False,
+        "arrays": 2,
+        "chunks": 9,
+        "objects": 18,
+        "findings": [
+            {
+                "problem": each.value,
+                "chunk_key": f"a/c/{number}",
+                "keys": [f"a/c/{number}.tail", f"a/c/{number}"],
+                "detail": "of some kind",
+                "repaired": False,
+            }
+            for number, each in enumerate(Problem)
+        ],
+        "not_understood": [{"array": "b", "problem": "not understood"}],
+    }
+
+
+def test_array_that_is_not_understood_is_damage() -> None:
+    report = Report((), 0, 0, 0, (("", "why"),))
+    assert report.is_damaged
+    assert not report.is_clean
+    assert str(report).splitlines()[1:] == ["not understood: /: why", "damaged"]
+    assert str(Report((), 0, 0, 0)).endswith("\nno arrays with parts")
+
+
+def test_long_report_shows_damage_first() -> None:
+    many = [finding(Problem.UNTAGGED, number=number) for number in range(200)]
+    report = Report((*many, finding(Problem.MIXTURE, number=999)), 1, 201, 402)
+    lines = str(report).splitlines()
+    assert lines[1].startswith("mixture: a/c/999")
+    assert lines[-2] == "and 101 more; all together: 1 mixture, 200 untagged"
+    assert report.counts == {"mixture": 1, "untagged": 200}

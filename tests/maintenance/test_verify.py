@@ -1,0 +1,225 @@
+"""The requests that `verify` makes, and the problems that it finds in real stores."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import obstore
+import pytest
+import zarr
+from distributed import Client
+from obstore.store import HTTPStore, LocalStore, MemoryStore
+from zarr.codecs import Crc32cCodec
+
+import parts_store as ps
+from parts_store.errors import IncompleteChunkError, StoreConfigError
+from parts_store.maintenance import execution
+from parts_store.maintenance.report import Problem, Report
+from tests.maintenance.stores import (
+    TWO,
+    VALUES,
+    change,
+    contents,
+    create,
+    create_indexed,
+    disk,
+    document_nbytes,
+    flip,
+    found_in,
+    side_folder,
+)
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def calls(store: ps.PartsStore) -> dict[str, int]:
+    return {kind: count for kind, count in store.stats.calls.items() if count}
+
+
+def test_verify_makes_one_listing_and_one_request_per_tagged_part(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create(store)
+    fresh = ps.PartsStore(objects, read_only=True)
+    report = fresh.verify()
+    # The documents of the root and of the array.
+    expected = {"list": 1, "get": 2} | ({} if isinstance(objects, LocalStore) else {"head": 8})
+    assert calls(fresh) == expected
+    assert report == Report((), arrays=1, chunks=4, objects=8)
+    assert str(report).splitlines() == ["1 array with parts, 4 chunks, 8 objects", "no problems found"]
+
+
+def test_verify_makes_no_request_for_chunks_of_one_part(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create(store, parts=[ps.Part("")])
+    create(store, "suffixed", parts=[ps.Part(".bin")])
+    zarr.create_array(store, name="plain", shape=(4,), chunks=(2,), dtype="uint8")[...] = 1
+    fresh = ps.PartsStore(objects, read_only=True)
+    report = fresh.verify()
+    assert calls(fresh) == {"list": 1, "get": 4}
+    assert report == Report((), arrays=2, chunks=8, objects=8)
+
+
+def test_verify_reads_index_parts_and_no_data(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create_indexed(store)
+    fresh = ps.PartsStore(objects, read_only=True)
+    assert fresh.verify("shards").findings == ()
+    # The documents of the root and of the array, and two indexes.
+    assert calls(fresh) == {"list": 1, "get": 4} | ({} if isinstance(objects, LocalStore) else {"head": 4})
+    document = document_nbytes(objects)
+    assert fresh.stats.bytes_read == document + 2 * (4 * 16 + 4)
+
+
+def test_verify_needs_a_store_that_can_be_listed() -> None:
+    store = ps.PartsStore(HTTPStore("http://127.0.0.1:9", client_options={"allow_http": True}))
+    with pytest.raises(StoreConfigError, match="expected a store that can be listed"):
+        store.verify()
+    with pytest.raises(ValueError, match="read-only"):
+        store.repair()
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_verify_names_every_kind_of_damage(objects: Any) -> None:
+    store = ps.PartsStore(objects)
+    create(store)
+    change(objects, "a/c/0.tail", None)
+    change(objects, "a/c/1", None)
+    change(objects, "a/c/2.tail", b"longer")
+    report = ps.PartsStore(objects).verify()
+    assert found_in(report) == [
+        (Problem.INCOMPLETE, "a/c/0", ("a/c/0.tail",)),
+        (Problem.ORPHANS, "a/c/1", ("a/c/1.tail",)),
+        (Problem.WRONG_SIZE, "a/c/2", ("a/c/2.tail",)),
+    ]
+    assert report.is_damaged
+    assert not report.is_clean
+    assert report.counts == {"incomplete": 1, "wrong size": 1, "orphans": 1}
+
+
+def test_untagged_chunk_is_not_reported_as_mixture() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    array = create(store)
+    change(objects, "a/c/0.tail", b"!!")
+    for key in ("a/c/1", "a/c/1.tail"):
+        change(objects, key, bytes(6 if key == "a/c/1" else 2))
+    old = obstore.get(objects, "a/c/2.tail")
+    data, attributes = bytes(old.bytes()), old.attributes
+    array[8:12] = 5
+    obstore.put(objects, "a/c/2.tail", data, attributes=attributes)
+    report = ps.PartsStore(objects).verify()
+    assert found_in(report) == [
+        (Problem.PARTLY_TAGGED, "a/c/0", ("a/c/0.tail",)),
+        (Problem.UNTAGGED, "a/c/1", ("a/c/1", "a/c/1.tail")),
+        (Problem.MIXTURE, "a/c/2", ("a/c/2.tail",)),
+    ]
+    for at, is_readable in ((0, False), (4, True), (8, False), (12, True)):
+        if is_readable:
+            array[at]
+        else:
+            with pytest.raises(IncompleteChunkError):
+                array[at]
+
+
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["ours", "another program's"])
+def test_wrong_index_checksum_is_found_without_reading_data(objects: Any, is_foreign: bool) -> None:
+    create_indexed(ps.PartsStore(objects))
+    if is_foreign:
+        for key, data in contents(objects).items():
+            change(objects, key, data)
+    flip(objects, "shards/c/1.index", 3)
+    store = ps.PartsStore(objects)
+    report = store.verify("shards")
+    checksums = [each for each in found_in(report) if each[0] is Problem.CHECKSUM]
+    assert checksums == [(Problem.CHECKSUM, "shards/c/1", ("shards/c/1.index",))]
+    assert not any(each[1] == "shards/c/1" and each[0] is Problem.UNTAGGED for each in found_in(report))
+    document = document_nbytes(objects)
+    # The damaged chunk is checked twice.
+    assert store.stats.bytes_read == document + 3 * (4 * 16 + 4)
+    with pytest.raises(ValueError, match=r"(?i)checksum"):
+        zarr.open_array(store, path="shards")[8:]
+
+
+@pytest.mark.parametrize("parts", [[ps.Part(""), ps.Part(".crc32c", size=4)], [ps.Part("")], TWO])
+def test_checksums_find_a_flipped_bit_and_read_no_other_arrays(objects: Any, parts: Sequence[ps.Part]) -> None:
+    store = ps.PartsStore(objects)
+    create(store, parts=parts, compressors=[Crc32cCodec()])
+    create(store, "not")
+    chunk = np.asarray(VALUES[:4], "<u2").tobytes()
+    whole = chunk + google_crc32c.value(chunk).to_bytes(4, "little")
+    assert store.get_sync("a/c/0").to_bytes() == whole  # type: ignore[union-attr]
+    documents = document_nbytes(objects)
+    fresh = ps.PartsStore(objects, read_only=True)
+    assert fresh.verify(checksums=True).findings == ()
+    assert fresh.stats.bytes_read == documents + 4 * len(whole)
+    flip(objects, "a/c/2", 1)
+    flip(objects, "not/c/2", 1)
+    assert fresh.verify().findings == ()
+    fresh.stats.reset()
+    report = fresh.verify(checksums=True)
+    keys = tuple(f"a/c/2{part.key_suffix}" for part in parts)
+    assert found_in(report) == [(Problem.CHECKSUM, "a/c/2", keys)]
+    assert fresh.stats.bytes_read == documents + 4 * len(whole)
+    with pytest.raises(ValueError, match=r"(?i)checksum"):
+        zarr.open_array(store, path="a")[...]
+
+
+def test_checksums_read_chunks_with_leftovers_and_skip_damaged_ones(
+    objects: Any,
+) -> None:
+    store = ps.PartsStore(objects)
+    create(store, parts=[ps.Part(""), ps.Part(".crc32c", size=4)], compressors=[Crc32cCodec()])
+    flip(objects, "a/c/0", 1)
+    change(objects, f"{side_folder('a', 'c/0')}/{'0a' * 16}", b"?")
+    change(objects, "a/c/1.crc32c", None)
+    change(objects, "a/c/2", None)
+    store = ps.PartsStore(objects)
+    problems = [(each.problem, each.chunk_key) for each in store.verify(checksums=True).findings]
+    assert problems == [
+        (Problem.CHECKSUM, "a/c/0"),
+        (Problem.LEFTOVERS, "a/c/0"),
+        (Problem.INCOMPLETE, "a/c/1"),
+        (Problem.ORPHANS, "a/c/2"),
+    ]
+
+
+def test_checksums_read_chunks_in_groups_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    create(store, compressors=[Crc32cCodec()])
+    flip(objects, "a/c/3", 1)
+    for limit in (0, 12, 30, 1 << 20):
+        monkeypatch.setattr("parts_store.maintenance.checksums._MAX_NBYTES", limit)
+        assert [each.chunk_key for each in store.verify(checksums=True).findings] == ["a/c/3"]
+
+
+def test_progress_counts_chunks_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    for name in ("a", "b"):
+        create(store, name)
+        change(objects, f"{name}/c/1.tail", None)
+    monkeypatch.setattr(execution, "_BATCH", 3)
+    seen: list[tuple[int, int]] = []
+    report = store.verify(progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(3, 8), (4, 8), (7, 8), (8, 8)]
+    assert [each.chunk_key for each in report.findings] == ["a/c/1", "b/c/1"]
+    seen.clear()
+    store.repair(min_age=0, drop_incomplete=True, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.slow
+def test_verify_on_dask_workers_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_BATCH", 3)
+    objects = disk(tmp_path)
+    store = ps.PartsStore(objects)
+    create(store)
+    change(objects, "a/c/1.tail", None)
+    with Client(processes=False, dashboard_address=":0") as client:
+        assert store.verify(client=client) == store.verify()
+        assert ps.PartsStore(disk(tmp_path / "empty")).verify(client=client).findings == ()
