@@ -1,34 +1,26 @@
 """PartsStore: zarr's store methods, each of them steps that are carried out."""
 
-import asyncio
 import html
 import pickle
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast, override
+from typing import Any, Self, cast, override
 
-import numpy as np
 import zarr
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store
-from zarr.buffer import default_buffer_prototype
 
+import parts_store
 from parts_store.backends.addresses import address_of, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.catalog.known_arrays import Catalog
-from parts_store.catalog.records import Entry as Known
+from parts_store.chunk_reads import ChunkReader
 from parts_store.engine.backend import Place
-from parts_store.engine.executor import run, run_sync
 from parts_store.engine.explain import DryBackend
 from parts_store.engine.stats import Progress, Request, Stats
-from parts_store.engine.steps import Entry, Steps
-from parts_store.errors import ReservedKeyError, StoreConfigError, without_secrets
-from parts_store.forks import require_own_process
-from parts_store.format.keys import DOCUMENT, is_protocol_key, join, split
+from parts_store.errors import StoreConfigError, without_secrets
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.format.references import Reference
@@ -40,8 +32,6 @@ from parts_store.maintenance.report import Report
 from parts_store.maintenance.survey import survey_prefix
 from parts_store.operations import Operations
 from parts_store.options import (
-    DEFAULT_COALESCED,
-    DEFAULT_GAP,
     DEFAULT_INDEX_CACHE,
     DEFAULT_MIN_AGE,
     DEFAULT_RETRIES,
@@ -50,17 +40,13 @@ from parts_store.options import (
     parse_patterns,
     protocol_of,
 )
-from parts_store.transactions import folder_deletion
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import Pieces
 from parts_store.transactions.server import Server
 from parts_store.transactions.server_probe import Features
-
-if TYPE_CHECKING:
-    from parts_store.manifests import PartsArray
+from parts_store.zarr_methods import ZarrMethods
 
 
-class PartsStore(Store):
+class PartsStore(ZarrMethods):
     """A zarr store on any obstore store, in which a chunk may be several objects.
 
     Parameters
@@ -117,17 +103,12 @@ class PartsStore(Store):
             options = replace(options, read_only=True)
         protocol = protocol_of(options, backend.capabilities)
         indexes = IndexCache(options.index_cache_bytes, lambda: backend.is_settled)
-        operations = Operations(
-            *(_new_catalog(backend, protocol), Stats(), protocol, indexes, options.coalesce_gap, options.retries),
-            _server_of(backend, protocol),
-        )
+        reader = ChunkReader(Stats(), indexes, options.coalesce_gap, options.retries)
+        operations = Operations(_new_catalog(backend, protocol), protocol, reader, _server_of(backend, protocol))
         self._set_up(backend, options, operations)
 
     def _set_up(self, backend: Place, options: StoreOptions, operations: Operations) -> None:
-        super().__init__(read_only=options.read_only)
-        self._backend = backend
-        self._options = options
-        self._operations = operations
+        super().__init__(backend, options, operations)
 
     def _clone(
         self, *, backend: Place | None = None, options: StoreOptions | None = None, operations: Operations | None = None
@@ -280,7 +261,7 @@ class PartsStore(Store):
         """
         self.require_listable()
         survey = self.carry_out(survey_prefix(prefix, self.protocol))
-        settings = self._operations.settings()
+        settings = self._operations.reader.settings()
         found = execution.verify(
             self,
             survey,
@@ -330,7 +311,7 @@ class PartsStore(Store):
         options = RepairOptions(drop_incomplete, retag, must_understand)
         reports_unmarked = must_understand or self.must_understand
         found = execution.verify(
-            self, survey, self.protocol, self._operations.settings(), must_understand=reports_unmarked
+            self, survey, self.protocol, self._operations.reader.settings(), must_understand=reports_unmarked
         )
         repaired = execution.repair(
             self, survey, found, self.protocol, min_age=min_age, options=options, progress=progress
@@ -358,25 +339,32 @@ class PartsStore(Store):
             self._check_writable()
         return self.carry_out(self._operations.check())
 
-    def manifest(self, path: str, *, native_chunks_prefix: str | None = None, check: bool = True) -> "PartsArray":
-        """The array at a path as references to what it is stored in; extra `virtual`.
+    def manifest(
+        self, path: str, *, native_chunks_prefix: str | None = None, check: bool = True
+    ) -> "parts_store.manifests.PartsArray":
+        """Return the array at a path as references to the objects or files that it is stored in.
 
-        From one listing: a part is an object, or what an Icechunk session says where its chunk is. What is in memory
-        alone, or inline in a session, is in the manifest. Chunks that Icechunk keeps itself have names only below
-        `native_chunks_prefix`, the URL of the repository's folder `chunks`.
+        This needs the extra `virtual`. It makes one listing; see `parts_store.manifests.manifest_of`.
 
-        Files that are changed afterwards are not read. Icechunk does not tell the checksums that it keeps of the files
-        that a session refers to, so it is asked, with a request of one byte for each reference, whether it would read
-        them; with `check=False` it is not asked, and changes of these files go unnoticed.
+        Parameters
+        ----------
+        path
+            The path of the array.
+        native_chunks_prefix
+            For an Icechunk session with chunks that Icechunk stores itself: the URL of the repository's folder
+            `chunks`.
+        check
+            For an Icechunk session: whether to ask Icechunk, with a request of one byte for each reference, whether
+            the files that it refers to are unchanged. Without the check, such changes go unnoticed.
+
+        Returns
+        -------
+        PartsArray
+            The array, which reads only files that are not changed afterwards.
         """
-        # Only who asks for it needs VirtualiZarr.
-        from parts_store.manifests.from_store import manifest_of  # noqa: PLC0415
-
-        return manifest_of(self, path.strip("/"), native_chunks_prefix, check=check)
-
-    def carry_out[T](self, steps: Steps[T]) -> T:
-        """Carry out steps against the objects of this store, without an event loop."""
-        return run_sync(steps, self._backend, self.stats)
+        # The package imports its public names when they are first used, and names the extra if it is missing.
+        manifests = parts_store.manifests
+        return manifests.manifest_of(self, path, native_chunks_prefix=native_chunks_prefix, check=check)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PartsStore) and bool(self.store == other.store) and self._options == other._options
@@ -428,7 +416,7 @@ class PartsStore(Store):
     @property
     def stats(self) -> Stats:
         """The requests that the store has made; stores made from it by `with_parts` and the like are included."""
-        return self._operations.stats
+        return self._operations.reader.stats
 
     # --- carrying out ---------------------------------------------------------------------------------------------
 
@@ -442,99 +430,7 @@ class PartsStore(Store):
         """What the store has learnt of its arrays."""
         return self._operations.catalog
 
-    async def _run[T](self, steps: Steps[T]) -> T:
-        return await run(steps, self._backend, self.stats)
-
-    # --- reading --------------------------------------------------------------------------------------------------
-
-    @override
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        return _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
-
-    def get_sync(
-        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """The same as `get`, without an event loop."""
-        pieces = self.carry_out(self._operations.get(key, byte_range))
-        return _buffer(pieces, prototype or default_buffer_prototype())
-
-    @override
-    async def get_ranges(
-        self,
-        key: str,
-        byte_ranges: Sequence[ByteRequest | None],
-        *,
-        prototype: BufferPrototype,
-        max_concurrency: int = 10,
-        max_gap_bytes: int = DEFAULT_GAP,
-        max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
-        settings = self._operations.settings(max_gap_bytes, max_coalesced_bytes)
-        steps = self._operations.get_ranges(key, byte_ranges, settings)
-        values = await run(steps, self._backend, self.stats, at_once=max_concurrency)
-        if values:
-            # One batch: no value is handed out before all of them are known to be of one write.
-            yield [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
-
-    @override
-    def get_ranges_sync(
-        self,
-        key: str,
-        byte_ranges: Sequence[ByteRequest | None],
-        *,
-        prototype: BufferPrototype,
-        max_gap_bytes: int = DEFAULT_GAP,
-        max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> Sequence[tuple[int, Buffer | None]]:
-        settings = self._operations.settings(max_gap_bytes, max_coalesced_bytes)
-        values = self.carry_out(self._operations.get_ranges(key, byte_ranges, settings))
-        return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
-
-    @override
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        places: dict[str, list[tuple[int, ByteRequest | None]]] = {}
-        wanted = list(key_ranges)
-        for place, (key, byte_range) in enumerate(wanted):
-            places.setdefault(key, []).append((place, byte_range))
-        settings = self._operations.settings(DEFAULT_GAP, DEFAULT_COALESCED)
-        values = await asyncio.gather(
-            *(
-                self._run(self._operations.get_many(key, [byte_range for _, byte_range in of_key], settings))
-                for key, of_key in places.items()
-            )
-        )
-        buffers: list[Buffer | None] = [None] * len(wanted)
-        for of_key, of_values in zip(places.values(), values, strict=True):
-            for (place, _), value in zip(of_key, of_values or (), strict=of_values is not None):
-                buffers[place] = _buffer(value, prototype)
-        return buffers
-
-    @override
-    async def exists(self, key: str) -> bool:
-        return await self._run(self._operations.exists(key))
-
-    @override
-    async def getsize(self, key: str) -> int:
-        nbytes = await self._run(self._operations.getsize(key))
-        if nbytes is None:
-            raise FileNotFoundError(key)
-        return nbytes
-
-    @override
-    async def getsize_prefix(self, prefix: str) -> int:
-        objects = self._list_objects(prefix.rstrip("/"))
-        stored = [entry async for entry in objects if not is_protocol_key(entry.key)]
-        documents = [entry.key for entry in stored if split(entry.key)[1] == DOCUMENT]
-        if self.protocol.has_part_nodes and not documents:
-            # Inside an array, whose chunks may have parts that are kept elsewhere.
-            sizes = [await self._run(self._operations.getsize(entry.key)) for entry in stored]
-            return sum(nbytes for nbytes in sizes if nbytes is not None)
-        hidden = {key for key in documents if self.catalog.is_hidden(key)}
-        return sum(entry.nbytes for entry in stored if entry.key not in hidden)
-
-    # --- writing --------------------------------------------------------------------------------------------------
+    # --- writing ---
 
     def require_writable(self) -> None:
         """Raise unless the store can be written to."""
@@ -544,36 +440,6 @@ class PartsStore(Store):
     def _check_writable(self) -> None:
         super()._check_writable()
         self._backend.require_writable()
-
-    @property
-    @override
-    def supports_consolidated_metadata(self) -> bool:
-        return self.protocol.supports_consolidated_metadata
-
-    @property
-    @override
-    def supports_writes(self) -> bool:
-        return self._backend.capabilities.is_writable
-
-    @property
-    @override
-    def supports_deletes(self) -> bool:
-        return self._backend.capabilities.is_writable
-
-    @override
-    async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._options))
-
-    def set_sync(self, key: str, value: Buffer) -> None:
-        """The same as `set`, without an event loop."""
-        self._check_writable()
-        self.carry_out(self._operations.put(key, _view(value), self._options))
-
-    @override
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._options, only_if_absent=True))
 
     async def set_parts_async(self, key: str, values: Sequence[Reference | bytes]) -> None:
         """The same as `set_parts`, in an event loop."""
@@ -611,95 +477,9 @@ class PartsStore(Store):
             parts.append(value if value.checksum is not None else replace(value, checksum=now))
         return parts
 
-    @override
-    async def delete(self, key: str) -> None:
-        self._check_writable()
-        await self._run(self._operations.delete(key))
-
-    def delete_sync(self, key: str) -> None:
-        """The same as `delete`, without an event loop."""
-        self._check_writable()
-        self.carry_out(self._operations.delete(key))
-
-    @override
-    async def delete_dir(self, prefix: str) -> None:
-        self._check_writable()
-        folder = prefix.rstrip("/")
-        if self.protocol.is_part_node(folder):
-            raise ReservedKeyError(folder, "the parts of an array")
-        if self.protocol.locks_arrays:
-            self.catalog.forget_below(folder)
-            await self._delete_local_dir(folder)
-        else:
-            keys = [entry.key async for entry in self._list_objects(folder)]
-            self.catalog.forget_below(folder)
-            await self._run(self._operations.delete_all(keys))
-        # Somebody may have read a document while it was still there.
-        self.catalog.forget_below(folder)
-
-    async def _delete_local_dir(self, folder: str) -> None:
-        """Delete a folder of a local disk, where writers are kept away: one array or group at a time."""
-        rules = self.protocol.rules
-        nodes = await self._run(folder_deletion.find_nodes(folder))
-        for path in nodes:
-            await self._run(folder_deletion.delete_node(path, nodes, rules))
-        await self._run(folder_deletion.delete_rest(folder, nodes, rules))
-
-    # --- listing --------------------------------------------------------------------------------------------------
-
-    @property
-    @override
-    def supports_listing(self) -> bool:
-        return self._backend.capabilities.is_listable
-
     def require_listable(self) -> None:
-        """Raise unless the store can be listed."""
-        if not self.supports_listing:
-            raise StoreConfigError(str(self), "a store that can be listed", "one that can only be read, by key")
-
-    async def _list_objects(self, folder: str) -> AsyncIterator[Entry]:
-        self.require_listable()
-        require_own_process()
-        self.stats.count("list")
-        async for entry in self._backend.list(folder):
-            yield entry
-
-    @override
-    async def list(self) -> AsyncIterator[str]:
-        async for key in self.list_prefix(""):
-            yield key
-
-    @override
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        asked: dict[str, Known] = {}
-        async for entry in self._list_objects(prefix.rstrip("/")):
-            if (shown := await self._run(self.catalog.shown(entry.key, asked))) is not None:
-                yield shown
-
-    async def _shows(self, folder: str) -> bool:
-        """Whether anything below a folder is shown."""
-        async for _ in self.list_prefix(folder):
-            return True
-        return False
-
-    @override
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        folder = prefix.rstrip("/")
-        self.require_listable()
-        require_own_process()
-        self.stats.count("list")
-        folders, keys = await self._backend.list_folder(folder)
-        start = len(folder) + 1 if folder else 0
-        # A folder of an array's chunks may hold nothing but parts that outlived them.
-        in_array = any(f"{folder}/".startswith(join(path, "")) for path in self.catalog.arrays())
-        for path in folders:
-            if not is_protocol_key(path) and (not in_array or await self._shows(path)):
-                yield path[start:]
-        asked: dict[str, Known] = {}
-        for key in keys:
-            shown = await self._run(self.catalog.shown(key, asked)) if key != folder else None
-            if shown is not None:
-                yield shown[start:]
+        """Raise `StoreConfigError` unless the store can be listed."""
+        self._folders.require_listable()
 
 
 def _backend_of(store: Any) -> Place:
@@ -718,19 +498,3 @@ def _server_of(backend: Place, protocol: ChunkProtocol) -> Server | None:
         return None
     key = (address_of(backend.store), can.has_conditions)
     return Server(key, shown_address(backend.store), can.has_conditions)
-
-
-def _view(value: Buffer) -> memoryview:
-    return memoryview(value.as_buffer_like()).cast("B")
-
-
-def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
-    """The bytes as zarr takes them: without a copy where they are in one piece, with one where they are not."""
-    if pieces is None:
-        return None
-    whole = [each for each in pieces if each.nbytes]
-    if not whole:
-        return prototype.buffer.create_zero_length()
-    if len(whole) == 1:
-        return prototype.buffer.from_bytes(whole[0])
-    return prototype.buffer.from_bytes(memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])))

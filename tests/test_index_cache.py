@@ -267,7 +267,7 @@ def test_cache_stays_within_its_memory_limit(objects: Any, pipeline: str) -> Non
     array, recording, store = recorded(objects, index_cache_bytes=2 * INDEX_NBYTES + 1)
     for shard in range(6):
         assert array[12, 16 * shard + 12] == drawn[12, 16 * shard + 12]
-        assert store._operations.indexes.nbytes <= 2 * INDEX_NBYTES
+        assert store._operations.reader.indexes.nbytes <= 2 * INDEX_NBYTES
     for shard, is_known in ((5, True), (4, True), (0, False)):
         _, requests = asked(recording, partial(array.__getitem__, (12, 16 * shard + 12)))
         assert (("Get", f"a/c/0/{shard}.index") not in requests) is is_known
@@ -294,7 +294,7 @@ def test_index_of_an_untagged_shard_is_not_cached_on_object_stores(pipeline: str
         found, requests = asked(recording, lambda: array[12, 12])
         assert found == drawn[12, 12]
         assert requests.count(INDEX) == 1
-    assert store._operations.indexes.nbytes == 0
+    assert store._operations.reader.indexes.nbytes == 0
 
 
 def test_index_with_unknown_codecs_is_not_cached(objects: Any, pipeline: str) -> None:
@@ -311,7 +311,7 @@ def test_index_with_unknown_codecs_is_not_cached(objects: Any, pipeline: str) ->
         found, requests = asked(recording, lambda: array[12, 12])
         assert found == drawn[12, 12]
         assert requests.count(INDEX) == 1
-    assert reader._operations.indexes.nbytes == 0
+    assert reader._operations.reader.indexes.nbytes == 0
 
 
 def test_explain_does_not_change_the_cache(objects: Any, pipeline: str) -> None:

@@ -6,6 +6,7 @@ except ImportError as error:
     raise ImportError("parts_store.manifests needs VirtualiZarr: pip install 'parts_store[virtual]'") from error
 
 from parts_store.manifests.array import PartsArray
+from parts_store.manifests.from_store import manifest_of
 from parts_store.manifests.group import PartsGroup
 
-__all__ = ["PartsArray", "PartsGroup"]
+__all__ = ["PartsArray", "PartsGroup", "manifest_of"]

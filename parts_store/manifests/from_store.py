@@ -46,12 +46,46 @@ type Chunks = Mapping[Index, Sequence[Piece]]
 """The pieces of chunks, one for each part, by the indexes of the chunks."""
 
 
-def manifest_of(store: PartsStore, path: str, native_chunks_prefix: str | None, *, check: bool) -> PartsArray:
-    """Return the array at a path as references, bound to the store that contains it.
+def manifest_of(
+    store: PartsStore, path: str, *, native_chunks_prefix: str | None = None, check: bool = True
+) -> PartsArray:
+    """Return an array of a store as references to the objects or files that it is stored in.
 
-    `native_chunks_prefix` is the URL below which Icechunk keeps its own chunks. With `check`, Icechunk is asked whether
-    the files of virtual chunks are unchanged.
+    `store.manifest(path)` is the same.
+
+    Parameters
+    ----------
+    store
+        The store that contains the array.
+    path
+        The path of the array in the store.
+    native_chunks_prefix
+        For an Icechunk session with chunks that Icechunk stores itself: the URL of the repository's folder `chunks`.
+    check
+        For an Icechunk session: whether to ask Icechunk, with a request of one byte for each reference, whether the
+        files that it refers to are unchanged. Without the check, such changes go unnoticed.
+
+    Returns
+    -------
+    PartsArray
+        The array. Data that is only in memory, or inline in a session, is contained in it.
+
+    Raises
+    ------
+    ManifestError
+        If there is no array of Zarr v3 at the path, or if it cannot be referred to.
+    LocationError
+        If a file that a session refers to was changed.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(store, "a", parts=["", ps.Part(".crc", size=4)], shape=(8,), chunks=(4,), dtype="uint8")
+    >>> array[:] = 7
+    >>> ps.manifests.manifest_of(store, "a").parts == store.parts_of("a")
+    True
     """
+    path = path.strip("/")
     if store.session is None:
         return _of_objects(store, path)
     return _SessionArray(store, path, native_chunks_prefix, _UnchangedFiles(store) if check else None).manifest()

@@ -29,9 +29,9 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     operations = other._operations
     found = (
         operations.protocol.rules.level.value,
-        operations.retries,
-        operations.coalesce_gap,
-        operations.indexes.max_nbytes,
+        operations.reader.retries,
+        operations.reader.coalesce_gap,
+        operations.reader.indexes.max_nbytes,
     )
     assert found == tuple(chosen.values())
     assert copy.parts_of("a") == store.parts_of("a")

@@ -187,7 +187,7 @@ def test_whole_write_waits_for_a_change_of_the_chunk(store: ps.PartsStore, *, sp
 
 
 def seen_of(chunk: Any, store: ps.PartsStore) -> Any:
-    read = yield from store.protocol.read(chunk, [None], store._operations.settings(), with_anchor=True)
+    read = yield from store.protocol.read(chunk, [None], store._operations.reader.settings(), with_anchor=True)
     assert read is not None
     return read.version
 

@@ -1,0 +1,192 @@
+"""Reading the value of a key: of a chunk in parts, of a shard's index and data, or of a single object.
+
+A `ChunkReader` keeps what makes the next read cheaper or safer: the cached indexes, the shards whose index did not fit
+their data, and what an earlier call has read (`partial_writes`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.catalog.owners import OwnedChunk
+from parts_store.engine.stats import Stats
+from parts_store.engine.steps import DATA, Found, Get, Missing, Steps
+from parts_store.errors import ConcurrentWriteError, PartsStoreError
+from parts_store.format.keys import Chunk
+from parts_store.format.parts import ConcatParts
+from parts_store.format.ranges import Wanted
+from parts_store.format.shard_index import ShardIndex
+from parts_store.format.tags import Tag
+from parts_store.index_cache import IndexCache
+from parts_store.partial_writes import EarlierReads
+from parts_store.transactions import shards
+from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.read_attempt import Pieces, ReadSettings
+from parts_store.transactions.reading import Outdated, Read
+from parts_store.transactions.shards import Remapped, VersionedIndex
+from parts_store.transactions.versions import Absent, Seen, Version
+
+type Values = tuple[Sequence[Pieces | None] | None, Tag | None]
+"""The bytes of each range, None if there is no such key; and the tag of the object that they came from."""
+
+# How far apart inner chunks of a file may be to be read with one request, and how much one request may read.
+_FILE_GAP: Final = 1 << 14
+_FILE_COALESCED: Final = 1 << 24
+
+
+@dataclass(slots=True)
+class ChunkReader:
+    """The reads of one store, and what they have to remember from one to the next."""
+
+    stats: Stats
+    indexes: IndexCache
+    # Replaces the gap that zarr asks for, if not None.
+    coalesce_gap: int | None
+    retries: int
+    earlier: EarlierReads = field(default_factory=EarlierReads)
+    # Shards whose index did not fit the data that followed: the next index is compared with the anchor.
+    _suspects: set[str] = field(default_factory=set)
+
+    def rehearsal(self) -> "ChunkReader":
+        """Return a reader that begins with what this one knows, and from which this one learns nothing."""
+        return replace(
+            self, stats=Stats(), indexes=self.indexes.copy(), earlier=EarlierReads(), _suspects=self._suspects.copy()
+        )
+
+    def settings(self, max_gap: int = 0, max_nbytes: int = 0) -> ReadSettings:
+        """Return how ranges are coalesced, and how often a read is repeated."""
+        return ReadSettings(max_gap if self.coalesce_gap is None else self.coalesce_gap, max_nbytes, self.retries)
+
+    # --- objects without parts ------------------------------------------------------------------------------------
+
+    def read_object(
+        self,
+        protocol: ChunkProtocol,
+        key: str,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        *,
+        follows_index: bool,
+    ) -> Steps[Values]:
+        """Read ranges of an object that is a value by itself."""
+        before = self.earlier.take_range(key)
+        is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
+        if follows_index and before is not None and not is_empty_range:
+            read = yield from protocol.read_version(single(key), wanted, settings, before)
+            if isinstance(read, Outdated):
+                raise ConcurrentWriteError(key, "it was replaced after its index was read")
+            return self._values(read)
+        if len(wanted) == 1 and not is_empty_range:
+            return (yield from self._read_range(protocol, key, wanted[0]))
+        return self._values((yield from protocol.read(single(key), wanted, settings)))
+
+    def _read_range(self, protocol: ChunkProtocol, key: str, wanted: Wanted) -> Steps[Values]:
+        """Read one range of an object, or all of it, with one request."""
+        (outcome,) = yield (Get(key, wanted, DATA),)
+        match outcome:
+            case Found(data, tag=tag):
+                if wanted is not None and protocol.compares_plain_objects:
+                    self.earlier.note_range(key, Version(tag, (outcome.unchanged,), 0))
+                return [(memoryview(data),)], tag
+            case Missing():
+                return None, None
+            case _:
+                return [()], None
+
+    # --- chunks in parts ------------------------------------------------------------------------------------------
+
+    def read_chunk(
+        self,
+        protocol: ChunkProtocol,
+        key: str,
+        owned: OwnedChunk,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        *,
+        follows_index: bool,
+    ) -> Steps[Values]:
+        """Read ranges of a chunk in parts, all of one write."""
+        chunk, index = owned.chunk, owned.record.shard_index
+        if index is not None and list(wanted) == [index.request]:
+            return (yield from self._read_index(protocol, chunk, index, settings))
+        if owned.may_have_gaps and self.coalesce_gap is None:
+            # The bytes between the inner chunks of a file mostly belong to other arrays.
+            settings = replace(settings, max_gap=min(settings.max_gap, _FILE_GAP))
+        # Every read but that of the index ends what the index was noted for.
+        versioned = self.earlier.take_index(chunk.chunk_key)
+        if index is not None and versioned is not None and follows_index:
+            read = yield from self._read_data(protocol, chunk, index, wanted, settings, versioned)
+        elif index is not None and list(wanted) == [None] and owned.may_have_gaps:
+            read = yield from shards.read_whole(protocol, chunk, index, self.settings(_FILE_GAP, _FILE_COALESCED))
+        else:
+            read = yield from protocol.read(chunk, wanted, settings, with_anchor=True)
+        if list(wanted) == [None]:
+            self.earlier.note_whole(key, Absent() if read is None else read.version)
+        return self._values(read)
+
+    def _read_index(
+        self, protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings
+    ) -> Steps[Values]:
+        known = self.indexes.get(chunk.chunk_key)
+        is_suspect = chunk.chunk_key in self._suspects
+        versioned = yield from shards.read_index(protocol, chunk, index, settings, known=known, is_suspect=is_suspect)
+        self._suspects.discard(chunk.chunk_key)
+        self.earlier.note_index(chunk.chunk_key, versioned)
+        if versioned is None:
+            self.indexes.forget(chunk.chunk_key)
+            return None, None
+        if versioned is known:
+            self.stats.count_saved(by_index_cache=1)
+        else:
+            self._cache(protocol, chunk, index, versioned)
+        return [(memoryview(versioned.index),)], versioned.version.tag
+
+    def _read_data(
+        self,
+        protocol: ChunkProtocol,
+        chunk: Chunk,
+        index: ShardIndex,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        versioned: VersionedIndex,
+    ) -> Steps[Read | None]:
+        """Read the inner chunks that an index named."""
+        try:
+            read = yield from shards.read_data(protocol, chunk, index, wanted, settings, versioned)
+        except PartsStoreError:
+            self._suspects.add(chunk.chunk_key)
+            self.indexes.forget(chunk.chunk_key)
+            raise
+        if isinstance(read, Remapped):
+            self._cache(protocol, chunk, index, read.versioned)
+        elif read is None:
+            self.indexes.forget(chunk.chunk_key)
+        return read
+
+    def _cache(self, protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
+        """Keep an index for the next read, if that read can find out whether the index is still valid."""
+        if index.is_understood and protocol.can_recognise(versioned.version):
+            self.indexes.keep(chunk.chunk_key, versioned)
+        else:
+            self.indexes.forget(chunk.chunk_key)
+
+    def _values(self, read: Read | None) -> Values:
+        if read is None:
+            return None, None
+        self.stats.count_saved(by_coalescing=read.saved)
+        return read.values, read.version.tag
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    def before_write(self, key: str, chunk: Chunk) -> Seen | None:
+        """Forget all that is remembered of a chunk; return what it was if zarr read it in order to write it now."""
+        self.earlier.take_index(chunk.chunk_key)
+        self.indexes.forget(chunk.chunk_key)
+        return self.earlier.take_whole(key)
+
+
+def single(key: str) -> Chunk:
+    """Return an object that is a value by itself as a chunk of one part."""
+    return Chunk(key, ConcatParts([""]))

@@ -1,0 +1,208 @@
+"""ZarrMethods: the methods that zarr calls, each translated into an operation that is carried out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import override
+
+import numpy as np
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.buffer import default_buffer_prototype
+
+from parts_store.engine.backend import Place
+from parts_store.engine.executor import run, run_sync
+from parts_store.engine.steps import Steps
+from parts_store.folders import Folders
+from parts_store.operations import Operations
+from parts_store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions
+from parts_store.transactions.read_attempt import Pieces
+
+
+class ZarrMethods(Store):
+    """A zarr store that carries out its operations against a backend.
+
+    zarr documents the methods. Every method exists in an event loop and, where zarr calls it so, without one.
+    """
+
+    def __init__(self, backend: Place, options: StoreOptions, operations: Operations) -> None:
+        super().__init__(read_only=options.read_only)
+        self._backend = backend
+        self._options = options
+        self._operations = operations
+
+    @property
+    def _folders(self) -> Folders:
+        return Folders(self._backend, self._operations)
+
+    def carry_out[T](self, steps: Steps[T]) -> T:
+        """Carry out steps against the backend, without an event loop."""
+        return run_sync(steps, self._backend, self._operations.reader.stats)
+
+    async def _run[T](self, steps: Steps[T]) -> T:
+        return await run(steps, self._backend, self._operations.reader.stats)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @override
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        return _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
+
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Read a value as `get` does, without an event loop."""
+        pieces = self.carry_out(self._operations.get(key, byte_range))
+        return _buffer(pieces, prototype or default_buffer_prototype())
+
+    @override
+    async def get_ranges(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_concurrency: int = 10,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
+        steps = self._operations.get_ranges(key, byte_ranges, settings)
+        values = await run(steps, self._backend, self._operations.reader.stats, at_once=max_concurrency)
+        if values:
+            # One batch: no value is returned before all of them are known to be of one write.
+            yield [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
+
+    @override
+    def get_ranges_sync(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> Sequence[tuple[int, Buffer | None]]:
+        settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
+        values = self.carry_out(self._operations.get_ranges(key, byte_ranges, settings))
+        return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
+
+    @override
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        places: dict[str, list[tuple[int, ByteRequest | None]]] = {}
+        wanted = list(key_ranges)
+        for place, (key, byte_range) in enumerate(wanted):
+            places.setdefault(key, []).append((place, byte_range))
+        settings = self._operations.reader.settings(DEFAULT_GAP, DEFAULT_COALESCED)
+        values = await asyncio.gather(
+            *(
+                self._run(self._operations.get_many(key, [byte_range for _, byte_range in of_key], settings))
+                for key, of_key in places.items()
+            )
+        )
+        buffers: list[Buffer | None] = [None] * len(wanted)
+        for of_key, of_values in zip(places.values(), values, strict=True):
+            for (place, _), value in zip(of_key, of_values or (), strict=of_values is not None):
+                buffers[place] = _buffer(value, prototype)
+        return buffers
+
+    @override
+    async def exists(self, key: str) -> bool:
+        return await self._run(self._operations.exists(key))
+
+    @override
+    async def getsize(self, key: str) -> int:
+        nbytes = await self._run(self._operations.getsize(key))
+        if nbytes is None:
+            raise FileNotFoundError(key)
+        return nbytes
+
+    @override
+    async def getsize_prefix(self, prefix: str) -> int:
+        return await self._folders.nbytes(prefix.rstrip("/"))
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_consolidated_metadata(self) -> bool:
+        return self._operations.protocol.supports_consolidated_metadata
+
+    @property
+    @override
+    def supports_writes(self) -> bool:
+        return self._backend.capabilities.is_writable
+
+    @property
+    @override
+    def supports_deletes(self) -> bool:
+        return self._backend.capabilities.is_writable
+
+    @override
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await self._run(self._operations.put(key, _view(value), self._options))
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """Write a value as `set` does, without an event loop."""
+        self._check_writable()
+        self.carry_out(self._operations.put(key, _view(value), self._options))
+
+    @override
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await self._run(self._operations.put(key, _view(value), self._options, only_if_absent=True))
+
+    @override
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await self._run(self._operations.delete(key))
+
+    def delete_sync(self, key: str) -> None:
+        """Delete a value as `delete` does, without an event loop."""
+        self._check_writable()
+        self.carry_out(self._operations.delete(key))
+
+    @override
+    async def delete_dir(self, prefix: str) -> None:
+        self._check_writable()
+        await self._folders.delete(prefix.rstrip("/"))
+
+    # --- listing --------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def supports_listing(self) -> bool:
+        return self._backend.capabilities.is_listable
+
+    @override
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self._folders.keys(""):
+            yield key
+
+    @override
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        async for key in self._folders.keys(prefix.rstrip("/")):
+            yield key
+
+    @override
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        async for name in self._folders.names(prefix.rstrip("/")):
+            yield name
+
+
+def _view(value: Buffer) -> memoryview:
+    return memoryview(value.as_buffer_like()).cast("B")
+
+
+def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
+    """Return bytes as a buffer of zarr: without a copy if they are one piece, else with one copy."""
+    if pieces is None:
+        return None
+    whole = [each for each in pieces if each.nbytes]
+    if not whole:
+        return prototype.buffer.create_zero_length()
+    if len(whole) == 1:
+        return prototype.buffer.from_bytes(whole[0])
+    return prototype.buffer.from_bytes(memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])))
