@@ -33,7 +33,7 @@ class How(Enum):
 
     # It does not arrive, nor do they.
     NOTHING_ARRIVES = "nothing arrives"
-    # It is carried out, and nobody hears of it; they do not arrive.
+    # The request is carried out, but its response is lost; or the requests do not arrive.
     IT_ARRIVES = "it arrives"
     # It does not arrive, but they do.
     THE_REST_ARRIVES = "the rest arrives"
@@ -104,7 +104,7 @@ class Breaking:
 
     async def _end(self) -> None:
         if self.hangs:
-            # Until the rest has arrived, of which nobody tells.
+            # Until the other requests have arrived, which no response confirms.
             while self.how is How.THE_REST_ARRIVES and self._under_way > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             self.reached.set()
@@ -140,7 +140,7 @@ class Breaking:
         return None if found is None else lambda: self._release(found, lock)
 
     def _release(self, release: Callable[[], None], lock: Lock) -> None:
-        """Give a lock back; as the kernel does it, who leaves the file, if the process ends."""
+        """Release a lock; if the process ends, leave the file, as the kernel does."""
         release()
         if self.is_dead and not (self.hangs or self.interrupts):
             path = Path(self.inner.store.prefix, lock.key)
@@ -213,7 +213,7 @@ def read_plainly(objects: Any, chunk_key: str, suffixes: Sequence[str]) -> bytes
 
 
 def remove_plainly(objects: Any, keys: Sequence[str]) -> None:
-    """Remove objects; MinIO closes connections after a refusal, and whoever uses one next has to ask again."""
+    """Remove objects; MinIO closes connections after a refusal, so that the next request may have to be repeated."""
     for _ in range(10):
         with contextlib.suppress(GenericError):
             obstore.delete(objects, keys)

@@ -1,4 +1,4 @@
-"""A real S3 server for every integration test, a bucket for each, and a user who may only read."""
+"""A real S3 server for all integration tests, a bucket for each test, and a user with read access only."""
 
 import os
 import secrets
@@ -23,14 +23,14 @@ READ_ONLY = {
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of its own for one test, and the ways into it."""
+    """A bucket for one test, and clients for it."""
 
     name: str
     server: Server
     client: Minio
 
     def store(self, prefix: str | None = None, *, user: Server | None = None) -> S3Store:
-        """The bucket for obstore, as the user given, or as the one who may do everything."""
+        """Return the bucket as an obstore store, for the given user or for the user with all rights."""
         user = user or self.server
         return S3Store(
             self.name,
@@ -44,7 +44,7 @@ class Bucket:
         )
 
     def read(self, key: str) -> bytes:
-        """An object, fetched by MinIO's own client."""
+        """Return an object, read with MinIO's own client."""
         response: Any = self.client.get_object(self.name, key)
         try:
             data: bytes = response.read()
@@ -54,7 +54,7 @@ class Bucket:
             response.release_conn()
 
     def list_keys(self) -> set[str]:
-        """The keys of all objects, listed by MinIO's own client."""
+        """Return the keys of all objects, listed with MinIO's own client."""
         return {str(each.object_name) for each in self.client.list_objects(self.name, recursive=True)}
 
 
@@ -70,7 +70,7 @@ def _host(server: Server) -> tuple[str, bool]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Keeps the caller's AWS account and proxy out of the tests and of the processes that they start."""
+    """Hide the AWS account and the proxy of the caller from the tests and their processes."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -100,7 +100,7 @@ def bucket(server: Server) -> Iterator[Bucket]:
 
 @pytest.fixture(scope="session")
 def reader(server: Server) -> Iterator[Server]:
-    """The same server, as a user who may read and list everything and write nothing."""
+    """Return the same server, with a user that may read and list everything and write nothing."""
     host, secure = _host(server)
     admin = MinioAdmin(endpoint=host, credentials=StaticProvider(server.access_key, server.secret_key), secure=secure)
     name, secret = f"reader-{secrets.token_hex(4)}", secrets.token_hex(16)

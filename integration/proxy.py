@@ -1,4 +1,4 @@
-"""A proxy in front of the S3 server that counts: what goes over the wire, whoever sends it.
+"""A proxy in front of the S3 server that counts all requests, whichever library sends them.
 
 Forwards every request as it came, its `Host` included, so that S3's signatures stay valid; and notes it when the answer
 is known, before the client knows it. Knows nothing of S3, but for the query that makes a GET a listing.
@@ -59,7 +59,7 @@ class Seen:
             return None, None
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.range)
         if found is None:
-            raise ValueError(f"a range that nobody here sends: {self.range!r}")
+            raise ValueError(f"an unexpected range: {self.range!r}")
         first, last = found.groups()
         if not first:
             return -int(last), None

@@ -164,7 +164,7 @@ def orphans(scene: Scene) -> None:
 
 
 def interrupted(scene: Scene) -> None:
-    """Somebody has committed, and ended before the rest."""
+    """Let a writer commit and end before it has finished."""
     scene.write(OLD)
     if len(scene.suffixes) > 1:
         assert scene.crash(INTERRUPTED, scene.is_commit, How.IT_ARRIVES)

@@ -49,7 +49,7 @@ class NoServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running S3 server, and the credentials of a user who may do everything there."""
+    """A running S3 server, and the credentials of a user with all rights."""
 
     endpoint: str
     access_key: str
@@ -170,7 +170,7 @@ def _run_binary(binary: Path) -> Iterator[Server]:
     environ |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
     with tempfile.TemporaryDirectory(prefix="parts-store-minio-") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
-        # Somebody else may take the port between our look and MinIO's start.
+        # Another process may take the port before MinIO starts.
         for _ in range(START_TRIES):
             server = Server(f"http://127.0.0.1:{free_port()}", "parts-store", secret)
             address = server.endpoint.removeprefix("http://")
@@ -242,7 +242,7 @@ def _run_compose() -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on; somebody else may take it at any time."""
+    """Return a free port of this machine, which another process may take at any time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -253,7 +253,7 @@ def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         if answers(f"{server.endpoint}/minio/health/ready"):
-            # If somebody else answers on our port, our process has ended or is about to.
+            # If another process answers on this port, MinIO has ended or is about to end.
             time.sleep(0.1)
             return process.poll() is None
         time.sleep(0.05)

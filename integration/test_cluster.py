@@ -1,4 +1,4 @@
-"""A cluster of processes that writes to a session on a real MinIO: one commit, whoever dies."""
+"""A cluster of processes that writes to a session on a real MinIO: one commit, also if a worker dies."""
 
 import os
 import signal
@@ -173,7 +173,7 @@ def test_a_worker_that_is_killed_loses_nothing(repo: Repository) -> None:
 
 
 def poisoned(block: NDArray[Any], number: int) -> NDArray[Any]:
-    """The block, unless it is the one that kills who computes it."""
+    """Return the block, or kill the worker that computes it if it is the chosen one."""
     if block.size and block[0] == number * ELEMENTS:
         os.kill(os.getpid(), signal.SIGKILL)
     return block

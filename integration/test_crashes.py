@@ -133,7 +133,7 @@ def test_a_repair_that_crashes_at_any_request_is_repaired(stage: Stage, name: st
 
 def every_cancellation(stage: Stage, operation: Operation) -> Iterator[tuple[int, How]]:
     for at, request in enumerate(stage.requests(operation)):
-        # Nobody waits for a lock there.
+        # No client waits for a lock there.
         if isinstance(request, Lock):
             continue
         if changes(request) or not stage.is_slow:
@@ -192,7 +192,7 @@ async def _cancelled(operation: Operation, store: PartsStore, key: str, breaking
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """Whoever runs the tests in the background has them ignore interrupts."""
+    """Let Ctrl-C raise `KeyboardInterrupt`, also if the tests run in the background, where interrupts are ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -65,7 +65,7 @@ def test_xarray_writes_and_reads_a_dataset_in_parts(bucket: Bucket, *, consolida
     expected.to_zarr(store, encoding=encoding, consolidated=consolidated)
     assert parts_in(bucket, "data/") == {f"temperature/c/{row}/0.tail" for row in range(3)}
 
-    # Somebody else, who knows nothing of the parts.
+    # Another program, which does not know parts.
     stranger = PartsStore(bucket.store("data"), read_only=True)
     with xarray.open_zarr(stranger, consolidated=consolidated, chunks=None) as opened:
         xarray.testing.assert_identical(opened.load(), expected)
@@ -205,7 +205,7 @@ def test_no_pipeline_goes_past_the_store(bucket: Bucket, pipeline: str) -> None:
     store.stats.reset()
     np.testing.assert_array_equal(array[...], VALUES)
     assert store.stats.calls["get"] == 3 * 4
-    # Who reads past the store finds no header, and fill values where it finds nothing.
+    # A reader that bypasses the store finds no header, and fill values where there is no object.
     bucket.client.remove_object(bucket.name, "a/c/0/0.header")
     bucket.client.remove_object(bucket.name, "a/c/0/1.index")
     for selection in (np.s_[...], np.s_[:32, :32], np.s_[:3, :3], np.s_[3:5, 40:41]):

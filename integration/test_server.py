@@ -83,7 +83,7 @@ def test_missing_go_docker_and_endpoint_is_one_sentence(tmp_path: Path, command:
 WITH_SERVER = """
 import signal, time
 from integration.server import supervised
-# Whoever runs the tests in the background has them ignore interrupts.
+# Tests that run in the background ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with supervised() as server:
     print(server.endpoint, flush=True)

@@ -60,7 +60,7 @@ def others() -> Iterator[ProcessPoolExecutor]:
     _share(None, None, None, None)
 
 
-# --- a reader, and somebody who overwrites --------------------------------------------------------------------------
+# --- a reader beside a writer ---------------------------------------------------------------------------------------
 
 READS = 100
 SHARDED: dict[str, Any] = {"shape": (64, 64), "chunks": (16, 16), "shards": (64, 64), "dtype": "uint16"}
@@ -126,7 +126,7 @@ def test_known_shard_is_read_whole_while_a_process_overwrites_it(
     changes = 0
     for before, (number, begun), cost in zip((None, *found), found, costs, strict=False):
         if before is not None and before[0] == begun:
-            # Nobody has begun to write since the read before this one.
+            # No write has begun since the previous read.
             assert cost == {"data": 1}
         changes += before is not None and before[0] != number
     assert changes >= 5
@@ -169,7 +169,7 @@ def _kind(seen: Seen) -> str:
     return names[seen.kind, seen.key]
 
 
-# --- two who add ----------------------------------------------------------------------------------------------------
+# --- two processes that add -----------------------------------------------------------------------------------------
 
 ROUNDS = 12
 
@@ -188,7 +188,7 @@ def _add(store: PartsStore, half: int, pipeline: str, *, retries: bool) -> tuple
                 except ConcurrentWriteError:
                     failed += 1
                     if retries:
-                        # The one who was there first goes first.
+                        # The process that came first goes first.
                         time.sleep(random.uniform(0, 0.02) * half)
                         continue
                 else:
@@ -250,7 +250,7 @@ def test_two_processes_that_add_to_one_chunk_lose_no_addition(
     assert sum(failed for _, failed in results) > 0
     # Of two at the same time, one is first.
     assert retries or sum(done for done, _ in results) >= ROUNDS
-    # Who wrote next to another one may have left what is needed while both are at work; the next alone tidies up.
+    # Two writers at the same time may leave objects that the other one needs; the next single writer removes them.
     report = PartsStore(objects).verify()
     assert {each.problem for each in report.findings} <= ({Problem.LEFTOVERS} if where == "S3" else set())
     with zarr.config.set({"codec_pipeline.path": PIPELINES[pipeline]}):

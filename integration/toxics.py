@@ -136,7 +136,7 @@ def running(binary: Binary) -> Iterator[str]:
     prepare(binary)
     with tempfile.TemporaryDirectory(prefix="parts-store-toxiproxy-") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
-        # Somebody else may take the port between our look and its start.
+        # Another process may take the port before Toxiproxy starts.
         for _ in range(START_TRIES):
             port = free_port()
             command = [str(binary.path), "-host", "127.0.0.1", "-port", str(port)]

@@ -13,7 +13,7 @@ from parts_store.options import StoreOptions
 
 
 class Death(Enum):
-    """After what a writer dies, of whom nobody hears again."""
+    """The request after which a writer dies."""
 
     # The parts of a new chunk but the anchor.
     PARTS = "parts"

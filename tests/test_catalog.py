@@ -21,6 +21,7 @@ import parts_store as ps
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Delete, Done, Get
 from parts_store.errors import PartsConfigError, UnknownTransformerError
+from tests.effort import examples
 
 TAIL: list[str | ps.Part] = ["", ps.Part(".t", size=2)]
 
@@ -169,7 +170,7 @@ def test_an_answer_from_before_a_change_is_not_believed(monkeypatch: pytest.Monk
 def test_threads_read_while_the_catalog_is_cleared() -> None:
     store = ps.PartsStore(MemoryStore())
     create(store, "a")[...] = 1
-    stop, problems = time.monotonic() + 2, []
+    stop, problems = time.monotonic() + examples(20) / 10, []
 
     def read() -> None:
         while time.monotonic() < stop:

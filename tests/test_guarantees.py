@@ -147,12 +147,14 @@ def test_a_writer_that_dies_leaves_the_old_chunk_or_the_new_one(objects: Any, be
     assert survived >= 2
 
 
+@pytest.mark.sampled(3)
 def test_when_two_clients_write_a_chunk_at_once_one_write_survives_intact(objects: Any) -> None:
     for clients in schedules(objects, putting(ONE), putting(TWO)):
         assert [each.error for each in clients] == [None, None]
         assert now(objects) in (ONE, TWO)
 
 
+@pytest.mark.sampled(3)
 def test_with_full_a_delete_at_the_same_time_leaves_a_whole_chunk_or_none(objects: Any) -> None:
     for clients in schedules(objects, putting(ONE), deleting, concurrency="full"):
         assert [each.error for each in clients] == [None, None]

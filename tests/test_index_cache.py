@@ -92,7 +92,7 @@ def test_many_threads_never_exceed_the_bound() -> None:
             cache.keep(str((number * 7 + turn) % 20), versioned(turn % 40))
             cache.get(str(turn % 20))
             cache.forget(str((turn * 3) % 20))
-            # Not amid somebody's change.
+            # Not during a change of another thread.
             with cache._lock:
                 counted.append(cache.nbytes)
 
@@ -128,7 +128,7 @@ class Recording:
         return self.backend.lock(lock)
 
     def _note(self, request: Any) -> None:
-        # On a disk it is looked whether somebody is writing: nothing else reads what is beside a chunk.
+        # On a disk, a read checks for a writer: nothing else reads the objects beside a chunk.
         if ".parts-txn" not in getattr(request, "key", ""):
             self.requests.append((type(request).__name__, request.key))
 
@@ -203,6 +203,7 @@ def test_known_shard_with_holes_costs_one_look_at_the_anchor(objects: Any, pipel
     assert requests == [("Head", "a/c/0/0")]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("becomes", ["dense", "holes"])
 @pytest.mark.parametrize("was", ["dense", "holes"])
 def test_shard_changed_by_another_client_is_read_without_error(
@@ -287,7 +288,7 @@ def test_index_of_an_untagged_shard_is_not_cached_on_object_stores(pipeline: str
     drawn = values(1)
     create(objects, drawn)
     for key in ("a/c/0/0", "a/c/0/0.index"):
-        # Without a tag, nobody can tell one write of it from another.
+        # Without a tag, two writes of the index cannot be distinguished.
         obstore.put(objects, key, obstore.get(objects, key).bytes())
     array, recording, store = recorded(objects)
     for _ in range(3):
@@ -339,7 +340,7 @@ def test_index_with_holes_that_changed_is_an_error_and_read_again(objects: Any, 
     array[12, 12]
 
     class Meddling(Recording):
-        """Somebody writes the shard just before its data is read."""
+        """Write the shard with another store just before its data is read."""
 
         __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The files of the project that name versions agree with each other."""
+"""The files of the project agree with each other, and test modules are short."""
 
 import re
 import tomllib
@@ -66,3 +66,14 @@ def test_development_page_describes_every_module_once() -> None:
 
 def test_readme_has_at_most_150_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+# To be split.
+LONG = {"tests/model/mutants.py"}
+
+
+def test_test_modules_have_fewer_than_500_lines() -> None:
+    modules = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "integration").rglob("*.py")]
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules}
+    assert len(lines) > 100
+    assert {path for path, count in lines.items() if count >= 500} <= LONG

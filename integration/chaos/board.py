@@ -16,7 +16,7 @@ ACKNOWLEDGED, UNRESOLVED = 1, 2
 
 
 class Board:
-    """What has been started and acknowledged; in memory that survives whoever writes there."""
+    """The writes that were started and acknowledged, in memory that outlives the processes that write there."""
 
     def __init__(self, lanes: int) -> None:
         self._counters = memoryview(mmap.mmap(-1, 8 * (3 * lanes + len(COUNTERS)))).cast("Q")
@@ -69,7 +69,7 @@ COUNTERS = ("raw reads", "sharded reads", "raw conflicts", "sharded conflicts", 
 
 
 class Noting:
-    """A backend that notes which of its requests were not answered; the writer seldom lets anybody know."""
+    """A backend that counts its requests without a response, which a writer seldom reports."""
 
     def __init__(self, inner: Any, board: Board, lane: int) -> None:
         self._inner, self._board, self._lane = inner, board, lane
@@ -117,6 +117,6 @@ class Session:
             if before and not deletes:
                 self.report("lost", lane, f"nothing, after {before}")
         elif found > after or lane.is_delete(found):
-            self.report("torn", lane, f"{found}, which nobody wrote; {after} is started")
+            self.report("torn", lane, f"{found}, which no write stored; {after} is started")
         elif found < before and not (lane.is_blind and found in self.board.unresolved(lane.number)):
             self.report("lost", lane, f"{found}, after {before}")

@@ -35,7 +35,7 @@ SLOTS, SLOT_ITEMS = 8, 4
 SHARD_ITEMS = SLOTS * SLOT_ITEMS
 RAW_SUFFIXES = (".head", "", ".sum")
 SHARD_SUFFIXES = (".head", "", ".index")
-# What a broken network, or somebody else who writes, may make of an operation: never damage.
+# The errors that a broken network or another writer may cause: never damage.
 ALLOWED = (ConcurrentWriteError, AmbiguousWriteError, StorageError)
 
 
@@ -90,7 +90,7 @@ class Plan:
     kills: int
     seconds: float
     seed: int
-    # How long nobody writes where somebody was killed: what was sent has arrived by then.
+    # How long a lane rests after its writer was killed: what it had sent has arrived by then.
     pause: float = 0.0
     # How long a writer lives, at least and at most, before it is killed.
     life: tuple[float, float] = (0.02, 0.25)

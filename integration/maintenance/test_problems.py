@@ -114,7 +114,7 @@ def test_checksums_find_damaged_bytes_if_they_are_asked_for(bucket: Bucket) -> N
 def test_repair_removes_old_leftovers_by_the_clock_of_the_store(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody waits for a quarter of an hour here.
+    # Do not wait for a quarter of an hour.
     monkeypatch.setattr("parts_store.maintenance.execution.LEAST_AGE", 0)
     store = PartsStore(bucket.store())
     create_chunks(store)

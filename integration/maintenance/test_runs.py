@@ -79,14 +79,14 @@ def test_reports_of_verify_and_repair_list_every_problem(bucket: Bucket) -> None
 
 def test_command_line_prints_the_report_and_exits_with_its_code(bucket: Bucket, reader: Server) -> None:
     findings = damage_everything(bucket)
-    # Who may only read can verify.
+    # A user with read access can verify.
     code, out, errors = run("verify", bucket, "--json", user=reader)
     assert (code, errors) == (1, "")
     report, found = parsed(out)
     assert found == as_json(findings)
     assert (report["damaged"], report["clean"], report["arrays"]) == (True, False, 3)
 
-    # Who may only read cannot repair.
+    # A user with read access cannot repair.
     code, out, errors = run("repair", bucket, "--min-age=0", user=reader)
     assert (code, out) == (2, "")
     assert len(errors.splitlines()) == 1

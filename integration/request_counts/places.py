@@ -93,7 +93,7 @@ class Caller:
         sync(self.store.set_if_not_exists(KEY, buffer(value)))
 
     def change(self, value: bytes) -> None:
-        """Read the chunk, then write it, as one who changes some of it."""
+        """Read the chunk, then write it, like a partial write."""
         if self.is_async:
             sync(self._change(value))
         else:
@@ -105,7 +105,7 @@ class Caller:
         await self.store.set(KEY, buffer(value))
 
     def change_to_nothing(self) -> None:
-        """Read the chunk, then delete it, as one who fills it with the fill value."""
+        """Read the chunk, then delete it, like a write of the fill value."""
         if self.is_async:
             sync(self._change_to_nothing())
         else:
@@ -163,7 +163,7 @@ def table(k: int) -> dict[str, tuple[Costs, ...]]:
     looked = {"put": k + 1, "head": k + 1, "list": 1, "delete": 1}
     # What is there is found by k - 1 refusals.
     refused = k - 1
-    # Who has read all parts need not look at them, but at the anchor where its ETag may have come back.
+    # A writer that has read all parts checks only the anchor, and only if its ETag may recur.
     known = {"get": k, "put": k + 1, "delete": 1}
     known_by_content = {**known, "head": 2, "list": 1}
     # The anchor of nothing is known, its orphans are not.

@@ -248,9 +248,9 @@ def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
     refused = 0 if level == "full" else k - 1
     assert place.cost(ours.store, write) == {"put": refused + 2, "head": k + 1, "delete": 1}
     assert ours.get() == b"\x02" * NBYTES
-    # Whoever found us registered kept his copy where ETags come back.
+    # A writer that found this one registered kept its copy if ETags recur.
     assert len(stored_parts(place)) == (k if place.has_unique_etags else k + 2)
-    # The next who is alone tidies up.
+    # The next single writer removes the leftovers.
     ours.set(NEW)
     assert len(stored_parts(place)) == k
 

@@ -219,7 +219,7 @@ def test_known_shard_is_one_get_until_it_is_overwritten(place: Place) -> None:
     write_shard(place, FIRST, death=Death.ANCHOR)
     assert reader.cost(FIRST) == {"get": 4, "head": 1}
     assert reader.cost(FIRST) == {"get": 1}
-    # Who does not know it finds the old index, and then the same.
+    # A reader that does not know the shard finds the old index, and then does the same.
     stranger = Reader(place)
     assert stranger.cost(FIRST) == {"get": 5, "head": 1}
     assert stranger.cost(FIRST) == {"get": 1}

@@ -53,7 +53,7 @@ def test_parts_may_be_given_with_the_url(bucket: Bucket) -> None:
 
 
 def spoken(error: BaseException) -> str:
-    """Everything that an error says, to whoever asks it, with its causes."""
+    """Return all texts of an error and of its causes."""
     return f"{error} {error!r} {error.args!r} {''.join(traceback.format_exception(error))}"
 
 

@@ -186,7 +186,7 @@ class TestWithParts(Suite):
         assert {key async for key in store.list()} == chunk_keys
         for key in chunk_keys:
             await store.delete(key)
-        # Another writer's part may be among them: they are hidden, and stay until somebody writes or repairs.
+        # Parts of another writer may be among them: they are hidden, and stay until the next write or repair.
         orphans = {key for key in below if key.endswith((".head", ".tail"))}
         assert bucket.list_keys() == orphans
         assert {key async for key in store.list()} == set()

@@ -1,4 +1,4 @@
-"""A bucket with a clock, which everybody who writes into it reads too."""
+"""A bucket with a clock that all its writers read."""
 
 from collections.abc import Callable
 from dataclasses import replace

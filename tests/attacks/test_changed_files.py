@@ -86,6 +86,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_file_changed_after_the_manifest_is_refused(layout: str, read: str, tmp_path: Path) -> None:
@@ -100,6 +101,7 @@ def test_file_changed_after_the_manifest_is_refused(layout: str, read: str, tmp_
         READS[read](array, path)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whatever_is_made_of_a_manifest_keeps_its_checksums(layout: str, way: str, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def failures_of(open_store: Callable[[], ps.PartsStore]) -> Iterator[BaseExcepti
             pytest.fail(f"{name} did not fail")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_every_failure_of_a_server_is_a_storage_error(server: S3Server, answer: str) -> None:
     reply, codes = ANSWERS[answer]

@@ -132,7 +132,7 @@ def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int)
 
 
 def interleave(bucket: Bucket, several: list[Steps[None]], chance: random.Random) -> None:
-    """Carry out steps side by side, one batch of somebody at a time."""
+    """Carry out steps of several clients in turns, one batch at a time."""
     batches = {at: next_batch(steps) for at, steps in enumerate(several)}
     for _ in itertools.count():
         under_way = [at for at, batch in batches.items() if not isinstance(batch, Returned)]

@@ -1,4 +1,4 @@
-"""Deletion on a local disk while others write: locks are nobody else's, and chunks are one whole write or none."""
+"""Deletion on a local disk beside writers: a lock has one owner, and a chunk is one whole write or absent."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def test_a_shared_lock_is_removed_by_the_last_of_its_holders(store: ps.PartsStor
         assert backend.lock(Lock(shared, "alone")) is None
         release()
     assert files(folder) == before
-    # Whoever waits for it alone goes first.
+    # A client that waits for an exclusive lock goes first.
     held = backend.lock(Lock(gate, "test"))
     assert held is not None
     assert backend.lock(Lock(LOCK.key, "test", shared)) is None
@@ -287,6 +287,7 @@ def schedule(folder: Path, processes: int, count: int, seed: int) -> Counter[str
     return +wrong
 
 
+@pytest.mark.slow
 def test_random_schedules_of_two_processes_leave_no_damage(folder: Path) -> None:
     assert schedule(folder, processes=2, count=150, seed=1) == Counter()
 

@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that is nobody's business."""
+    """A folder outside the store, which must never change."""
     outside = tmp_path / "outside"
     outside.mkdir()
     for name in ("secret", "secret.0", "secret.1", "secret.2"):
@@ -131,7 +131,7 @@ def test_repair_removes_an_invalid_journal_without_a_chunk(
 def test_leftovers_that_name_no_chunk_of_their_array_are_not_believed(
     store: ps.PartsStore, folder: Path, outside: Path, relative: str
 ) -> None:
-    # In the folder that belongs to this name, as somebody puts it there who knows how it is made.
+    # In the folder of this name, made by a program that knows how the name is built.
     before = contents(outside)
     beside = folder / Chunk(f"a/{relative}", CHUNK.parts, "a").side_folder
     beside.mkdir(parents=True)

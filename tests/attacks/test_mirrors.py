@@ -196,7 +196,7 @@ def test_bytes_that_do_not_fit_their_checksum_are_refused() -> None:
 
 def test_parts_without_any_checksum_are_refused() -> None:
     scene = Scene(CHUNKS | {"compressors": None}, [ps.Part(".header", size=16), ps.Part("")], (".header",))
-    # Every byte is right, but nobody can know that.
+    # Every byte is right, but no reader can know that.
     target = torn(scene, values(1), values(3), new=is_main)
     refused(target, "it has no checksum that shows whether its parts belong together")
 

@@ -91,6 +91,7 @@ def require_read(store: ps.PartsStore, path: str = "g") -> None:
     assert are_values(xr.open_zarr(store, group=path, consolidated=False)["t"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("parts", MISREAD)
 def test_a_reader_without_concat_parts_refuses_what_it_would_misread(parts: str, reader: str, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def forked(kind: str, before: str, *after: str) -> list[str]:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_store_in_a_forked_process_raises_and_names_spawn(kind: str) -> None:
     said = forked(kind, "async", "sync", "async", "list", "zarr")
@@ -68,6 +69,7 @@ def test_store_in_a_forked_process_raises_and_names_spawn(kind: str) -> None:
     assert all("'spawn'" in each and "'forkserver'" in each for each in said)
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_process_that_used_no_store_works() -> None:
     assert forked("local", "nothing", "zarr") == ["worked"]
 

@@ -186,6 +186,7 @@ def test_secret_in_a_url_is_in_no_message(session: Any, url: str, secret: str) -
     check_a_secret_in_a_url_is_never_told(session, url, secret)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", URLS)
 def test_hard_secrets_in_a_url_are_in_no_message(session: Any, url: str) -> None:
     for secret in HARDEST:
@@ -220,6 +221,7 @@ def test_a_secret_in_a_url_is_never_printed(tmp_path: Path, url: str, secret: st
     check_a_secret_in_a_url_is_never_printed(tmp_path, url, secret)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", ["https password", "signature", "SAS", "S3 secret", "unknown scheme", "local"])
 def test_hard_secrets_in_a_url_are_never_printed(tmp_path: Path, url: str) -> None:
     for secret in HARDEST:
@@ -341,6 +343,7 @@ def test_secret_in_an_option_is_in_no_message(option: str, secret: str) -> None:
     check_a_secret_in_an_option_is_never_told(option, secret)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("option", [*OPTIONS, *OF_OTHERS])
 def test_hard_secrets_in_an_option_are_in_no_message(option: str) -> None:
     for secret in HARDEST:

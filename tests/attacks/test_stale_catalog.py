@@ -192,6 +192,7 @@ def test_a_handle_from_before_an_array_was_created_again_raises(
     np.testing.assert_array_equal(zarr.open_array(first, path="g/x")[:], VALUES)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["read", "partial write", "overwrite", "resize", "attributes"])
 @pytest.mark.parametrize("again", ["plain", "deleted", "suffixed"])
 def test_on_a_local_disk_absent_and_untagged_chunks_raise_too(tmp_path: Path, again: str, how: str) -> None:

@@ -47,6 +47,7 @@ def can_be_opened(store: ps.PartsStore, path: str) -> bool:
     return True
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("has_parts", [True, False])
 @pytest.mark.parametrize("what", CHANGES)
 def test_verify_reports_an_array_that_cannot_be_opened(

@@ -101,6 +101,7 @@ def test_replaced_shard_is_old_or_new_or_an_error(server: S3Server, layout: str,
     np.testing.assert_array_equal(array[SELECTION], stored[SELECTION])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("layout", [name for name, parts in LAYOUTS.items() if parts is not None])
 def test_a_replaced_shard_is_read_where_its_new_index_says(server: S3Server, layout: str, pipeline: str) -> None:
     parts = LAYOUTS[layout]
@@ -110,6 +111,7 @@ def test_a_replaced_shard_is_read_where_its_new_index_says(server: S3Server, lay
     np.testing.assert_array_equal(array[SELECTION], NEW[SELECTION])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_with_holes_that_is_replaced_is_old_or_an_error(layout: str, pipeline: str) -> None:
     """What is a hole in the old index is filled in already: nothing can be put right."""

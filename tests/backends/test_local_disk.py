@@ -147,7 +147,7 @@ def test_child_process_does_not_keep_the_lock(backend: LocalBackend) -> None:
 def test_a_lock_file_that_its_holder_removed_is_not_taken_for_the_lock(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # We open it, the holder removes it and gives it back, somebody else makes a new one: it is his.
+    # This process opens the lock file, its holder removes it, and a third client creates and holds a new one.
     holder = backend.lock(LOCK)
     assert holder is not None
     theirs: list[Any] = []
@@ -315,7 +315,7 @@ def test_killed_processes_leave_a_whole_writable_chunk(folder: Path, concurrency
                 assert writer.stdout is not None
                 writer.stdout.readline()
             for _ in range(10):
-                # Two who write without a pause may be quicker than a reader; what he gets is one of theirs.
+                # Two writers without a pause may be faster than a reader, which then gets a value of one of them.
                 with contextlib.suppress(ConcurrentWriteError):
                     assert len(np.unique(np.asarray(array[...]))) == 1
         finally:

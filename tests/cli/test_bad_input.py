@@ -105,6 +105,7 @@ PLACES: list[Callable[[Path], str]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("place", "debug"),
     [*((place, []) for place in PLACES), *((place, ["--debug"]) for place in (no_network, no_scheme, password))],
@@ -133,6 +134,7 @@ def test_url_that_cannot_be_opened_is_one_line(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("command", ["inspect", "verify", "repair", "explain", "copy", "copy --path"])
 @pytest.mark.parametrize(
     "document",

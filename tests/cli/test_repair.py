@@ -25,6 +25,7 @@ from tests.cli.places import (
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("spoil", "options", "code"),
     [

@@ -32,6 +32,7 @@ from tests.copying.places import (
 from tests.copying.watched import events_of, new_watched
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("destination_kind", ["memory", "disk", "session"])
 @pytest.mark.parametrize("source_kind", ["memory", "disk", "whole", "split"])
 def test_everything_arrives_whatever_it_is_copied_from_and_to(

@@ -41,6 +41,7 @@ def test_a_copy_that_fails_at_any_write_leaves_nothing_behind(kind: str, fails_l
     ps.copy(source.store, destination.store, to="x")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("written", [False, True])
 def test_a_copy_that_fails_within_a_chunk_leaves_none_of_its_parts(
     written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -82,6 +82,7 @@ REFUSALS: dict[str, tuple[str, Callable[[ps.PartsStore], object], dict[str, Any]
 NOT_OVERWRITING = ("something there", "in session, something", "overwrite")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "overwrite"),
     [
@@ -133,6 +134,7 @@ def test_what_can_only_be_read_is_no_destination(tmp_path: Path) -> None:
             ps.copy(source.store, store)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["memory", "disk", "session"])
 @pytest.mark.parametrize(("path", "to"), [("a", "a"), ("a", "a/b"), ("a/deep", "a"), ("", "b"), ("a", ""), ("", "")])
 def test_nothing_is_copied_into_itself_nor_over_itself(kind: str, path: str, to: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def owned(result: Span, spans: Sequence[Span]) -> list[Span]:
 
 
 def gaps(result: Span, spans: Sequence[Span]) -> list[int]:
-    """The lengths of the stretches of a result that nobody asked for."""
+    """Return the lengths of the gaps in a result that no span covers."""
     asked = {at for span in spans for at in range(span.start, span.stop)}
     runs = itertools.groupby(range(result.start, result.stop), key=lambda at: at in asked)
     return [len(list(run)) for is_asked, run in runs if not is_asked]

@@ -166,7 +166,7 @@ def test_lock_is_held_until_the_steps_end(then: str, *, synchronous: bool) -> No
     else:
         with pytest.raises((OSError, LookupError)):
             carry_out(steps(), backend, synchronous=synchronous)
-    # What somebody holds is refused, also if it is the same.
+    # A lock that is held is refused, also to the client that holds it.
     assert seen == [(Done(),), (Refused(),)]
     assert held_at_the_end == [{"l"}]
     assert backend.held == set()
@@ -188,7 +188,7 @@ def test_cancelled_steps_hold_the_lock_until_their_requests_end(
         await asyncio.sleep(0.05)
         running.cancel()
         await asyncio.sleep(0.05)
-        # A PUT that went on by itself could come after what the next one who has the lock writes.
+        # A PUT that continues by itself could arrive after the write of the next holder of the lock.
         assert (backend.held, backend.under_way) == ({"l"}, len(keys))
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -280,7 +280,7 @@ def test_index_is_checked_once_after_a_refused_read() -> None:
     index = store._operations.catalog.arrays()["a"].shard_index
     assert index is not None
     prototype = default_buffer_prototype()
-    # No inner chunk, so that nobody can tell which one is meant.
+    # The range is no inner chunk, so that it identifies none.
     ranges: Any = [RangeByteRequest(0, 3)]
     store.get_sync("a/c/0", byte_range=index.request)
     zarr.open_array(ps.PartsStore(objects), path="a")[...] = 2

@@ -133,6 +133,7 @@ SMALL: list[Layout] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("copy", ["no copy", "copy", "damaged copy", "copy of another write"])
 @pytest.mark.parametrize("layout", SMALL, ids=ids)
 def test_diagnosis_of_every_state_on_an_object_store(layout: Layout, copy: str) -> None:

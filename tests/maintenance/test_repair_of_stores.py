@@ -247,6 +247,7 @@ store.carry_out(store._operations.put("a/c/1", memoryview(b"ABCDEFGH"), {}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["journal", ".0"])
 def test_repair_after_a_process_was_killed_with_its_lock(tmp_path: Path, last: str) -> None:
     objects = disk(tmp_path)

@@ -160,7 +160,7 @@ def listing(session: Session) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of two who change the array `a`, by a session of his own."""
+    """One of two writers of the array `a`, each with its own session."""
 
     kind: Kind
     session: Session
@@ -240,7 +240,7 @@ OPERATIONS: dict[str, Callable[[Writer], None]] = {
     "set an attribute": _set_attribute,
     "write another chunk": _write_other,
 }
-# Who does what when: each writes before he commits. Both sessions are begun before all of it.
+# The orders of writes and commits: each session writes before it commits, and both begin before the first write.
 INTERLEAVINGS = ("wA wB cA cB", "wB wA cA cB", "wA cA wB cB", "wA wB cB cA", "wB wA cB cA", "wB cB wA cA")
 
 
@@ -263,7 +263,7 @@ class Scene:
     files: Path
     start: str = ""
     cases: int = 0
-    # Chunks as they were before anybody wrote.
+    # The chunks before the first write.
     before: dict[int, tuple[bytes | None, ...]] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
 

@@ -267,7 +267,7 @@ class Arrays(RuleBasedStateMachine):
 
 
 def require_tidy(store: ps.PartsStore, arrays: set[str]) -> None:
-    """Nothing of the nodes of parts is seen by anybody who uses the store, and none is there whose array is gone."""
+    """Check that the store shows no nodes of parts, and that every node of parts has an array."""
     stored = sync(_keys(store.session.store.list()))
     for key in stored:
         if "__parts__" in key:

@@ -17,7 +17,7 @@ USE_OURS = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
 USE_THEIRS = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
 FILL = np.full(CHUNK, -1, "int32")
 REBASE_FAILED = "RebaseFailedError, rebase-failed"
-# Those that say something about who wins; the others differ only in what they refuse.
+# The solvers that decide which session wins. The other solvers differ only in what they refuse.
 FEW_SOLVERS = ("none", "UseOurs, delete", "UseTheirs, delete")
 by_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 by_split = pytest.mark.parametrize("kind", SPLIT.values(), ids=SPLIT)

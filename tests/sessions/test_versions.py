@@ -241,7 +241,7 @@ def test_a_failed_write_that_is_discarded_leaves_the_chunk_as_it_was(kind: Kind)
 
 @by_kind
 def test_an_open_store_follows_a_rebase_to_an_array_that_was_overwritten(kind: Kind, repo: Icechunk) -> None:
-    """The one who rebases had changed something else, and knew the array as it was."""
+    """Check a store that had opened the array and changed another one before the rebase."""
     started(kind, repo)
     for then in (PLAIN, *KINDS.values()):
         session, store = begin(repo)

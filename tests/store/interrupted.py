@@ -21,7 +21,7 @@ SHAPE = (16, 16)
 
 @dataclass(slots=True)
 class Interrupted:
-    """A backend that lets somebody else act just before its `at`-th request, and counts its requests."""
+    """A backend that calls a function just before its `at`-th request, and counts its requests."""
 
     backend: Place
     at: int
@@ -73,7 +73,7 @@ def create(store: Any, *, compressed: bool, **options: Any) -> zarr.Array[Any]:
 
 
 def encode(drawn: NDArray[Any], *, compressed: bool) -> cpu.Buffer:
-    """The shard that zarr makes of the values, by way of a store that is not ours."""
+    """Return the shard that zarr makes of the values, with a plain store."""
     objects: dict[str, Any] = {}
     create(objects, compressed=compressed)[...] = drawn
     shard: cpu.Buffer = objects["c/0/0"]
@@ -81,13 +81,13 @@ def encode(drawn: NDArray[Any], *, compressed: bool) -> cpu.Buffer:
 
 
 def scene(objects: Any, first: NDArray[Any], *, compressed: bool) -> Any:
-    """The objects of an array in parts with these values."""
+    """Create an array in parts with these values, and return its objects."""
     create(ps.PartsStore(objects), compressed=compressed)[...] = first
     return objects
 
 
 def reader(objects: Any, at: int, act: Callable[[], None]) -> tuple[zarr.Array[Any], Interrupted]:
-    """An array that is interrupted before the `at`-th request that reading it makes."""
+    """Open an array whose reads are interrupted before the `at`-th request."""
     array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
     backend = Interrupted(backend_of(objects), at, act)
     array.store._backend = backend  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def reader(objects: Any, at: int, act: Callable[[], None]) -> tuple[zarr.Array[A
 
 
 def overwriting(objects: Any, shard: cpu.Buffer) -> Callable[[], None]:
-    """Somebody else who writes the whole shard, with a store of his own and without zarr's event loop."""
+    """Return a function that writes the whole shard with another store, without zarr's event loop."""
     return lambda: ps.PartsStore(objects).set_sync("a/c/0/0", shard)
 
 

@@ -179,6 +179,7 @@ def test_exists_getsize_and_delete_treat_the_chunk_as_a_whole(objects: Any, conc
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], VALUES)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("concurrency", ["exclusive", "writers", "full"])
 def test_when_writes_have_ended_there_are_parts_and_nothing_beside_them(
     objects: Any, concurrency: Any, pipeline: str

@@ -41,7 +41,7 @@ def outcomes(
     *,
     compressed: bool,
 ) -> Iterator[tuple[int, NDArray[Any] | Exception]]:
-    """What a read gives if somebody acts before its first request, its second, and so on, until after its last."""
+    """Yield what a read returns if another client acts before its first request, its second, and so on."""
     for at in range(100):
         objects = scene(place(), first, compressed=compressed)
         array, backend = reader(objects, at, act(objects))
@@ -68,7 +68,7 @@ def test_write_between_any_two_requests_of_a_read_gives_old_or_new(
         place, selection, lambda objects: overwriting(objects, shard), first, compressed=compressed
     ):
         if isinstance(found, Exception):
-            # What zarr has filled in nobody can put right; an index without holes is followed to the new data.
+            # Values that zarr has filled in cannot be corrected; with an index without holes, the new data is read.
             assert holes, f"{found}, with the write before request {at}"
             assert isinstance(found, ConcurrentWriteError)
             continue
@@ -119,7 +119,7 @@ def test_crash_after_any_request_leaves_the_old_or_the_new_chunk(
         array.store._backend = backend  # type: ignore[attr-defined]
         with contextlib.suppress(KilledError):
             array[...] = second
-        # By whoever reads, with a store of his own, or with one that has seen the old one.
+        # Read with a new store.
         fresh = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
         whole = np.asarray(fresh[...])
         assert any(np.array_equal(whole, each) for each in (first, second))
@@ -159,6 +159,7 @@ def test_crash_of_the_first_write_leaves_no_chunk_or_the_new_chunk(
     assert {seen[0], seen[-1]} == {False, True}
 
 
+@pytest.mark.sampled(3)
 def test_a_read_that_was_refused_succeeds_when_it_is_repeated(place: Callable[[], Any], pipeline: str) -> None:
     first, second = values(1, holes=True), values(2, holes=True)
     objects = scene(place(), first, compressed=True)

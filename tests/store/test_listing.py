@@ -12,6 +12,7 @@ import parts_store as ps
 from tests.store.arrays import HEADER_DATA_INDEX, VALUES, collect, content, create, create_sharded, keys_of
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("encoding", [("default", "/"), ("default", "."), ("v2", "/"), ("v2", ".")])
 @pytest.mark.parametrize("parts", [HEADER_DATA_INDEX, [ps.Part(".a", size=8), ".b"]], ids=["main", "no main"])
 def test_listings_show_chunks_and_neither_parts_nor_protocol_objects(

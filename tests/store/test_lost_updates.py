@@ -18,7 +18,7 @@ from tests.store.interrupted import LEVELS, SHAPE, create, encode, values
 
 
 class Overtaken(ps.PartsStore):
-    """A store in which somebody else acts between the read of a chunk and the write that follows from it."""
+    """A store in which another client acts between the read of a chunk and the write that depends on it."""
 
     act: Callable[[], None] = staticmethod(lambda: None)
 
@@ -148,6 +148,7 @@ def test_whole_write_never_depends_on_earlier_reads(place: Callable[[], Any], pi
             np.testing.assert_array_equal(others[...], value + 1)
 
 
+@pytest.mark.sampled(3)
 def test_concurrent_counters_in_one_shard_lose_no_count(place: Callable[[], Any], pipeline: str) -> None:
     objects = place()
     create(ps.PartsStore(objects), compressed=False)[...] = 1

@@ -62,6 +62,7 @@ def open_both(path: Path, group: str | None = None, **options: Any) -> tuple[xr.
         return file.load(), found.load()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("decode", [True, False])
 def test_xarray_sees_the_same_dataset(tmp_path: Path, decode: bool, pipeline: str) -> None:
     path = tmp_path / "a.nc"
@@ -81,6 +82,7 @@ def test_xarray_sees_the_same_dataset(tmp_path: Path, decode: bool, pipeline: st
             assert np.array_equal(found[name].values, file[name].values)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_fill_values_of_every_type_are_masked(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.nc"

@@ -50,7 +50,7 @@ def make_sharded(store: ps.PartsStore, name: str = "a", *, split: bool, **argume
 
 
 def make_bytes(store: ps.PartsStore, parts: Any, name: str = "a", *, split: bool) -> None:
-    """An array whose chunks can be any bytes, as far as nobody decodes them."""
+    """Create an array whose chunks may be any bytes, as long as they are not decoded."""
     ps.create_array(store, name, parts=parts, split=split, shape=(8,), chunks=(1,), dtype="uint8", compressors=None)
 
 

@@ -115,7 +115,7 @@ def test_discarded_changes_are_no_longer_read(repository: icechunk.Repository, *
 
 
 def read_again(array: Any, selection: Any) -> Any:
-    """What is read there, once nobody changes it meanwhile."""
+    """Read until no write happens during the read."""
     for _ in range(1000):
         try:
             return array[selection]
@@ -124,7 +124,8 @@ def read_again(array: Any, selection: Any) -> Any:
     pytest.fail("never came to rest")
 
 
-# zarr's batched pipeline reads a plain chunk where nobody can know for which write it does.
+# zarr's batched pipeline does not tell for which write it reads a plain chunk.
+@pytest.mark.sampled(5)
 @KINDS
 @pytest.mark.parametrize(("chosen", "sharded"), [("batched", True), ("fused", True), ("fused", False)])
 def test_threads_that_change_one_chunk_lose_no_update(
@@ -145,7 +146,7 @@ def test_threads_that_change_one_chunk_lose_no_update(
                     except ConcurrentWriteError:
                         continue
                     break
-                # Nobody else writes here: what was written stays.
+                # There is no other writer: the value stays.
                 np.testing.assert_array_equal(read_again(array, np.s_[at : at + 2]), [value] * 2)
 
         return write
@@ -242,6 +243,7 @@ def cut_of(value: bytes, wanted: ByteRequest | None) -> bytes:
             return value
 
 
+@pytest.mark.sampled(3)
 @KINDS
 def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
     store: ps.PartsStore, pipeline: str, *, split: bool

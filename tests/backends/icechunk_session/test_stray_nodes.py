@@ -17,7 +17,7 @@ from tests.backends.icechunk_session.stores import PLAIN, PROTOTYPE, SHARDED, bu
 
 
 def delete_with_icechunk(session: icechunk.Session) -> None:
-    """Deletes the array as somebody does who knows nothing of parts: Icechunk leaves their nodes behind."""
+    """Delete the array as Icechunk does, which does not know parts and leaves their nodes behind."""
     sync(session.store.delete("a/zarr.json"))
     assert any("__parts__" in key for key in keys_of(session.store.list()))
 
@@ -59,7 +59,7 @@ def test_array_recreated_by_icechunk_does_not_inherit_parts(
     if commits_between:
         session.commit("deleted")
         session = repository.writable_session("main")
-    # The same document and the same anchor, by somebody who knows nothing of parts.
+    # The same document and the same anchor, written by a program that does not know parts.
     sync(session.store.set("a/zarr.json", stored))
     sync(session.store.set("a/c/0", anchor))
     store = ps.PartsStore.from_session(session)
@@ -157,7 +157,7 @@ def a_group(document: dict[str, Any]) -> None:
 def test_node_of_parts_without_an_owner_has_no_parts(store: ps.PartsStore, damage: Any) -> None:
     make_sharded(store, split=True)
     change_document(store, "a/__parts__/.index/zarr.json", damage)
-    # The owner of a node is learnt once, and nobody changes it who knows what it is.
+    # A store reads the owner of a node once: no program that knows parts changes it.
     fresh = ps.PartsStore.from_session(store.session)
     with pytest.raises(IncompleteChunkError):
         zarr.open_array(fresh, path="a")[0]
