@@ -1,4 +1,4 @@
-"""What is in a store: its groups and arrays, with and without parts, and how much is stored of each array."""
+"""Find the groups and arrays of a store, with and without parts, and count what is stored of each array."""
 
 import asyncio
 from collections import Counter
@@ -17,13 +17,13 @@ from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.store import PartsStore
 
-# How many nodes are read at once.
+# How many nodes are opened at once.
 _MAX_CONCURRENCY: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How much is stored of an array: its chunks, the objects that they are made of, and the bytes of the objects."""
+    """The number of chunks of an array, of the objects that store them, and of their bytes."""
 
     chunks: int
     objects: int
@@ -32,7 +32,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A group or an array in a store; one that cannot be opened has a `problem`."""
+    """A group or an array in a store. If it cannot be opened, `problem` says why."""
 
     path: str
     kind: Literal["group", "array", "unknown"]
@@ -46,7 +46,7 @@ class Node:
     problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the node as JSON takes it."""
+        """Return the node as JSON values."""
         document: dict[str, Any] = {"path": self.path, "kind": self.kind}
         if self.problem is not None:
             return {**document, "problem": self.problem}
@@ -74,42 +74,55 @@ def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[
     store
         The store.
     path
-        Where to begin; everything if empty.
+        The path to start from; the root of the store if empty.
     sizes
-        Whether to count what is stored of each array, which takes a listing of all objects. Without it only folders of
-        groups are listed.
+        Whether to count chunks, objects and bytes, which needs a listing of all objects. Without it, only the folders
+        of groups are listed.
 
     Returns
     -------
     tuple of Node
-        Empty if there is neither a group nor an array.
+        The nodes; empty if there is neither a group nor an array.
+
+    Examples
+    --------
+    >>> from parts_store.inspection import inspect
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(
+    ...     store, "a", parts=[ps.Part("", size=4), ps.Part(".tail")], shape=(8,), chunks=(4,), dtype="int32"
+    ... )
+    >>> array[:] = 7
+    >>> [(node.path, node.kind) for node in inspect(store)]
+    [('', 'group'), ('a', 'array')]
+    >>> inspect(store, "a", sizes=True)[0].stored.objects
+    4
     """
     start = path.strip("/")
     found = sorted(sync(_Walk(store).below(start)), key=lambda node: node.path.split("/") if node.path else [])
-    # The store has learnt the parts when zarr opened the arrays.
+    # Opening an array with zarr has added its parts to the catalog of the store.
     nodes = [replace(node, parts=store.parts_of(node.path)) if node.kind == "array" else node for node in found]
     return tuple(_with_sizes(store, start, nodes)) if sizes and nodes else tuple(nodes)
 
 
 def find(store: PartsStore, path: str) -> Node | None:
-    """Return the group or the array at a path, None if there is none."""
+    """Return the group or array at a path; None if there is none."""
     return sync(_Walk(store).open(path.strip("/")))
 
 
 class _Walk:
-    """Finds nodes from a path downwards, several at once."""
+    """A search for the nodes at and below a path, several at once."""
 
     def __init__(self, store: PartsStore) -> None:
         self.store = store
         self.limit = asyncio.Semaphore(_MAX_CONCURRENCY)
 
     async def below(self, path: str) -> list[Node]:
-        """Return the node at a path, and those below it."""
+        """Return the node at a path and the nodes below it."""
         async with self.limit:
             node = await self.open(path)
             names = [] if node is not None and node.kind != "group" else await self._names(path)
         if node is None and DOCUMENT in names:
-            node = Node(path, "unknown", problem=f"{join(path, DOCUMENT)!r} is neither that of an array nor of a group")
+            node = Node(path, "unknown", problem=f"{join(path, DOCUMENT)!r} describes neither an array nor a group")
         children = [join(path, name) for name in names if name not in METADATA_NAMES]
         found = await asyncio.gather(*map(self.below, children))
         return [*([] if node is None else [node]), *(each for nodes in found for each in nodes)]
@@ -119,14 +132,13 @@ class _Walk:
         return sorted(names - {""})
 
     async def open(self, path: str) -> Node | None:
-        """Return the node at a path, None if there is none."""
+        """Return the node at a path; None if there is none."""
         try:
             opened = await self._open_format(path, 3) or await self._open_format(path, 2)
         except (SessionError, StorageError):
             raise
         except Exception as error:
-            # A document that is not JSON, or does not say what zarr or the specification ask for. zarr raises all kinds
-            # of errors for those.
+            # zarr raises errors of many types for a document that is not JSON or does not follow the specification.
             if isinstance(error, OSError) or type(error).__module__.startswith("obstore"):
                 raise
             return Node(path, "unknown", problem=_problem(error))
@@ -157,30 +169,28 @@ def _problem(error: Exception) -> str:
 
 
 def _with_sizes(store: PartsStore, start: str, nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield the nodes, with what is stored of the arrays."""
     store.require_listable()
     entries = store.carry_out(list_entries(start))
-    in_parts = Counter(
-        listing.chunk.array for listing in group_by_chunk(entries, store.catalog.arrays()).chunks.values()
-    )
+    listed = group_by_chunk(entries, store.catalog.arrays())
+    chunks_in_parts = Counter(each.chunk.array for each in listed.chunks.values())
     arrays = {node.path for node in nodes if node.kind == "array"}
     objects: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
     for entry in entries:
-        if is_protocol_key(entry.key) or is_metadata(entry.key):
-            continue
-        owner = _owner(entry.key, arrays)
+        owner = None if is_protocol_key(entry.key) or is_metadata(entry.key) else _owner(entry.key, arrays)
         if owner is not None:
             objects[owner] += 1
             nbytes[owner] += entry.nbytes
     for node in nodes:
-        if node.kind != "array":
+        if node.path in arrays:
+            chunks = objects[node.path] if node.parts is None else chunks_in_parts[node.path]
+            yield replace(node, stored=Stored(chunks, objects[node.path], nbytes[node.path]))
+        else:
             yield node
-            continue
-        chunks = objects[node.path] if node.parts is None else in_parts[node.path]
-        yield replace(node, stored=Stored(chunks, objects[node.path], nbytes[node.path]))
 
 
 def _owner(key: str, arrays: set[str]) -> str | None:
-    """Return the array that an object belongs to."""
+    """Return the path of the array that an object belongs to; None if it belongs to none."""
     segments = key.split("/")
     return next((path for count in range(len(segments)) if (path := "/".join(segments[:count])) in arrays), None)

@@ -1,4 +1,4 @@
-"""A progress bar for the terminal, with the rate and the time left."""
+"""A progress bar on standard error, with the rate and the remaining time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,16 +26,16 @@ def progress_bar(description: str, unit: str, *, is_shown: bool = True) -> Itera
     Parameters
     ----------
     description
-        The work that is done, such as `"verify"`.
+        The kind of work, such as `"verify"`.
     unit
-        The things that are counted, such as `"chunks"`.
+        The plural of what is counted, such as `"chunks"`.
     is_shown
-        Whether anything is shown at all.
+        Whether to show the bar.
 
     Yields
     ------
     Progress
-        A function to call with the number of things that are done, and the number of all of them. Threads may call it.
+        A function to call with the number of finished items, and the number of all items. It is thread-safe.
     """
     columns = (
         SpinnerColumn(),
@@ -44,11 +44,11 @@ def progress_bar(description: str, unit: str, *, is_shown: bool = True) -> Itera
         MofNCompleteColumn(),
         TextColumn(unit),
         _RateColumn(unit),
-        # The time left, and at the end the time that it took.
+        # The remaining time, and at the end the elapsed time.
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Bar(*columns, console=Console(stderr=True), disable=not is_shown) as bar:
-        # Without a total the bar only shows that something is being done: the listing, for one.
+        # Without a total, during the listing for example, the bar only shows activity.
         task = bar.add_task(description, total=None)
 
         def update(done: int, total: int) -> None:
@@ -58,7 +58,7 @@ def progress_bar(description: str, unit: str, *, is_shown: bool = True) -> Itera
 
 
 class _RateColumn(ProgressColumn):
-    """The number of things per second."""
+    """A column with the number of items per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()

@@ -1,6 +1,5 @@
-"""Opening what is at a URL: an Icechunk repository, a version of it, or a store of objects."""
+"""Open a URL: an Icechunk repository, a version of it, or a store of objects."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,19 +8,17 @@ from typing import Any, Final
 import icechunk
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.backends.addresses import local_path, open_url
+from parts_store.backends.icechunk_storage import folder_at, open_storage, scheme_of, virtual_container
 from parts_store.engine.steps import Found, Get, Steps
 from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
 from parts_store.options import Concurrency
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.store import PartsStore
 
-# The largest chunk that Icechunk keeps in a manifest, where it is compressed: indexes of shards are that small.
+# The largest chunk that Icechunk stores in a manifest. Shard indexes are that small, and are compressed there.
 INLINE_NBYTES: Final = 65535
-# The object that a repository of Icechunk 2 has, and the one of Icechunk 1.
+# An object that every repository of Icechunk 2 has, and one that every repository of Icechunk 1 has.
 _SIGNS: Final = ("repo", "refs/branch.main/ref.json")
-_CREDENTIALS: Final = ("access_key_id", "secret_access_key", "session_token")
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 def open_repository(
@@ -34,12 +31,11 @@ def open_repository(
     url
         A path, `file://` or `s3://`.
     virtual
-        Folders with files that chunks may refer to: paths, or URLs with `s3://`. References to any other place are not
-        followed.
+        Folders with files that chunks may refer to: paths, or URLs with `s3://`. Icechunk follows no other references.
     create
-        Whether a repository is created if there is none. The folders in `virtual` then also become part of its stored
-        configuration, as they do for a repository that exists.
-    options
+        Whether to create a repository if none exists. The folders in `virtual` are then also stored in the
+        configuration of the repository, whether it is new or not.
+    **options
         Options of obstore for the repository and for the folders: `endpoint`, `region`, `access_key_id` ...
 
     Returns
@@ -50,32 +46,31 @@ def open_repository(
     Raises
     ------
     StoreConfigError
-        If there is no repository and `create` is False, or if no repository can be at such a URL.
+        If there is no repository and `create` is False, or if Icechunk does not support the URL.
     SessionError
         If Icechunk cannot open it.
 
     Examples
     --------
-    >>> import parts_store, tempfile
-    >>> repository = parts_store.open_repository(tempfile.mkdtemp())
+    >>> repository = ps.open_repository("repository")
     >>> repository.list_branches()
     {'main'}
     """
     with _translated(str(url), options):
-        storage = _storage(str(url), options)
-        # Not by Icechunk, which asks for half a minute where no server answers.
-        is_there = is_repository(url, **options)
-        if not is_there and not create:
+        storage = open_storage(str(url), options)
+        # Icechunk would retry for half a minute if no server answers.
+        exists = is_repository(url, **options)
+        if not exists and not create:
             raise StoreConfigError("url", "an Icechunk repository", f"none at {describe(str(url))}")
-        config = (
-            icechunk.Repository.fetch_config(storage) if is_there else None
-        ) or icechunk.RepositoryConfig.default()
-        if not is_there:
+        config = icechunk.Repository.fetch_config(storage) if exists else None
+        if config is None:
+            config = icechunk.RepositoryConfig.default()
+        if not exists:
             config.inline_chunk_threshold_bytes = INLINE_NBYTES
         access = {}
         for folder in virtual:
-            prefix, store, access[prefix] = _container(str(folder), options)
-            config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=store))
+            container, access[container.url_prefix] = virtual_container(str(folder), options)
+            config.set_virtual_chunk_container(container)
         authorized = icechunk.containers_credentials(access)
         if not create:
             return icechunk.Repository.open(storage, config=config, authorize_virtual_chunk_access=authorized)
@@ -88,13 +83,13 @@ def open_repository(
 
 def is_repository(url: str | Path, **options: Any) -> bool:
     """Return whether there is an Icechunk repository at a URL or a path."""
-    if _scheme(str(url)) not in ("", "file", "s3", "s3a") or _is_missing(str(url)):
+    if scheme_of(str(url)) not in ("", "file", "s3", "s3a") or _is_missing(str(url)):
         return False
     store = PartsStore.from_url(url, read_only=True, **options)
     try:
         return store.carry_out(_has_any(_SIGNS))
     except StorageError as error:
-        # A caller that may not list a bucket cannot learn that an object is not there.
+        # Without permission to list a bucket, the response for a missing object is that access is denied.
         if error.code != "AccessDenied":
             raise
         return False
@@ -102,7 +97,7 @@ def is_repository(url: str | Path, **options: Any) -> bool:
 
 def _has_any(keys: Sequence[str]) -> Steps[bool]:
     for key in keys:
-        # A GET, since the response to a HEAD does not say why a server refuses it.
+        # A GET request, since the response to a HEAD request does not say why it was refused.
         (outcome,) = yield (Get(key, RangeByteRequest(0, 1), "whether there is an Icechunk repository"),)
         if isinstance(outcome, Found):
             return True
@@ -110,14 +105,14 @@ def _has_any(keys: Sequence[str]) -> Steps[bool]:
 
 
 def _is_missing(url: str) -> bool:
-    return _scheme(url) in ("", "file") and not _folder(url).is_dir()
+    return scheme_of(url) in ("", "file") and not folder_at(url).is_dir()
 
 
 def _require_folder(url: str) -> None:
-    """Raise if a path on this machine is not a folder."""
+    """Raise unless a local path is a folder."""
     if _is_missing(url):
-        there = "a file" if _folder(url).exists() else "nothing"
-        raise StoreConfigError("url", "a folder that exists", f"{there} at {describe(url)}")
+        found = "a file" if folder_at(url).exists() else "nothing"
+        raise StoreConfigError("url", "a folder that exists", f"{found} at {describe(url)}")
 
 
 def open_store(
@@ -130,7 +125,7 @@ def open_store(
     reads_chunks: bool = False,
     **options: Any,
 ) -> PartsStore:
-    """Open what is at a URL for reading: a version of an Icechunk repository, or else the objects there.
+    """Open a URL for reading: a version of an Icechunk repository if there is one, or else a store of objects.
 
     Parameters
     ----------
@@ -142,7 +137,7 @@ def open_store(
         Folders with files that chunks of the repository may refer to.
     reads_chunks
         Whether chunks will be read, and not only metadata.
-    options
+    **options
         Options of obstore.
 
     Raises
@@ -190,7 +185,7 @@ def open_writable(
     concurrency: Concurrency = "writers",
     **options: Any,
 ) -> PartsStore:
-    """Open what is at a URL for writing: a branch of an Icechunk repository, or else the objects there.
+    """Open a URL for writing: a branch of an Icechunk repository if there is one, or else a store of objects.
 
     Parameters
     ----------
@@ -199,10 +194,10 @@ def open_writable(
     branch
         The branch of the repository; `main` if None. The caller commits `store.session`.
     create
-        Whether a folder on this machine is created if there is none.
+        Whether to create a local folder that does not exist.
     concurrency
         The level of the writers of a store of objects.
-    options
+    **options
         Options of obstore.
     """
     if not create:
@@ -211,28 +206,28 @@ def open_writable(
         return open_branch(url, branch=branch or "main", **options)
     store = PartsStore.from_url(url, concurrency=concurrency, **options)
     if store.read_only:
-        raise StoreConfigError("url", "a store that can be written", "one that can only be read")
+        raise StoreConfigError("url", "a store that can be written", "a store that is read-only")
     return store
 
 
 def options_for(url: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of obstore that are meant for a URL: none for a folder of this machine."""
-    return {} if _scheme(str(url)) in ("", "file", "memory") else dict(options)
+    """Return the options of obstore for a URL: none for a local folder."""
+    return {} if scheme_of(str(url)) in ("", "file", "memory") else dict(options)
 
 
 def folder_of(file: str | Path) -> str:
     """Return the folder that a file is in, as `virtual` takes it."""
     text = str(file)
-    if _scheme(text) in ("", "file"):
-        return str(_folder(text).resolve().parent)
+    if scheme_of(text) in ("", "file"):
+        return str(folder_at(text).resolve().parent)
     return text.rpartition("/")[0]
 
 
 def _require_version(repository: icechunk.Repository, chosen: dict[str, str]) -> None:
     for name, known in (("branch", repository.list_branches), ("tag", repository.list_tags)):
         if name in chosen and chosen[name] not in (names := known()):
-            there = ", ".join(map(repr, sorted(names))) or "nothing: there are none"
-            raise StoreConfigError(name, f"one of {there}", describe(chosen[name]))
+            existing = ", ".join(map(repr, sorted(names))) or "nothing: there are none"
+            raise StoreConfigError(name, f"one of {existing}", describe(chosen[name]))
     if "snapshot" in chosen:
         try:
             repository.lookup_snapshot(chosen["snapshot"])
@@ -256,60 +251,3 @@ def _translated(url: str, options: Mapping[str, Any]) -> Iterator[None]:
     except icechunk.IcechunkError as error:
         known = [*secrets_in(options), *secrets_of_url(url)]
         raise_translated(SessionError(url, hide_secrets(str(error).strip().partition("\n")[0], known)))
-
-
-def _scheme(url: str) -> str:
-    return url.partition("://")[0] if "://" in url else ""
-
-
-def _storage(url: str, options: dict[str, Any]) -> icechunk.Storage:
-    scheme = _scheme(url)
-    if scheme in ("", "file"):
-        return icechunk.local_filesystem_storage(str(_folder(url)))
-    if scheme not in ("s3", "s3a"):
-        raise StoreConfigError("url", "a path, or s3://, for an Icechunk repository", describe(url))
-    store = open_url(url, options, create=False)
-    # By obstore's own names, whatever spelling the caller used.
-    known = store.config
-    endpoint = _endpoint(known)
-    return icechunk.s3_storage(
-        bucket=known["bucket"],
-        prefix=store.prefix or None,
-        region=known.get("region"),
-        endpoint_url=endpoint,
-        allow_http=(endpoint or "").startswith("http://"),
-        force_path_style=endpoint is not None,
-        anonymous=True if known.get("skip_signature") == "true" else None,
-        **{name: known[name] for name in _CREDENTIALS if name in known},
-    )
-
-
-def _container(folder: str, options: dict[str, Any]) -> tuple[str, Any, Any]:
-    """Return a folder as Icechunk's virtual chunk container: its prefix, its store, and the credentials."""
-    scheme = _scheme(folder)
-    if scheme in ("", "file"):
-        path = _folder(folder).resolve()
-        store = icechunk.local_filesystem_store(str(path))
-        return f"{path.as_uri()}/", store, icechunk.credentials.LocalFileSystemAccess
-    if scheme != "s3":
-        raise StoreConfigError("virtual", "a path, or s3://, for an Icechunk repository", describe(folder))
-    known = open_url(folder, options, create=False).config
-    endpoint = _endpoint(known)
-    s3 = icechunk.s3_store(
-        region=known.get("region"),
-        endpoint_url=endpoint,
-        allow_http=(endpoint or "").startswith("http://"),
-        s3_compatible=endpoint is not None,
-        force_path_style=endpoint is not None,
-    )
-    given = {name: known[name] for name in _CREDENTIALS if name in known}
-    access = icechunk.s3_credentials(**given) if given else icechunk.s3_credentials(from_env=True)
-    return f"{folder.rstrip('/')}/", s3, access
-
-
-def _endpoint(known: dict[str, Any]) -> str | None:
-    return known.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
-
-
-def _folder(url: str) -> Path:
-    return local_path(url) if "://" in url else Path(url).expanduser().absolute()

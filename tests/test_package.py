@@ -35,6 +35,7 @@ FOREIGN = {
     "backends/object_store": {"obstore", "zarr"},
     "backends/icechunk_session": {"icechunk", "zarr"},
     "backends/session_changes": {"icechunk"},
+    "backends/icechunk_storage": {"icechunk"},
     "backends/existing_files": {"obstore"},
     "backends/obstore_options": {"obstore"},
     "backends/obstore_outcomes": {"obstore"},

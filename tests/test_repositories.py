@@ -92,7 +92,7 @@ def test_open_store_without_a_repository(tmp_path: Path) -> None:
         open_writable(tmp_path / "new")
     open_writable(tmp_path / "new", create=True)
     assert (tmp_path / "new").is_dir()
-    with pytest.raises(StoreConfigError, match="one that can only be read"):
+    with pytest.raises(StoreConfigError, match="a store that is read-only"):
         open_writable("https://127.0.0.1:9/data")
 
 

@@ -194,8 +194,8 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     staged = yield from _find_existing(keys)
     outcomes = yield part_requests(chunk, index)
     finding = find_problem(chunk, [staged.get(part, outcome) for part, outcome in enumerate(outcomes)], index)
-    if _is_suspicious(finding):
-        return finding if journal is None else _with_journal(finding, chunk)
+    if finding is not None and _is_suspicious(finding):
+        return finding if journal is None else _without_orphans(finding, chunk)
     if found is not None and journal is None and any(isinstance(outcome, Found) for outcome in outcomes):
         return Finding(Problem.UNREADABLE, chunk.chunk_key, (journal_key(chunk),), NOT_VALID)
     if not staged:
@@ -210,8 +210,8 @@ def _find_existing(keys: Sequence[str]) -> Steps[dict[int, Found]]:
     return {part: each for part, each in enumerate(outcomes) if isinstance(each, Found)}
 
 
-def _with_journal(finding: Finding | None, chunk: Chunk) -> Finding | None:
-    """Return a finding as it is if a journal says that the chunk exists: parts without an anchor are not orphans."""
-    if finding is None or finding.problem is not Problem.ORPHANS:
+def _without_orphans(finding: Finding, chunk: Chunk) -> Finding:
+    """Return the finding for a chunk with a journal, which says that the chunk exists: its parts are not orphans."""
+    if finding.problem is not Problem.ORPHANS:
         return finding
     return Finding(Problem.INCOMPLETE, chunk.chunk_key, (chunk.anchor_key,), "no such object")

@@ -20,8 +20,7 @@ def find_inconsistency(record: ArrayRecord, parts: Sequence[Found]) -> str | Non
 
     `parts` are all parts of the chunk with their bytes, in the right sizes.
     """
-    sizes = tuple(part.nbytes for part in parts)
-    if not any(part.tag is not None and part.tag.sizes == sizes for part in parts):
+    if not _has_sizes_of_a_write(parts):
         return "the sizes of its parts are not those of any of the writes"
     before, after, codecs = _padding(record)
     whole = b"".join(bytes(memoryview(part.data)) for part in parts)
@@ -36,6 +35,12 @@ def find_inconsistency(record: ArrayRecord, parts: Sequence[Found]) -> str | Non
     if _count_writes(parts, [payload]) == 1:
         return None
     return "it has no checksum that shows whether its parts belong together"
+
+
+def _has_sizes_of_a_write(parts: Sequence[Found]) -> bool:
+    """Return whether the parts have the sizes that the tag of one of them says."""
+    sizes = tuple(part.nbytes for part in parts)
+    return any(part.tag is not None and part.tag.sizes == sizes for part in parts)
 
 
 def _find_inconsistency_of_shard(index: ShardIndex, whole: bytes, parts: Sequence[Found]) -> str | None:

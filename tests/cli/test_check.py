@@ -20,4 +20,4 @@ def test_check_of_a_folder_supports_every_level(folder: Path, capsys: pytest.Cap
 
 def test_check_needs_a_writable_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "a folder that exists, found nothing" in fails(["check", tmp_path / "nowhere"], capsys)
-    assert "one that can only be read" in fails(["check", "https://127.0.0.1:9/data"], capsys)
+    assert "a store that is read-only" in fails(["check", "https://127.0.0.1:9/data"], capsys)

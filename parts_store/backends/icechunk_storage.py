@@ -1,0 +1,79 @@
+"""Where Icechunk stores a repository, and the files it refers to, from a URL and options of obstore."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import icechunk
+
+from parts_store.backends.addresses import local_path, open_url
+from parts_store.errors import StoreConfigError, describe
+
+# The names of the options of obstore that are arguments of Icechunk with the same names.
+_CREDENTIALS: Final = ("access_key_id", "secret_access_key", "session_token")
+# The environment variables that obstore reads for an endpoint, the first one that is set wins.
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL; an empty text for a path."""
+    return url.partition("://")[0] if "://" in url else ""
+
+
+def folder_at(url: str) -> Path:
+    """Return the absolute path of a local folder from a path or a `file://` URL."""
+    return local_path(url) if "://" in url else Path(url).expanduser().absolute()
+
+
+def open_storage(url: str, options: dict[str, Any]) -> icechunk.Storage:
+    """Return the Icechunk storage for a path, or for a URL with `file://` or `s3://`."""
+    scheme = scheme_of(url)
+    if scheme in ("", "file"):
+        return icechunk.local_filesystem_storage(str(folder_at(url)))
+    if scheme not in ("s3", "s3a"):
+        raise StoreConfigError("url", "a path, or s3://, for an Icechunk repository", describe(url))
+    store = open_url(url, options, create=False)
+    # obstore has given every option its own name for it, whatever spelling the caller used.
+    known = store.config
+    return icechunk.s3_storage(
+        bucket=known["bucket"],
+        prefix=store.prefix or None,
+        anonymous=True if known.get("skip_signature") == "true" else None,
+        **_server(known),
+        **_credentials(known),
+    )
+
+
+def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.VirtualChunkContainer, Any]:
+    """Return the virtual chunk container for a folder, and the credentials for it."""
+    scheme = scheme_of(folder)
+    if scheme in ("", "file"):
+        path = folder_at(folder).resolve()
+        store = icechunk.local_filesystem_store(str(path))
+        container = icechunk.VirtualChunkContainer(f"{path.as_uri()}/", store=store)
+        return container, icechunk.credentials.LocalFileSystemAccess
+    if scheme != "s3":
+        raise StoreConfigError("virtual", "a path, or s3://, for an Icechunk repository", describe(folder))
+    known = open_url(folder, options, create=False).config
+    server = _server(known)
+    s3 = icechunk.s3_store(s3_compatible=server["endpoint_url"] is not None, **server)
+    given = _credentials(known)
+    access = icechunk.s3_credentials(**given) if given else icechunk.s3_credentials(from_env=True)
+    return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=s3), access
+
+
+def _server(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of Icechunk that say which S3 server to use."""
+    from_environment = (os.environ[name] for name in _ENDPOINTS if os.environ.get(name))
+    endpoint: str | None = known.get("endpoint") or next(from_environment, None)
+    return {
+        "region": known.get("region"),
+        "endpoint_url": endpoint,
+        "allow_http": (endpoint or "").startswith("http://"),
+        "force_path_style": endpoint is not None,
+    }
+
+
+def _credentials(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: known[name] for name in _CREDENTIALS if name in known}
