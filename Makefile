@@ -37,13 +37,13 @@ test: check-code minio ## everything: code checks, unit tests, and integration t
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal integration
 
-check: check-code ## the fast checks: ruff, mypy, unit tests but the slow ones
+check: check-code ## the fast checks: ruff, mypy, and the unit tests with samples of the exhaustive tests
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' tests
 
 unit: $(VENV)/ready ## the unit tests alone, the slow ones included
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
 
-coverage: $(VENV)/ready ## the unit tests but the slow ones, and the lines and branches that they do not reach
+coverage: $(VENV)/ready ## the unit tests of `make check`, and the lines and branches that they do not reach
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' --cov --cov-report=term tests
 
 integration: minio ## the integration tests alone
