@@ -1,4 +1,4 @@
-"""Arrays created with parts."""
+"""create_array: create an array whose chunks are stored in parts."""
 
 import dataclasses
 from typing import Any
@@ -27,22 +27,42 @@ def create_array(
     Parameters
     ----------
     store
-        Where.
+        The store.
     name
         The path of the array in the store; the root if None.
     parts
-        The parts of every chunk, in order: `Part`s, the specification's objects, or suffixes. The size `SHARD_INDEX`
-        becomes the size of this array's shard index.
+        The parts of every chunk, in order: `Part` objects, the JSON objects of the specification, or key suffixes. The
+        size `SHARD_INDEX` becomes the size of this array's shard index.
     overwrite
-        Whether what is at that path is deleted first.
+        Whether to delete first what is at that path.
     split
-        In an Icechunk session, whether each part is a chunk by itself, so that it may be a reference into an existing
-        file; otherwise all parts of a chunk are kept as one.
+        In an Icechunk session, whether each part is stored as a chunk of its own, so that it can refer to an existing
+        file. Otherwise all parts of a chunk are stored together.
     must_understand
-        Whether software without concat-parts, which would misread the array, is told to refuse it; if None, what the
-        store was opened with.
+        Whether the array tells software without concat-parts, which would misread it, to refuse it. None for the
+        option of the store.
     arguments
-        Those of `zarr.create_array`.
+        The arguments of `zarr.create_array`.
+
+    Returns
+    -------
+    zarr.Array
+        The array.
+
+    Raises
+    ------
+    PartsConfigError
+        If the parts do not fit the array.
+    ServerFeatureError
+        If the server lacks what writing arrays with parts needs.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(store, "a", parts=["", ps.Part(".crc", size=4)], shape=(8,), chunks=(4,), dtype="uint8")
+    >>> array[:] = 7
+    >>> int(array[5])
+    7
     """
     if not isinstance(store, PartsStore):
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
@@ -51,7 +71,7 @@ def create_array(
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand)
-    # Before zarr creates the groups above the array: a server that ignores conditions would replace their documents.
+    # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.
     creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))

@@ -1,4 +1,4 @@
-"""Forked processes: obstore's threads do not survive a fork, and requests would wait for them for ever."""
+"""Refuse to use a store in a forked process: the threads of obstore do not survive a fork, and requests would hang."""
 
 import os
 
@@ -6,17 +6,17 @@ from parts_store.errors import StoreConfigError
 
 
 class _Process:
-    """What is known of this process: whether it has used a store, or is a fork of one that had."""
+    """The state of this process: whether it has used a store, or was forked from a process that had."""
 
     is_used = False
     is_fork = False
 
 
 def require_own_process() -> None:
-    """Raise if this process is a fork of one that has used a store; remember that this one does."""
+    """Raise `StoreConfigError` if this process was forked from one that had used a store; note that this one does."""
     if _Process.is_fork:
-        expected = "one that was started with the method 'spawn' or 'forkserver' of multiprocessing"
-        found = "one that was forked after a store had been used, and has none of the threads that do the work"
+        expected = "a process started with the method 'spawn' or 'forkserver' of multiprocessing"
+        found = "a process that was forked after a store had been used, without the threads of obstore"
         raise StoreConfigError("process", expected, found)
     _Process.is_used = True
 

@@ -1,4 +1,4 @@
-"""The indexes of shards that were read before, in memory, the least recently used of them forgotten first."""
+"""IndexCache: shard indexes kept in memory. The least recently used index is removed first."""
 
 import threading
 from collections import OrderedDict
@@ -10,47 +10,47 @@ from parts_store.transactions.shards import VersionedIndex
 
 @dataclass(slots=True)
 class IndexCache:
-    """Indexes by the key of their chunk, of up to `max_nbytes` bytes together."""
+    """A cache of shard indexes by the key of their chunk, of at most `max_nbytes` bytes in total."""
 
     max_nbytes: int
-    # Whether what an index says of its chunk is to be trusted just now.
+    # Whether the backend can currently tell whether a chunk has changed.
     is_usable: Callable[[], bool] = lambda: True
     nbytes: int = 0
-    _pins: OrderedDict[str, VersionedIndex] = field(default_factory=OrderedDict)
+    _indexes: OrderedDict[str, VersionedIndex] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, chunk_key: str) -> VersionedIndex | None:
-        """The index of a chunk, if it is known."""
+        """Return the index of a chunk, None if it is not in the cache."""
         if not self.is_usable():
             return None
         with self._lock:
-            versioned = self._pins.get(chunk_key)
+            versioned = self._indexes.get(chunk_key)
             if versioned is not None:
-                self._pins.move_to_end(chunk_key)
+                self._indexes.move_to_end(chunk_key)
             return versioned
 
     def keep(self, chunk_key: str, versioned: VersionedIndex) -> None:
-        """Remember an index, if it is not larger than all of them may be."""
+        """Add an index, unless it is larger than the whole cache may be."""
         with self._lock:
             self._drop(chunk_key)
             if len(versioned.index) > self.max_nbytes or not self.is_usable():
                 return
-            self._pins[chunk_key] = versioned
+            self._indexes[chunk_key] = versioned
             self.nbytes += len(versioned.index)
             while self.nbytes > self.max_nbytes:
-                self._drop(next(iter(self._pins)))
+                self._drop(next(iter(self._indexes)))
 
     def copy(self) -> "IndexCache":
-        """Another one that holds the same, and can forget it."""
+        """Return an independent cache with the same indexes."""
         with self._lock:
-            return IndexCache(self.max_nbytes, self.is_usable, self.nbytes, self._pins.copy())
+            return IndexCache(self.max_nbytes, self.is_usable, self.nbytes, self._indexes.copy())
 
     def forget(self, chunk_key: str) -> None:
-        """Forget the index of a chunk."""
+        """Remove the index of a chunk."""
         with self._lock:
             self._drop(chunk_key)
 
     def _drop(self, chunk_key: str) -> None:
-        versioned = self._pins.pop(chunk_key, None)
+        versioned = self._indexes.pop(chunk_key, None)
         if versioned is not None:
             self.nbytes -= len(versioned.index)

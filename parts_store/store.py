@@ -1,4 +1,4 @@
-"""PartsStore: zarr's store methods, each of them steps that are carried out."""
+"""PartsStore: how a store is opened, copied, pickled and inspected. `zarr_methods` has the methods that zarr calls."""
 
 import html
 import pickle
@@ -47,36 +47,45 @@ from parts_store.zarr_methods import ZarrMethods
 
 
 class PartsStore(ZarrMethods):
-    """A zarr store on any obstore store, in which a chunk may be several objects.
+    """A zarr store on any obstore store, in which a chunk may be stored in several objects.
 
     Parameters
     ----------
     store
-        A store of obstore: S3, GCS, Azure, HTTP, a local disk, memory.
+        A store of obstore: S3, GCS, Azure, HTTP, a local disk or memory.
     read_only
         Whether writing is refused.
     parts
-        The parts of arrays that zarr creates through this store, by patterns of their paths (`{"images/*": [...]}`);
-        the first that matches counts.
+        The parts of arrays that zarr creates through this store, by patterns of their paths, for example
+        `{"images/*": ["", ".index"]}`. The first pattern that matches counts.
     concurrency
-        What the writers of a chunk promise: `"exclusive"`, that there is one at a time; `"writers"`, that a delete does
-        not overlap a write; `"full"`, nothing. All writers of an array must say the same.
+        What the writers of a chunk promise. `"exclusive"`: there is one writer at a time. `"writers"`: a delete does
+        not overlap a write. `"full"`: nothing. All writers of an array must use the same value.
     index_cache_bytes
-        How much memory the indexes of shards may take, that need not be read again while their shard is the same.
+        The memory for the indexes of shards, which are not read again while their shard is unchanged.
     coalesce_gap
-        Two ranges of one object are read with one request if at most this many bytes lie between them; if None, that is
-        zarr's to say, which says a megabyte, but at most 16 KiB for shards that are spans of adopted files.
+        Two byte ranges of one object are read with one request if at most this many bytes lie between them. If None,
+        zarr chooses the gap: one megabyte, but at most 16 KiB for shards that are ranges of adopted files.
     retries
-        How often a read is repeated when a chunk changes under it.
+        How often a read is repeated if the chunk changes meanwhile.
     must_understand
-        Whether an array that is created through this store, and that software without concat-parts would misread, gets
-        a member in its `zarr.json` with `must_understand: true`, so that such software refuses it.
+        Whether an array that software without concat-parts would misread gets a member with `must_understand: true` in
+        its `zarr.json` when it is created, so that such software refuses it.
 
     Raises
     ------
     StoreConfigError
-        If the store cannot give what `concurrency` needs. What a server lacks is found out before the first write to an
-        array with parts, which then raises `ServerFeatureError`; see `check`.
+        If an option is invalid, or if the store cannot support this `concurrency`. What a server lacks is found out
+        before the first write to an array with parts, which then raises `ServerFeatureError`; see `check`.
+
+    Examples
+    --------
+    >>> from obstore.store import MemoryStore
+    >>> store = ps.PartsStore(MemoryStore(), parts={"images/*": ["", ps.Part(".crc", size=4)]})
+    >>> array = zarr.create_array(store, name="images/a", shape=(8,), chunks=(8,), dtype="uint8", compressors=None)
+    >>> array[:] = 7
+    >>> [entry["path"] for entry in store.store.list(prefix="images/a/c").collect()]
+    ['images/a/c/0', 'images/a/c/0.crc']
     """
 
     def __init__(
@@ -98,7 +107,7 @@ class PartsStore(ZarrMethods):
         self._open_backend(_backend_of(store), options)
 
     def _open_backend(self, backend: Place, options: StoreOptions) -> None:
-        """Set up a store that knows nothing yet of what the backend holds."""
+        """Set up a store that knows no arrays yet."""
         if not backend.capabilities.is_writable:
             options = replace(options, read_only=True)
         protocol = protocol_of(options, backend.capabilities)
@@ -132,9 +141,38 @@ class PartsStore(ZarrMethods):
         must_understand: bool = True,
         **options: Any,
     ) -> Self:
-        """The store at a URL (`s3://`, `gs://`, `az://`, `https://`, `file://`, `memory://`) or a path.
+        """Open the store at a URL or a path.
 
-        Further options are obstore's, by their names there: `endpoint`, `region`, `access_key_id`, `client_options` ...
+        Parameters
+        ----------
+        url
+            A URL (`s3://`, `gs://`, `az://`, `https://`, `file://`, `memory://`), or the path of a folder.
+        read_only
+            Whether writing is refused.
+        parts
+            The parts of arrays that zarr creates through this store, by patterns of their paths.
+        concurrency
+            What the writers of a chunk promise: `"exclusive"`, `"writers"` or `"full"`.
+        index_cache_bytes
+            The memory for the indexes of shards.
+        coalesce_gap
+            How many bytes may lie between two byte ranges that are read with one request.
+        retries
+            How often a read is repeated if the chunk changes meanwhile.
+        must_understand
+            Whether new arrays tell software that would misread them to refuse them.
+        options
+            Options of obstore, by their names there: `endpoint`, `region`, `access_key_id`, `client_options` ...
+
+        Returns
+        -------
+        PartsStore
+            The store. The parameters are explained at `PartsStore`.
+
+        Examples
+        --------
+        >>> ps.PartsStore.from_url("memory://")
+        PartsStore(memory)
         """
         return cls(
             open_url(url, options, create=not read_only),
@@ -159,28 +197,50 @@ class PartsStore(ZarrMethods):
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
     ) -> Self:
-        """The store that an Icechunk session shows: writable, read only, forked, or to move nodes.
+        """Open an Icechunk session as a store: a writable, read-only or forked session, or one that moves nodes.
 
-        The session stays the caller's, to commit, to merge or to discard. Whoever writes to it in this process does so
-        through one store.
+        The caller commits, merges or discards the session. All writes to a session in one process must go through one
+        store.
+
+        Parameters
+        ----------
+        session
+            An `icechunk.Session`.
+        read_only
+            Whether writing is refused.
+        parts
+            The parts of arrays that zarr creates through this store, by patterns of their paths.
+        index_cache_bytes
+            The memory for the indexes of shards.
+        coalesce_gap
+            How many bytes may lie between two byte ranges that are read with one request.
+        retries
+            How often a read is repeated if the chunk changes meanwhile.
+        must_understand
+            Whether new arrays tell software that would misread them to refuse them.
+
+        Returns
+        -------
+        PartsStore
+            The store. The parameters are explained at `PartsStore`.
         """
         store = cls.__new__(cls)
         backend = SessionBackend(session)
         read_only = read_only or not backend.may_write
         parsed = parse_patterns(parts)
         options = StoreOptions(read_only, parsed, "writers", index_cache_bytes, coalesce_gap, retries, must_understand)
-        # Not by `__init__`, which is for stores of obstore.
+        # `__init__` is for stores of obstore.
         store._open_backend(backend, options)  # noqa: SLF001
         return store
 
     @property
     def store(self) -> Any:
-        """The underlying obstore store; the session, if it is one."""
+        """The obstore store that this store was opened with, or the Icechunk session."""
         return self._backend.store
 
     @property
     def session(self) -> Any:
-        """The underlying Icechunk session, None if there is none."""
+        """The Icechunk session, None if the store is not on one."""
         return self._backend.store if self._is_in_session else None
 
     @property
@@ -195,10 +255,24 @@ class PartsStore(ZarrMethods):
     def with_parts(
         self, parts: Mapping[str, PartsLike], *, split: bool = False, must_understand: bool | None = None
     ) -> Self:
-        """A store over the same objects, with these parts for the arrays that zarr creates through it.
+        """Return a store on the same objects that gives these parts to the arrays that zarr creates through it.
 
-        It knows what this one knows, and counts where this one counts. `split` is for sessions: each part is then a
-        chunk by itself, which may be a reference into an existing file. `must_understand` is this store's if None.
+        The new store knows the same arrays as this one, and counts its requests in the same `stats`.
+
+        Parameters
+        ----------
+        parts
+            The parts of new arrays, by patterns of their paths.
+        split
+            In an Icechunk session, whether each part is stored as a chunk of its own, so that it can refer to an
+            existing file.
+        must_understand
+            Whether new arrays tell software that would misread them to refuse them; None for the option of this store.
+
+        Returns
+        -------
+        PartsStore
+            The new store.
         """
         if split and not self.protocol.has_part_nodes:
             raise StoreConfigError("split", "a store on an Icechunk session", str(self))
@@ -216,7 +290,13 @@ class PartsStore(ZarrMethods):
         return self._clone(options=replace(self._options, read_only=read_only))
 
     def with_own_catalog(self) -> Self:
-        """A store over the same objects that learns of its arrays by itself, and gives no parts to new ones."""
+        """Return a store on the same objects that knows no arrays yet, and gives no parts to new ones.
+
+        Returns
+        -------
+        PartsStore
+            The new store, which counts its requests in the same `stats`.
+        """
         operations = replace(self._operations, catalog=_new_catalog(self._backend, self.protocol))
         return self._clone(options=replace(self._options, parts=(), split=False), operations=operations)
 
@@ -224,15 +304,47 @@ class PartsStore(ZarrMethods):
         return self._clone()
 
     def parts_of(self, path: str) -> ConcatParts | None:
-        """The parts of the array at a path; None if it has none, or there is none."""
+        """Return the parts of an array.
+
+        Parameters
+        ----------
+        path
+            The path of the array.
+
+        Returns
+        -------
+        ConcatParts or None
+            The parts; None if the array has none, or if there is no array.
+        """
         entry = self.carry_out(self.catalog.read(path.strip("/")))
         self.catalog.rely_on(path.strip("/"), entry)
         return entry.parts if isinstance(entry, ArrayRecord) else None
 
     def explain(self, path: str, selection: Any) -> list[Request]:
-        """The requests that reading this selection of the array at a path makes, before any of them is made for data.
+        """Return the requests that a read of an array would make.
 
-        Documents and the indexes of shards are read, for what follows depends on them.
+        Metadata documents and the indexes of shards are read, because later requests depend on them. Data is not read.
+
+        Parameters
+        ----------
+        path
+            The path of the array.
+        selection
+            What to read, as in `array[selection]`.
+
+        Returns
+        -------
+        list of Request
+            The requests, each with its key, its byte range and the reason for it.
+
+        Examples
+        --------
+        >>> store = ps.PartsStore.from_url("memory://")
+        >>> parts = ["", ps.Part(".crc", size=4)]
+        >>> array = ps.create_array(store, "a", parts=parts, shape=(8,), chunks=(8,), dtype="uint8")
+        >>> array[:] = 7
+        >>> [(request.kind, request.key) for request in store.explain("a", slice(0, 2))]
+        [('get', 'a/c/0'), ('get', 'a/c/0.crc')]
         """
         dry = DryBackend(self._backend)
         options = replace(self._options, read_only=True, parts=(), split=False)
@@ -245,19 +357,33 @@ class PartsStore(ZarrMethods):
     def verify(
         self, prefix: str = "", *, checksums: bool = False, client: Any = None, progress: Progress | None = None
     ) -> Report:
-        """What is incomplete, mixed, orphaned, of a wrong size or left over below a prefix; nothing is changed.
+        """Check whether all chunks below a prefix are complete, of one write and of the right size; change nothing.
 
         Parameters
         ----------
         prefix
-            Where to look: everything if empty.
+            The path of a group, of an array, or of chunks; everything if empty.
         checksums
-            Whether to read the chunks whose last codec is `crc32c`, and compare. An index that is a part by itself is
-            always compared with its own.
+            Whether to read the chunks whose last codec is `crc32c`, and compare the checksums. The index of a shard
+            that is a part by itself is always compared with its checksum.
         client
-            A client of dask, whose workers look at the chunks.
+            A `distributed.Client` whose workers check the chunks; None for this process.
         progress
-            Called with how many chunks are done, and how many there are.
+            Called with the number of checked chunks, and of all chunks.
+
+        Returns
+        -------
+        Report
+            The findings, and how much was checked.
+
+        Examples
+        --------
+        >>> store = ps.PartsStore.from_url("memory://")
+        >>> parts = ["", ps.Part(".crc", size=4)]
+        >>> array = ps.create_array(store, "a", parts=parts, shape=(8,), chunks=(4,), dtype="uint8")
+        >>> array[:] = 7
+        >>> store.verify().findings
+        ()
         """
         self.require_listable()
         survey = self.carry_out(survey_prefix(prefix, self.protocol))
@@ -284,25 +410,31 @@ class PartsStore(ZarrMethods):
         must_understand: bool = False,
         progress: Progress | None = None,
     ) -> Report:
-        """The same, and put right: committed writes finished, leftovers and orphans of dead writers removed.
+        """Repair what `verify` finds: finish committed writes, and remove what dead writers have left.
 
         Parameters
         ----------
         prefix
-            Where to look: everything if empty.
+            The path of a group, of an array, or of chunks; everything if empty.
         min_age
-            How old, by the store's clock, something must be to be a dead writer's: a `timedelta`, or seconds, at least
-            15 minutes. 0 says that nobody is writing. A local disk knows who is dead, except at `"exclusive"`.
+            How old an object must be, by the clock of the store, to belong to a dead writer: a `timedelta`, or seconds.
+            The least is 15 minutes, or 0 to state that no client is writing. A local disk recognises dead writers
+            without it, except with `concurrency="exclusive"`.
         drop_incomplete
-            Remove chunks that cannot be read. Nothing else has their bytes.
+            Whether to remove chunks that cannot be read. Their data is lost.
         retag
-            Let the parts of a chunk, of which some or all are another program's, count as one write; also those that a
-            mirror left with tags of several writes, if their bytes can be checked.
+            Whether to accept the parts of a chunk as one write if another program has written some or all of them.
+            Parts with the tags of several writes, which a mirror can leave, are accepted if their bytes can be checked.
         must_understand
-            Add the member with `must_understand: true` to the `zarr.json` of arrays that lack it and that software
-            without concat-parts would misread. Consolidated metadata has to be consolidated again afterwards.
+            Whether to add the member with `must_understand: true` to the `zarr.json` of arrays that lack it and that
+            software without concat-parts would misread. Consolidate metadata again afterwards.
         progress
-            Called with how many findings are done, and how many there are.
+            Called with the number of repaired findings, and of all findings.
+
+        Returns
+        -------
+        Report
+            The findings, each with what was done.
         """
         self._check_writable()
         survey = self.carry_out(survey_prefix(prefix, self.protocol))
@@ -317,7 +449,7 @@ class PartsStore(ZarrMethods):
             self, survey, found, self.protocol, min_age=min_age, options=options, progress=progress
         )
         for path in survey.unmarked if must_understand else ():
-            # Its document may be another one now.
+            # Its document has been rewritten.
             self.catalog.forget(path)
         return survey.report(repaired)
 
@@ -327,8 +459,8 @@ class PartsStore(ZarrMethods):
         Returns
         -------
         Features
-            What the server supports, and at which levels of `concurrency` arrays with parts can be written there. A
-            local disk and an Icechunk session need nothing of a server, and are not asked.
+            What the server supports, and with which `concurrency` arrays with parts can be written there. A local disk
+            and an Icechunk session need no features of a server, and are not asked.
 
         Raises
         ------
@@ -369,7 +501,7 @@ class PartsStore(ZarrMethods):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PartsStore) and bool(self.store == other.store) and self._options == other._options
 
-    # Like zarr's own: two that are equal may hold different things tomorrow.
+    # Like zarr's stores: two equal stores may hold different data later.
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
@@ -415,10 +547,10 @@ class PartsStore(ZarrMethods):
 
     @property
     def stats(self) -> Stats:
-        """The requests that the store has made; stores made from it by `with_parts` and the like are included."""
+        """The requests that this store has made, and the stores that were made from it by `with_parts` and the like."""
         return self._operations.reader.stats
 
-    # --- carrying out ---------------------------------------------------------------------------------------------
+    # --- what other modules use -----------------------------------------------------------------------------------
 
     @property
     def protocol(self) -> ChunkProtocol:
@@ -427,13 +559,13 @@ class PartsStore(ZarrMethods):
 
     @property
     def catalog(self) -> Catalog:
-        """What the store has learnt of its arrays."""
+        """The arrays that the store knows."""
         return self._operations.catalog
 
-    # --- writing ---
+    # --- writing --------------------------------------------------------------------------------------------------
 
     def require_writable(self) -> None:
-        """Raise unless the store can be written to."""
+        """Raise an error unless the store can be written."""
         self._check_writable()
 
     @override
@@ -442,31 +574,62 @@ class PartsStore(ZarrMethods):
         self._backend.require_writable()
 
     async def set_parts_async(self, key: str, values: Sequence[Reference | bytes]) -> None:
-        """The same as `set_parts`, in an event loop."""
+        """Write a chunk by its parts as `set_parts` does, in an event loop.
+
+        Parameters
+        ----------
+        key
+            The key of the chunk.
+        values
+            The parts in their order.
+        """
         await self._run(self._operations.put_parts(key, self._protected(values)))
 
     def set_parts(self, key: str, values: Sequence[Reference | bytes]) -> None:
-        """Write a chunk by its parts, in their order: each its bytes, or a `Reference` into an existing file.
+        """Write a chunk of an array in an Icechunk session by its parts.
 
-        The array is one of a session, created with `split=True`.
+        The array must have been created with `split=True`, or have no parts. Without a checksum, a reference gets the
+        current time as one: a file that is changed later is not read.
+
+        Parameters
+        ----------
+        key
+            The key of the chunk.
+        values
+            The parts in their order, each of them as bytes, or as a `Reference` to a range of an existing file.
         """
         self.carry_out(self._operations.put_parts(key, self._protected(values)))
 
     def require_server(self, path: str, parts: PartsLike) -> None:
-        """Raise unless the server supports writing an array with these parts at a path; the first call asks it."""
+        """Raise `ServerFeatureError` unless the server supports writing an array with these parts.
+
+        Parameters
+        ----------
+        path
+            The path of the array. The first call asks the server, with an object below this path.
+        parts
+            The parts of the array.
+        """
         self._check_writable()
         self.carry_out(self._operations.require_server(path, ConcatParts.parse(parts)))
 
     def require_location(self, reference: Reference) -> None:
-        """Raise unless a part may be this reference: there is a session, and the file is in one of its containers."""
+        """Raise an error unless a part can be this reference.
+
+        Parameters
+        ----------
+        reference
+            The reference. The store must be on an Icechunk session, and the file in one of its virtual chunk
+            containers.
+        """
         if self.session is None:
             raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
         self._backend.require_location(reference)
 
     def _protected(self, values: Sequence[Reference | bytes]) -> list[memoryview | Reference]:
-        """The parts of a chunk, with something by which a file is known that was changed after it was referred to."""
+        """Return the parts of a chunk, with a checksum in each reference, so that later changes are noticed."""
         self._check_writable()
-        # As others do it: Icechunk compares whole seconds.
+        # Icechunk compares whole seconds.
         now = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         parts: list[memoryview | Reference] = []
         for value in values:
@@ -492,7 +655,7 @@ def _new_catalog(backend: Place, protocol: ChunkProtocol) -> Catalog:
 
 
 def _server_of(backend: Place, protocol: ChunkProtocol) -> Server | None:
-    """What has to be asked before the first write, None if nothing has: memory and a local disk lack nothing."""
+    """Return the server that is asked before the first write; None for memory, a local disk and a session."""
     can = backend.capabilities
     if not protocol.has_tags or not can.is_remote:
         return None
