@@ -29,10 +29,10 @@ from parts_store.maintenance.repair import (
 )
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk, Survey, list_entries
+from parts_store.transactions.part_writer import MAX_STALL
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.rules import Rules
-from parts_store.transactions.writer import MAX_STALL
 
 # How many chunks are checked together: enough for many requests at once.
 _BATCH = 1000

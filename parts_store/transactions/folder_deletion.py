@@ -11,11 +11,11 @@ Symbolic links are removed, and what they lead to is not.
 
 from collections.abc import Iterable, Sequence
 
-from parts_store.engine.steps import Get, List, Listed, Steps, content, remove
+from parts_store.engine.steps import Get, List, Listed, Outcome, Steps, content, remove
 from parts_store.errors import PartsStoreError
 from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, candidates, is_protocol_key, join, split
-from parts_store.format.metadata import ArrayRecord
+from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.transactions.journal import JOURNAL
 from parts_store.transactions.locking import array_locks, lock_array
 from parts_store.transactions.rules import Level, Rules
@@ -43,7 +43,7 @@ def delete_node(path: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
     known = {*nodes, *_nodes_in(keys)}
     own = [key for key in keys if _nearest(key, known) == path]
     (outcome,) = yield (Get(join(path, DOCUMENT), None, "which parts the array has"),)
-    yield from _remove(own, path, _record(content(outcome), path), (path,), rules)
+    yield from _remove(own, path, _record(_array_document(outcome), path), (path,), rules)
 
 
 def delete_rest(folder: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
@@ -99,21 +99,21 @@ def _arrays_around(folder: str) -> Steps[dict[str, ArrayRecord | None]]:
     if not paths:
         return {}
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "whether this is an array") for path in paths)
-    found: dict[str, ArrayRecord | None] = {}
-    for path, outcome in zip(paths, outcomes, strict=True):
-        stored = content(outcome)
-        parsed = None if stored is None else metadata.parse(stored)
-        if parsed is not None and metadata.is_array(parsed):
-            found[path] = _record(stored, path)
-    return found
+    documents = {path: _array_document(outcome) for path, outcome in zip(paths, outcomes, strict=True)}
+    return {path: _record(document, path) for path, document in documents.items() if document is not None}
 
 
-def _record(stored: bytes | None, path: str) -> ArrayRecord | None:
-    parsed = None if stored is None else metadata.parse(stored)
-    if parsed is None or not metadata.is_array(parsed):
-        return None
+def _array_document(outcome: Outcome) -> Document | None:
+    """Return the metadata document that was read, None if it is not that of an array."""
+    stored = content(outcome)
+    document = None if stored is None else metadata.parse(stored)
+    return document if document is not None and metadata.is_array(document) else None
+
+
+def _record(document: Document | None, path: str) -> ArrayRecord | None:
+    """Return the parts of the array with this document; None if it has none or is not understood."""
     try:
-        return metadata.read_array(parsed, path)
+        return None if document is None else metadata.read_array(document, path)
     except PartsStoreError:
         return None
 

@@ -32,8 +32,7 @@ def read_journaled(task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None
             yield (Wait(min(repeat, least)),)
         journal = yield from _get_journal(task.chunk)
         if journal is not None:
-            whole = yield from _read_staged(task, journal)
-            if whole is not None:
+            if (whole := (yield from _read_staged(task, journal))) is not None:
                 return whole
             continue
         attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)
@@ -46,7 +45,7 @@ def read_journaled(task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None
         now = yield from head(task.chunk.anchor_key, IS_WRITTEN)
         if now is None:
             return None
-        require_undamaged(attempt, before if repeat >= least else None, now)
+        require_undamaged(attempt, before, now, may_raise=repeat >= least)
         before = now
     yield from _give_up(task.chunk, attempts)
     return None

@@ -104,6 +104,12 @@ class Attempt:
         self.is_outdated |= part in self.expected and outcome.unchanged != self.expected[part]
         insort(self.found.setdefault(part, []), outcome, key=_start)
 
+    def add_all(self, found: Mapping[int, Sequence[Found]]) -> None:
+        """Add what was found of several parts."""
+        for part, pieces in found.items():
+            for piece in pieces:
+                self.add(part, piece)
+
     def piece(self, wanted: Slice) -> memoryview | None:
         """Return bytes of a part, None if they were not read yet."""
         pieces = self.found.get(wanted.part, [])
@@ -131,14 +137,22 @@ class Attempt:
     @property
     def is_one_write(self) -> bool:
         """Return whether everything that was found belongs to one write, and nothing is missing or of a wrong size."""
-        everything = [each for pieces in self.found.values() for each in pieces]
-        one_generation = len({each.generation for each in everything}) <= 1
-        # A part that was replaced between two of its ranges is torn, even if both have the same tag.
-        untorn = all(len({each.etag for each in pieces}) == 1 for pieces in self.found.values())
-        # Parts of another layout remain from an earlier array at this path.
-        one_layout = all(is_of_layout(pieces[0], self.chunk) for pieces in self.found.values())
-        is_one = one_generation and untorn and one_layout
+        one_generation = len({each.generation for pieces in self.found.values() for each in pieces}) <= 1
+        is_one = one_generation and all(map(self._is_untorn, self.found.values()))
         return not self.missing and self.damage is None and is_one and not self.is_outdated
+
+    def _is_untorn(self, pieces: Sequence[Found]) -> bool:
+        """Return whether the pieces of a part are of one object, which has the layout of the array.
+
+        A part that was replaced between two of its ranges is torn, even if both have the same tag. A part of another
+        layout remains from an earlier array at this path.
+        """
+        return len({each.etag for each in pieces}) == 1 and is_of_layout(pieces[0], self.chunk)
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Return whether a repetition would find nothing else: one write, or another object than the expected one."""
+        return self.is_one_write or self.is_outdated
 
     @property
     def version(self) -> Version:
@@ -169,11 +183,9 @@ def attempt_read(
     `given` is what is known of the parts already, `keys` are the keys of the parts if they are not their own. The parts
     that `expected` names must still be the same objects: otherwise the attempt is outdated.
     """
-    chunk = task.chunk
-    known = {part: each for part, each in enumerate(() if expected is None else expected.parts) if each is not None}
+    chunk, known = task.chunk, {} if expected is None else expected.known_parts
     attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes), expected=known)
-    for part, piece in ((part, piece) for part, pieces in (given or {}).items() for piece in pieces):
-        attempt.add(part, piece)
+    attempt.add_all(given or {})
     # Every round but the last learns the size of a part. More rounds mean that a writer keeps changing the sizes.
     for _ in range(2 * len(attempt.sizes) + 2):
         requests = _next_requests(attempt, task, with_anchor=with_anchor)

@@ -65,15 +65,15 @@ def read_untagged(task: ReadTask, *, with_anchor: bool, compares_again: bool) ->
         now = yield from head(task.chunk.anchor_key, IS_WRITTEN)
         if now is None:
             return None
-        if repeat == least:
-            require_undamaged(attempt, before, now)
+        require_undamaged(attempt, before, now, may_raise=repeat == least)
         before = now
     raise changed_while_read(task.chunk, least + 1)
 
 
-def require_undamaged(attempt: Attempt, before: Found | None, now: Found) -> None:
-    """Raise the damage of a chunk whose anchor is the same after two attempts to read it."""
-    if before is not None and before.is_same(now) and (damage := damage_of(attempt, now)) is not None:
+def require_undamaged(attempt: Attempt, before: Found | None, now: Found, *, may_raise: bool = True) -> None:
+    """Raise the damage of a chunk whose anchor is the same before and after an attempt to read it."""
+    is_same = before is not None and before.is_same(now)
+    if may_raise and is_same and (damage := damage_of(attempt, now)) is not None:
         raise damage
 
 

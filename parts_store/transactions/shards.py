@@ -29,7 +29,7 @@ from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
 
@@ -71,6 +71,13 @@ def read_index(
         if _is_of(known.version, anchor):
             return known
         is_suspect = True
+    return (yield from _read_new_index(protocol, chunk, index, settings, is_suspect=is_suspect))
+
+
+def _read_new_index(
+    protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, is_suspect: bool
+) -> Steps[VersionedIndex | None]:
+    """Read a shard's index; if it has holes, compare it with the anchor."""
     with_anchor = is_suspect or not protocol.has_tags
     versioned = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=with_anchor)
     if versioned is None or versioned.version.condition is not None or not index.may_have_holes(versioned.index):
@@ -112,10 +119,14 @@ def read_data(
         if read is None:
             return None
         if not isinstance(read, Outdated):
-            present_values = iter(read.values)
-            values = tuple(None if each is None else next(present_values) for each in ranges)
-            return Remapped(values, read.version, read.saved, now)
+            return Remapped(_in_slots(ranges, read.values), read.version, read.saved, now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+
+
+def _in_slots(ranges: Sequence[RangeByteRequest | None], values: Sequence[Pieces | None]) -> tuple[Pieces | None, ...]:
+    """Return the values of the ranges that are not None, in their places."""
+    present = iter(values)
+    return tuple(None if each is None else next(present) for each in ranges)
 
 
 def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:

@@ -33,12 +33,27 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import DATA, MAX_TRIES, Condition, Done, Entry, Found, Head, Put, Steps, head, remove
+from parts_store.engine.steps import (
+    DATA,
+    MAX_TRIES,
+    Condition,
+    Done,
+    Entry,
+    Found,
+    Head,
+    Outcome,
+    Put,
+    Steps,
+    head,
+    remove,
+)
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
 from parts_store.transactions import reading, server_probe, tagged_reading
+from parts_store.transactions.finisher import Finisher
+from parts_store.transactions.part_writer import SLOW
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
 from parts_store.transactions.reading import Outdated, Read
@@ -46,7 +61,7 @@ from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.server_probe import Features
 from parts_store.transactions.staging import Registry
 from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
-from parts_store.transactions.writer import SLOW, End, Writer
+from parts_store.transactions.writer import End, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +147,18 @@ class TaggedProtocol(ChunkProtocol):
     def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
         if not (yield from _can_be_finished(chunk, parts)):
             return False
-        return (yield from _helper(chunk, self.rules).tidy(Registry.of(beside).present))
+        return (yield from _finisher(chunk, self.rules).finish_dead(Registry.of(beside).present))
 
     @override
     def remove_orphans(self, chunk: Chunk, orphans: tuple[str, ...]) -> Steps[bool]:
-        helper = _helper(chunk, self.rules)
+        helper = _finisher(chunk, self.rules)
         if self.rules.is_registered:
             # A client that commits from now on finds this registration, and keeps a copy of what may be removed.
             (outcome,) = yield (helper.register("settle"),)
             if not isinstance(outcome, Done):
                 return False
         is_absent = yield from ChunkProtocol.remove_orphans(self, chunk, orphans)
-        yield from helper.settle() if self.rules.is_registered else helper.help()
+        yield from helper.settle() if self.rules.is_registered else helper.finish_committed()
         return is_absent
 
 
@@ -193,9 +208,9 @@ def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> 
     return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data), chunk.layout)
 
 
-def _helper(chunk: Chunk, rules: Rules) -> Writer:
-    """Return a writer that writes nothing of its own, to finish what other writers have left."""
-    return Writer(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
+def _finisher(chunk: Chunk, rules: Rules) -> Finisher:
+    """Return a writer that finishes what other writers have left, and writes nothing of its own."""
+    return Finisher(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
 
 
 def _can_be_finished(chunk: Chunk, parts: Mapping[int, Entry]) -> Steps[bool]:
@@ -212,5 +227,9 @@ def _can_be_finished(chunk: Chunk, parts: Mapping[int, Entry]) -> Steps[bool]:
     tag = anchor.tag if isinstance(anchor, Found) else None
     if tag is None or len(tag.sizes) != len(chunk.part_keys):
         return True
-    found = {part: each for part, each in zip(doubtful, others, strict=True) if isinstance(each, Found)}
-    return all(each.generation != tag.generation or each.nbytes == tag.sizes[part] for part, each in found.items())
+    return not any(_has_wrong_size(each, tag, part) for part, each in zip(doubtful, others, strict=True))
+
+
+def _has_wrong_size(outcome: Outcome, tag: Tag, part: int) -> bool:
+    """Return whether a part carries the generation of a tag, but not the size that the tag says."""
+    return isinstance(outcome, Found) and outcome.generation == tag.generation and outcome.nbytes != tag.sizes[part]

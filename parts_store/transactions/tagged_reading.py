@@ -39,26 +39,37 @@ def read_tagged(task: ReadTask, *, with_anchor: bool, expected: Version | None =
     for repeat in range(attempts):
         if repeat > 1:
             yield (Wait(repeat - 1),)
-        attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0, expected=expected)
+        attempt = yield from attempt_read(task, with_anchor=with_anchor, expected=expected)
+        # Repetitions always look at the anchor, which decides the write.
+        with_anchor = True
         if attempt.is_anchor_missing:
             return None
-        if attempt.is_one_write or attempt.is_outdated:
+        if attempt.is_conclusive:
             return attempt
         anchor = attempt.found.get(task.chunk.parts.anchor, [])
-        if not all(anchor[0].is_same(each) for each in anchor):
+        if _is_torn(anchor):
             # The anchor was replaced between two of its ranges: it is not one write.
             continue
         if anchor and anchor[0].generation not in unstaged:
             unstaged.add(anchor[0].generation)
-            whole = yield from _read_staged(task, anchor)
-            if whole is not None:
+            if (whole := (yield from _read_staged(task, anchor))) is not None:
                 return whole
-            continue
-        now = yield from head(task.chunk.anchor_key, IS_WRITTEN)
-        if now is None:
+        elif not (yield from _exists_undamaged(attempt, anchor)):
             return None
-        require_undamaged(attempt, next(iter(anchor), None), now)
     raise changed_while_read(task.chunk, attempts)
+
+
+def _is_torn(pieces: Sequence[Found]) -> bool:
+    """Return whether pieces of a part come from different objects."""
+    return not all(pieces[0].is_same(each) for each in pieces)
+
+
+def _exists_undamaged(attempt: Attempt, anchor: Sequence[Found]) -> Steps[bool]:
+    """Return whether the chunk still exists; raise if it is damaged, because its anchor is still the same."""
+    now = yield from head(attempt.chunk.anchor_key, IS_WRITTEN)
+    if now is not None:
+        require_undamaged(attempt, next(iter(anchor), None), now)
+    return now is not None
 
 
 def _read_staged(task: ReadTask, anchor: Sequence[Found]) -> Steps[Attempt | None]:
@@ -86,12 +97,15 @@ def read_same_objects(task: ReadTask, version: Version) -> Steps[Read | Outdated
         return None
     if attempt.is_outdated or not version.fits(attempt.version):
         return Outdated()
+    return result_of(attempt, task.wanted) if (yield from _is_still_there(attempt)) else Outdated()
+
+
+def _is_still_there(attempt: Attempt) -> Steps[bool]:
+    """Return whether the parts that were read earlier existed together with those that were read now."""
     again = attempt.expected.keys() - attempt.found.keys()
     if attempt.found.keys() - attempt.expected.keys():
         again = again or set(attempt.expected)
     parts = sorted(again)
-    outcomes = (yield tuple(Head(task.chunk.part_keys[part], STILL) for part in parts)) if parts else ()
-    for part, now in zip(parts, outcomes, strict=True):
-        if not isinstance(now, Found) or now.unchanged != attempt.expected[part]:
-            return Outdated()
-    return result_of(attempt, task.wanted)
+    outcomes = (yield tuple(Head(attempt.chunk.part_keys[part], STILL) for part in parts)) if parts else ()
+    found = zip(parts, outcomes, strict=True)
+    return all(isinstance(now, Found) and now.unchanged == attempt.expected[part] for part, now in found)

@@ -8,9 +8,9 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from tests.model import mutants, scenarios
+from tests.model import large_scenarios, mutants, random_scenarios, scenarios
 from tests.model.checker import Checker, Counterexample
-from tests.model.mutants import Mutant
+from tests.model.mutant import Mutant
 from tests.model.scenario import Scenario
 
 # More take more memory than two gigabytes.
@@ -107,7 +107,12 @@ def shortest(scenario: Scenario) -> Counterexample | None:
 def trace(name: str) -> int:
     """Print the shortest run that shows a mutant, a limit, or a violation."""
     known = {each.name: each for each in (*mutants.MUTANTS, *mutants.DEEP_MUTANTS)}
-    every = [*scenarios.EXHAUSTIVE, *scenarios.DEEP, *scenarios.LIMITS, *(each.scenario for each in known.values())]
+    every = [
+        *scenarios.EXHAUSTIVE,
+        *large_scenarios.DEEP,
+        *scenarios.LIMITS,
+        *(each.scenario for each in known.values()),
+    ]
     for scenario in every:
         if scenario.name == name:
             mutant = known.get(name)
@@ -133,10 +138,10 @@ def main() -> int:
         return [each for each in of if arguments.only in each.name]
 
     print("every order of requests; every state is a crash, after which a reader and a repair come")
-    for scenario in selected(scenarios.EXHAUSTIVE + (scenarios.DEEP if arguments.deep else [])):
+    for scenario in selected(scenarios.EXHAUSTIVE + (large_scenarios.DEEP if arguments.deep else [])):
         explore(scenario, totals, arguments.states)
     print("random orders")
-    for scenario in selected(scenarios.RANDOM):
+    for scenario in selected(random_scenarios.RANDOM):
         walk(scenario, int(WALKS * arguments.scale), totals)
     print("mutants, each of which has to be caught")
     for mutant in selected(mutants.MUTANTS + (mutants.DEEP_MUTANTS if arguments.deep else [])):

@@ -69,13 +69,14 @@ def load(patches: tuple[Patch, ...]) -> Plan:
 
 @contextmanager
 def _as_if_never_imported(patches: Sequence[Patch]) -> Iterator[None]:
+    # First, because it raises if a text does not occur: nothing must have been changed then.
+    finder = _Finder(patches)
     originals = {full: sys.modules.pop(full) for full in NAMES if full in sys.modules}
     packages = [importlib.import_module(f"parts_store.{name}") for name in PACKAGES]
     attributes = [dict(vars(package)) for package in packages]
     for package in packages:
         for name in NAMES.values():
             vars(package).pop(name, None)
-    finder = _Finder(patches)
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -1,0 +1,200 @@
+"""Writing the parts of a chunk under one generation on an object store, registered beside the chunk.
+
+A write that other writers have to know about is registered: it has an object beside the chunk. After a long stall, the
+object may have been removed as that of a dead writer, so the writer registers again before it writes anything else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from parts_store.engine.steps import (
+    MAX_TRIES,
+    Condition,
+    Delete,
+    Done,
+    Found,
+    Lost,
+    Missing,
+    Outcome,
+    Put,
+    Refused,
+    Request,
+    Steps,
+    Wait,
+    head,
+    unchanged,
+)
+from parts_store.format.keys import Chunk
+from parts_store.format.tags import Tag
+from parts_store.transactions import staging
+from parts_store.transactions.rules import Rules
+from parts_store.transactions.versions import WHOSE
+
+# After so many seconds, the object that registers a writer may have been removed as that of a dead writer.
+MAX_STALL: Final = 300.0
+
+SLOW: Final = "a slow link needs a longer time-out than 30 s: client_options={'timeout': '10 minutes'}"
+
+
+@dataclass(slots=True)
+class Registration:
+    """The objects beside a chunk that show other writers that this one is at work."""
+
+    generations: tuple[str, ...]
+    # Tells the seconds since the last object was written.
+    watch: Callable[[], float]
+
+    @property
+    def is_old(self) -> bool:
+        """Return whether the objects may have been removed as those of a dead writer."""
+        return self.watch() > MAX_STALL
+
+
+@dataclass(slots=True)
+class PartWriter:
+    """A writer of parts of one chunk, all of one generation."""
+
+    chunk: Chunk
+    rules: Rules
+    tag: Tag
+    data: Mapping[int, memoryview]
+    # The error of the last request for a part without a response. The request may be carried out at any later time.
+    lost: Exception | None = field(default=None)
+    # A part could not be written although the anchor is of this generation. Readers need the staged copy.
+    needs_copy: bool = field(default=False)
+    # None while this writer has no objects beside the chunk.
+    registration: Registration | None = field(default=None)
+
+    @property
+    def generation(self) -> str:
+        """Return the generation of this write."""
+        return self.tag.generation
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Return the parts that are not the anchor."""
+        return tuple(part for part in range(len(self.chunk.part_keys)) if part != self.chunk.parts.anchor)
+
+    @property
+    def own_generations(self) -> tuple[str, ...]:
+        """Return the generations under which this writer is registered."""
+        return () if self.registration is None else self.registration.generations
+
+    def put(self, part: int, condition: Condition | None) -> Put:
+        """Return the request that writes a part."""
+        return Put(self.chunk.part_keys[part], self.data[part], self.tag, condition, "part of a chunk")
+
+    def record(self, outcome: Outcome) -> bool:
+        """Return whether a request was carried out; remember that it got no response."""
+        if isinstance(outcome, Lost):
+            self.lost = outcome.error
+        return isinstance(outcome, Done)
+
+    def is_own(self, found: Found | None) -> bool:
+        """Return whether an object was written by this writer."""
+        return found is not None and found.generation == self.generation
+
+    def not_written(self, outcome: Outcome) -> Exception:
+        """Return the error of a write that left nothing behind that other clients can see."""
+        if isinstance(outcome, Lost):
+            outcome.error.add_note(f"chunk {self.chunk.chunk_key!r} is not written; {SLOW}")
+            return outcome.error
+        return TypeError(f"a write was answered with {outcome}")
+
+    # --- registering ----------------------------------------------------------------------------------------------
+
+    def register(self, kind: staging.Kind) -> Put:
+        """Return the request that registers this writer. It must be carried out before anything else is written."""
+        self.registration = Registration((self.generation,), self.rules.start_watch())
+        data = [self.data[part] for part in range(len(self.data))]
+        return staging.stage(self.chunk, data, self.tag, kind)
+
+    def _registers_again(self) -> Steps[bool]:
+        """Register again if another writer may have taken this one for dead; return whether that was necessary.
+
+        A writer that does not know of this one might lose what this one overwrites.
+        """
+        if self.registration is None or not self.registration.is_old or not self.rules.is_registered:
+            return False
+        generation = self.rules.new_generation()
+        self.registration.generations += (generation,)
+        self.registration.watch = self.rules.start_watch()
+        put = staging.stage(self.chunk, (), replace(self.tag, generation=generation), "settle")
+        outcome = yield from self._put_repeatedly(put)
+        # Without a registration, nothing must be written any more: as if this process had ended here.
+        self.needs_copy = not isinstance(outcome, Done)
+        return True
+
+    def put_own(self, put: Put) -> Steps[None]:
+        """Write an object that no other writer writes; raise if the store never confirms it."""
+        outcome = yield from self._put_repeatedly(put)
+        if not isinstance(outcome, Done):
+            raise self.not_written(outcome)
+
+    def _put_repeatedly(self, put: Put) -> Steps[Outcome]:
+        outcome: Outcome = Missing()
+        for repeat in range(MAX_TRIES):
+            if repeat:
+                yield (Wait(repeat),)
+            (outcome,) = yield (put,)
+            if isinstance(outcome, Done):
+                break
+        return outcome
+
+    def remove_copies(self, generations: Sequence[str], suffix: str = "") -> Steps[bool]:
+        """Remove objects beside the chunk; return whether the store confirmed it.
+
+        Objects that stay do no harm: the chunk is written, and `repair` removes leftovers.
+        """
+        keys = tuple(staging.key_of(self.chunk, each) + suffix for each in generations)
+        (outcome,) = yield (Delete(keys, "staged copy"),)
+        if isinstance(outcome, Lost):
+            # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
+            (outcome,) = yield (Delete(keys, "staged copy"),)
+        return not isinstance(outcome, Lost)
+
+    # --- writing the other parts ----------------------------------------------------------------------------------
+
+    def write_others(
+        self, conditions: Sequence[Condition | None], also: tuple[Request, ...] = ()
+    ) -> Steps[tuple[Outcome, ...]]:
+        """Write the other parts while the anchor is of this generation; return the outcomes of the `also` requests."""
+        parts = [part for part in self.others if part in self.data]
+        if (yield from self._registers_again()):
+            # The parts may have changed, so each is looked at before it is written.
+            outcomes: tuple[Outcome, ...] = (*(Refused() for _ in parts), *((yield also) if also else ()))
+        else:
+            outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
+        for outcome in outcomes[: len(parts)]:
+            self.record(outcome)
+        for part, outcome in zip(parts, outcomes, strict=False):
+            if not (yield from self._is_written(part, outcome)):
+                break
+        return outcomes[len(parts) :]
+
+    def _is_written(self, part: int, outcome: Outcome) -> Steps[bool]:
+        """Write a part until it is of this generation; return False if another write has replaced this one.
+
+        If the part cannot be written, readers need the staged copy.
+        """
+        for repeat in range(MAX_TRIES):
+            if self.record(outcome) or self.needs_copy:
+                return True
+            if repeat:
+                yield (Wait(repeat),)
+            # In this order: the part, then the anchor, which permits the write, then the write.
+            now = yield from head(self.chunk.part_keys[part], WHOSE)
+            if self.is_own(now):
+                return True
+            anchor = yield from head(self.chunk.anchor_key, WHOSE)
+            if not self.is_own(anchor):
+                return False
+            if (yield from self._registers_again()):
+                outcome = Refused()
+                continue
+            (outcome,) = yield (self.put(part, unchanged(now) if self.rules.has_conditions else None),)
+        # As if this process had ended here: the write is committed, and readers use the staged copy.
+        if not self.record(outcome):
+            self.needs_copy = True
+        return True

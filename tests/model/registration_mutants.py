@@ -1,0 +1,220 @@
+"""Mistakes in how writers find each other, stall, and remove what they leave behind; and in how `repair` does."""
+
+from tests.model.mutant import mutant
+from tests.model.vocabulary import (
+    BOUNDED_LEFTOVERS,
+    CONTENT_ETAGS,
+    FIRST,
+    LATE_PUT,
+    LOCAL,
+    REPAIR,
+    REPEATED_WRITE,
+    SECOND,
+    THIRD,
+    overwrite,
+    write,
+)
+
+EQUAL_ETAGS = [
+    mutant(
+        "content: nobody looks at the registry",
+        "rules",
+        "return not self.has_unique_etags and self.level is not Level.EXCLUSIVE",
+        "return False",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: others at work do not matter",
+        "finisher",
+        "        if registry.others_at_work(self.own_generations):\n",
+        "        if False:\n",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: leaves without a look at the anchor",
+        "finisher",
+        "        if not self.is_own(anchor):\n            yield from self.settle()\n",
+        "        if False:\n            yield from self.settle()\n",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: settles without helping",
+        "finisher",
+        "        yield from self.finish_committed()\n"
+        "        if self._must_stay:\n"
+        "            return False\n"
+        "        (listed,)",
+        "        (listed,)",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+]
+
+LEFTOVERS = [
+    mutant(
+        "content: copies of finished writers stay",
+        "finisher",
+        "        finished = registry.finished(self.own_generations)\n",
+        "        finished = ()\n",
+        [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
+        initial=FIRST,
+        registered=SECOND,
+        **BOUNDED_LEFTOVERS,
+    ),
+    mutant(
+        "content: a writer does not say that it has finished",
+        "finisher",
+        "        outcome, *_ = yield (done, *",
+        "        outcome, *_ = yield (List(self.chunk.side_folder, ''), *",
+        [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
+        initial=FIRST,
+        registered=SECOND,
+        **BOUNDED_LEFTOVERS,
+    ),
+    mutant(
+        "content: copies of writers at work are removed",
+        "staging",
+        "return tuple(sorted(others - self.others_at_work(ours, dead) - set(ours)))",
+        "return tuple(sorted(others - set(ours)))",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: the writer's own copy is removed with those before",
+        "finisher",
+        "names += [each for each in self.own_generations if each != self.generation]",
+        "names += self.own_generations",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+]
+
+STALLS = [
+    mutant(
+        "stall: never stages again",
+        "writer",
+        "            if self.registration is not None and self.registration.is_old:\n",
+        "            if False:\n",
+        [overwrite(FIRST)],
+        [REPAIR],
+        initial=THIRD,
+        stalls=1,
+    ),
+    mutant(
+        "stall: stages again under the same name",
+        "writer",
+        "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
+        '        copy = self.register("write")\n'
+        "        yield from self.put_own(copy)\n"
+        "        if self.lost is None:\n",
+        '        copy = self.register("write")\n        yield from self.put_own(copy)\n        if False:\n',
+        [overwrite(FIRST)],
+        [REPAIR],
+        initial=THIRD,
+        stalls=1,
+    ),
+    mutant(
+        "stall, content: a create goes on with parts that may be gone",
+        "writer",
+        "        if watch is not None and watch() > MAX_STALL:\n",
+        "        if False:\n",
+        [write(FIRST)],
+        [REPAIR],
+        stalls=1,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "stall, content: parts are written by one who was taken for dead",
+        "part_writer",
+        "if self.registration is None or not self.registration.is_old or not self.rules.is_registered:",
+        "if True:",
+        [overwrite(FIRST)],
+        [overwrite(SECOND)],
+        initial=FIRST,
+        stalls=1,
+        **CONTENT_ETAGS,
+    ),
+]
+
+UPKEEP = [
+    mutant(
+        "repair removes the copies of living writers",
+        "staging",
+        "            and name not in dead\n",
+        "            and not dead\n",
+        [REPAIR],
+        [overwrite(SECOND)],
+        initial=THIRD,
+        interrupted=FIRST,
+    ),
+    mutant(
+        "repair, local: without a lock",
+        "repair",
+        "    yield from protocol.lock_chunk(chunk.side_folder)\n    match",
+        "    match",
+        [REPAIR],
+        [write(FIRST)],
+        orphans=THIRD,
+        **LOCAL,
+    ),
+    mutant(
+        "repair removes the parts of a chunk that exists",
+        "protocol",
+        "if (yield from head(chunk.anchor_key, WHOSE)) is not None:",
+        "if False:",
+        [REPAIR],
+        [write(FIRST)],
+        orphans=FIRST,
+        **CONTENT_ETAGS,
+    ),
+]
+
+# These take longer than a test run may.
+DEEP_MUTANTS = [
+    mutant(
+        "content: forgets a lost PUT",
+        "finisher",
+        "        if self.lost is not None:\n            return\n        if registry.others_at_work",
+        "        if registry.others_at_work",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        walks=200,
+        seed=5_000,
+        **LATE_PUT,
+        **REPEATED_WRITE,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: forgets a lost PUT of a helper",
+        "finisher",
+        "        self.lost = self.lost or helper.lost\n",
+        "",
+        [overwrite(SECOND)],
+        [overwrite(FIRST), overwrite(FIRST)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        faults=2,
+        has_late_puts=True,
+        # One run in fifty thousand sees it. If the code changes, it is another one.
+        walks=100,
+        seed=47_600,
+        **REPEATED_WRITE,
+        **CONTENT_ETAGS,
+    ),
+]
