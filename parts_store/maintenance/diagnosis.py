@@ -16,7 +16,7 @@ from parts_store.format.keys import Chunk, PartPlacement
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
-from parts_store.maintenance.checksums import check_checksums
+from parts_store.maintenance.chunk_checksums import check_checksums
 from parts_store.maintenance.part_checks import (
     CHECK,
     check_index,

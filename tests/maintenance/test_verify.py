@@ -193,7 +193,7 @@ def test_checksums_read_chunks_in_groups_that_fit_into_memory(monkeypatch: pytes
     create(store, compressors=[Crc32cCodec()])
     flip(objects, "a/c/3", 1)
     for limit in (0, 12, 30, 1 << 20):
-        monkeypatch.setattr("parts_store.maintenance.checksums._MAX_NBYTES", limit)
+        monkeypatch.setattr("parts_store.maintenance.chunk_checksums._MAX_NBYTES", limit)
         assert [each.chunk_key for each in store.verify(checksums=True).findings] == ["a/c/3"]
 
 
