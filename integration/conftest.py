@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import zarr
 from minio import Minio, MinioAdmin
 from minio.credentials.providers import StaticProvider
 from minio.deleteobjects import DeleteObject
 from obstore.store import S3Store
 
 from integration.server import Server, supervised
+from tests.conftest import PIPELINES
 
 READ_ONLY = {
     "Version": "2012-10-17",
@@ -77,6 +79,14 @@ def own_environment() -> Iterator[None]:
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, "127.0.0.1,localhost")
         yield
+
+
+@pytest.fixture(params=sorted(PIPELINES))
+def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test with each of zarr's codec pipelines."""
+    name: str = request.param
+    with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
+        yield name
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import functools
 import itertools
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,9 @@ from integration.conftest import Bucket
 from parts_store.errors import SessionError
 from parts_store.format.references import Reference
 from parts_store.maintenance.report import Problem
-from tests.conftest import PIPELINES
 from tests.sessions.machine import Arrays, require_tidy, run
 
 KINDS = pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
-
-
-@pytest.fixture(params=sorted(PIPELINES))
-def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    with zarr.config.set({"codec_pipeline.path": PIPELINES[request.param]}):
-        yield request.param
 
 
 def on_server(bucket: Bucket, prefix: str) -> icechunk.Storage:

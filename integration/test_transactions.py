@@ -23,19 +23,9 @@ from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import ConcurrentWriteError
 from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
+from tests.conftest import PIPELINES
 
-PIPELINES = {
-    "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
-}
 SPAWN = multiprocessing.get_context("spawn")
-
-
-@pytest.fixture(params=sorted(PIPELINES))
-def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    name: str = request.param
-    with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
-        yield name
 
 
 # What all processes share: where they meet, and what has been begun and committed.

@@ -21,10 +21,6 @@ from parts_store.errors import IncompleteChunkError, PartSizeError
 from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.options import Concurrency
 
-PIPELINES = [
-    "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    "zarr.core.codec_pipeline.FusedCodecPipeline",
-]
 PARTS = [Part(".head", size=10), Part(""), Part(".tail", size=4)]
 SHARD_PARTS = [Part(""), Part(".index", size=SHARD_INDEX)]
 # Chunks of a hundred bytes, which hold one more than their number; the last is absent.

@@ -24,7 +24,6 @@ from integration.maintenance.damages import (
     NBYTES,
     NEW,
     PARTS,
-    PIPELINES,
     SCENES,
     SHARD,
     SHARD_VALUES,
@@ -130,48 +129,46 @@ def test_unreachable_store_is_one_line_of_output(bucket: Bucket) -> None:
     assert bucket.list_keys() == before
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES, ids=["batched", "fused"])
 @pytest.mark.parametrize("death", Death)
 def test_read_only_user_reads_what_a_dead_writer_committed(
     bucket: Bucket, reader: Server, pipeline: str, death: Death
 ) -> None:
-    with zarr.config.set({"codec_pipeline.path": pipeline}):
-        store = PartsStore(bucket.store())
-        create_chunks(store)
-        array = create_shards(store)
-        theirs = PartsStore(bucket.store(user=reader), read_only=True)
-        known = zarr.open_array(theirs, path="shards", mode="r")
-        np.testing.assert_array_equal(known[:8, :8], SHARD_VALUES[:8, :8])
-        before = store.get_sync(SHARD)
-        assert before is not None
-        array[...] = SHARD_VALUES + 1
-        newer = store.get_sync(SHARD)
-        assert newer is not None
-        array[...] = SHARD_VALUES
-        if death is Death.PARTS:
-            for key in ("chunks/c/5", SHARD):
-                bucket.client.remove_object(bucket.name, key)
-        abandon(store, "chunks/c/5", NEW, death)
-        abandon(store, SHARD, newer.to_bytes(), death)
-        objects = bucket.list_keys()
+    store = PartsStore(bucket.store())
+    create_chunks(store)
+    array = create_shards(store)
+    theirs = PartsStore(bucket.store(user=reader), read_only=True)
+    known = zarr.open_array(theirs, path="shards", mode="r")
+    np.testing.assert_array_equal(known[:8, :8], SHARD_VALUES[:8, :8])
+    before = store.get_sync(SHARD)
+    assert before is not None
+    array[...] = SHARD_VALUES + 1
+    newer = store.get_sync(SHARD)
+    assert newer is not None
+    array[...] = SHARD_VALUES
+    if death is Death.PARTS:
+        for key in ("chunks/c/5", SHARD):
+            bucket.client.remove_object(bucket.name, key)
+    abandon(store, "chunks/c/5", NEW, death)
+    abandon(store, SHARD, newer.to_bytes(), death)
+    objects = bucket.list_keys()
 
-        is_new = death in (Death.ANCHOR, Death.ALL_PARTS)
-        expected = SHARD_VALUES.copy()
-        expected[:16, :16] = 0 if death is Death.PARTS else expected[:16, :16] + is_new
-        chunk = bytes(NBYTES) if death is Death.PARTS else NEW if is_new else FIFTH
-        for of_reader in (theirs, PartsStore(bucket.store(user=reader))):
-            shards = zarr.open_array(of_reader, path="shards", mode="r")
-            for selection in (np.s_[3:5, 3:5], np.s_[...], np.s_[:16, :16], np.s_[10:20, 10:20]):
-                np.testing.assert_array_equal(shards[selection], expected[selection])
-            chunks = zarr.open_array(of_reader, path="chunks", mode="r")
-            assert np.asarray(chunks[5 * NBYTES : 6 * NBYTES]).tobytes() == chunk
-            assert np.asarray(chunks[4 * NBYTES : 5 * NBYTES]).tobytes() == value_of(4)
-        np.testing.assert_array_equal(known[:8, :8], expected[:8, :8])
-        # They see what is wrong, as everybody does, and change nothing.
-        assert theirs.verify() == store.verify()
-        with pytest.raises(StorageError):
-            PartsStore(bucket.store(user=reader)).repair(min_age=0)
-        assert bucket.list_keys() == objects
+    is_new = death in (Death.ANCHOR, Death.ALL_PARTS)
+    expected = SHARD_VALUES.copy()
+    expected[:16, :16] = 0 if death is Death.PARTS else expected[:16, :16] + is_new
+    chunk = bytes(NBYTES) if death is Death.PARTS else NEW if is_new else FIFTH
+    for of_reader in (theirs, PartsStore(bucket.store(user=reader))):
+        shards = zarr.open_array(of_reader, path="shards", mode="r")
+        for selection in (np.s_[3:5, 3:5], np.s_[...], np.s_[:16, :16], np.s_[10:20, 10:20]):
+            np.testing.assert_array_equal(shards[selection], expected[selection])
+        chunks = zarr.open_array(of_reader, path="chunks", mode="r")
+        assert np.asarray(chunks[5 * NBYTES : 6 * NBYTES]).tobytes() == chunk
+        assert np.asarray(chunks[4 * NBYTES : 5 * NBYTES]).tobytes() == value_of(4)
+    np.testing.assert_array_equal(known[:8, :8], expected[:8, :8])
+    # They see what is wrong, as everybody does, and change nothing.
+    assert theirs.verify() == store.verify()
+    with pytest.raises(StorageError):
+        PartsStore(bucket.store(user=reader)).repair(min_age=0)
+    assert bucket.list_keys() == objects
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,11 @@ from obstore.store import MemoryStore, S3Store
 
 from integration.conftest import Bucket
 from integration.proxy import CountingProxy
-from integration.request_counts.counting import PIPELINES, objects_below
+from integration.request_counts.counting import objects_below
 from integration.request_counts.places import Place
 from integration.server import Server
 from parts_store import PartsStore
+from tests.conftest import PIPELINES
 
 
 @pytest.fixture(params=sorted(PIPELINES), autouse=True)

@@ -16,10 +16,6 @@ from integration.proxy import CountingProxy, Seen
 from integration.server import Server
 from parts_store import SHARD_INDEX, Part, PartsStore
 
-PIPELINES = {
-    "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
-}
 SHARD_PARTS = [Part(".header", size=64), Part(""), Part(".index", size=SHARD_INDEX)]
 # Four by four inner chunks of 256 bytes in each of two by two shards.
 SHARDED: dict[str, Any] = {"shape": (128, 128), "chunks": (16, 16), "shards": (64, 64), "dtype": "uint8"}

@@ -12,11 +12,6 @@ import parts_store as ps
 from integration.conftest import Bucket
 from parts_store import SHARD_INDEX, ConcatParts, Part, PartsStore
 
-PIPELINES = [
-    "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    "zarr.core.codec_pipeline.FusedCodecPipeline",
-]
-
 
 def document(ndim: int, encoding: str, separator: str, parts: list[Part]) -> bytes:
     """The stored document of an array with parts."""

@@ -17,9 +17,10 @@ from zarr.core.sync import sync
 import parts_store as ps
 from integration.conftest import Bucket
 from integration.server import Server
-from integration.store.arrays import PIPELINES, VALUES, create_chunks, create_shards, stored
+from integration.store.arrays import VALUES, create_chunks, create_shards, stored
 from parts_store import ConcatParts, Part, PartsStore
 from parts_store.errors import StorageError, StoreConfigError
+from tests.conftest import PIPELINES
 
 
 def options_for(user: Server) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_read_only_user_reads_everything(bucket: Bucket, reader: Server) -> None
     before = stored(bucket)
     theirs = PartsStore(bucket.store(user=reader))
     root = zarr.open_group(theirs, mode="r")
-    for path in PIPELINES:
+    for path in PIPELINES.values():
         with zarr.config.set({"codec_pipeline.path": path}):
             for name in ("shards", "chunks"):
                 array = zarr.open_array(theirs, path=name, mode="r")
