@@ -1,4 +1,4 @@
-"""Existing files adopted as Zarr arrays, without a copy of their data: one module for each file format."""
+"""Adopt existing files as Zarr arrays, without a copy of their data."""
 
 from parts_store.adoption.adopt_file import adopt, require_file
 from parts_store.adoption.report import AdoptedArray, Adoption, Skipped

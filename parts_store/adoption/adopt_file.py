@@ -1,6 +1,5 @@
-"""Adopting a file: what it holds is described, and then written as arrays that refer to it."""
+"""Adopt a file: describe what is in it, and write arrays that refer to it."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,13 +9,16 @@ from typing import Any, Final, assert_never
 import zarr
 from zarr.buffer import cpu, default_buffer_prototype
 
+from parts_store import destination
 from parts_store._compat.zarr import GroupMetadata, normalize_path, sync
 from parts_store.adoption import copied_file, shard_plan, source_file
 from parts_store.adoption.description import Array, Chunked, Contiguous, Description, Json, Values
 from parts_store.adoption.report import AdoptedArray, Adoption, Skipped
+from parts_store.adoption.source_file import SourceFile
 from parts_store.backends.existing_files import StoredFile, open_file
+from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Progress
-from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.errors import AdoptionError, StoreConfigError
 from parts_store.format.keys import DOCUMENT, NODES_FOLDER, PartPlacement, join
 from parts_store.format.metadata import dump, parse, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
@@ -25,11 +27,11 @@ from parts_store.options import require_count
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
-# An index of so many chunks still fits in a manifest of Icechunk, where it is compressed.
+# The index of a shard with this number of chunks still fits in a manifest of Icechunk, where it is compressed.
 DEFAULT_SHARD_CHUNKS: Final = 4095
 _AT_ONCE: Final = 32
-# What a node of Zarr cannot be called.
-_NO_NAMES: Final = ("", ".", "..", NODES_FOLDER, DOCUMENT)
+# Names that a Zarr node cannot have.
+_INVALID_NAMES: Final = ("", ".", "..", NODES_FOLDER, DOCUMENT)
 _PARTS: Final = ConcatParts([Part(""), Part(".index", size=SHARD_INDEX)])
 
 
@@ -49,59 +51,96 @@ def adopt(
 
     Parameters
     ----------
-    url
-        The file: a path, or `s3://bucket/file.h5`, `gs://`, `az://`, `https://`.
-    into
-        A writable Icechunk session, or a `PartsStore` on one. The file has to be in one of the repository's virtual
-        chunk containers. You commit. With `copy`, a `PartsStore` on an object store or a local disk.
-    path
-        Where the arrays appear, at `path/<name in the file>`.
-    copy
-        Copy the file to where it is the main part of an array, and stays a file to others; by the store itself where it
-        can, and on a local disk as a link. Only for files with one chunked dataset.
-    shard_chunks
-        At most so many of the file's chunks become one shard: one reference, and an index of 16 bytes for each.
-    strict
-        Whether it is an error if anything in the file cannot be adopted; otherwise that is named in the report.
-    overwrite
-        Whether arrays that are there already are replaced.
-    progress
-        Called with how many arrays are done, and how many there are.
-    options
-        For the file's store, by obstore's names: `endpoint`, `region`, `access_key_id`, `client_options` ...
+    url : str or Path
+        The file: a path, or a URL such as `s3://bucket/file.h5`, `gs://`, `az://` or `https://`.
+    into : icechunk.Session or PartsStore
+        A writable Icechunk session, or a `PartsStore` on a session. The file has to be in a virtual chunk container of
+        the repository. The caller commits the session. With `copy`, a `PartsStore` on an object store or a local disk.
+    path : str
+        The arrays are created at `path/<name in the file>`.
+    copy : bool
+        Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
+        server copies it if possible, and on a local disk it is linked. Only for files with one chunked dataset.
+    shard_chunks : int
+        The largest number of chunks of the file in a shard. A shard has one reference, and 16 bytes of index for each
+        chunk.
+    strict : bool
+        Whether to raise an error if something in the file cannot be adopted. By default the report lists it.
+    overwrite : bool
+        Whether to replace existing arrays.
+    progress : callable, optional
+        Called with the number of arrays that are done and the number of all arrays.
+    **options
+        Options of obstore for the store of the file: `endpoint`, `region`, `access_key_id`, `client_options` ...
+
+    Returns
+    -------
+    Adoption
+        A report of what was adopted, and what was not.
 
     Raises
     ------
     AdoptionError
-        If the file cannot be read at all, or, if `strict`, not all of it. Nothing was written.
+        If the file cannot be read, or with `strict`, if a part of it cannot be adopted. Nothing was written.
+    StoreConfigError
+        If the path is not free, or an argument is not valid. Nothing was written.
+
+    Examples
+    --------
+    >>> import h5py
+    >>> with h5py.File("file.h5", "w") as file:
+    ...     dataset = file.create_dataset("x", data=np.arange(6), chunks=(2,), compression="gzip")
+    >>> store = ps.PartsStore.from_url("copies.zarr")
+    >>> report = ps.adoption.adopt("file.h5", into=store, copy=True)
+    >>> report.arrays[0].path, report.arrays[0].chunks
+    ('x', 3)
+    >>> zarr.open_array(store, path="x", mode="r")[2:]
+    array([2, 3, 4, 5])
     """
     store = _require_store(into, copy=copy)
     require_count("shard_chunks", shard_chunks, least=1)
-    file = source_file.opened(str(url), lambda: open_file(url, options))
-    description = source_file.describe_file(file)
+    source = source_file.read_source(source_file.open_stored(str(url), lambda: open_file(url, options)))
+    stored, description = source.stored, source.description
     if not copy:
-        source_file.wait_for_next_second(file)
-    source_file.require_same(file, source_file.opened(file.location, lambda: open_file(url, options)))
-    job = _Job(store, file, normalize_path(path), shard_chunks)
-    job.leave_out_what_has_no_name(description)
+        source_file.wait_for_next_second(stored)
+    source_file.require_same(stored, source_file.open_stored(stored.location, lambda: open_file(url, options)))
+    job = _Job(store, source, normalize_path(path), shard_chunks)
+    job.skip_invalid_names(description)
     lost = tuple((each.name, each.reason) for each in description.skipped if each.has_values)
     if strict and lost:
-        raise AdoptionError(file.location, lost)
-    one = copied_file.require_one(description, file.location) if copy else None
-    job.require_room(description, overwrite=overwrite)
-    adopted, copied = job.write(description, one, progress)
-    return Adoption(hide_in_url(file.location), tuple(adopted), tuple(description.skipped), copied)
+        raise AdoptionError(stored.location, lost)
+    to_copy = copied_file.find_chunked_array(source) if copy else None
+    obstacles = job.find_obstacles(description)
+    job.require_writable(description, obstacles, overwrite=overwrite)
+    for obstacle in obstacles:
+        destination.clear(store, obstacle)
+    adopted, copied = job.write(description, to_copy, progress)
+    return Adoption(hide_in_url(stored.location), tuple(adopted), tuple(description.skipped), copied)
 
 
 def require_file(url: str | Path, **options: Any) -> None:
-    """Raise `AdoptionError` unless there is an HDF5 or netCDF4 file at a URL or a path; the options are obstore's."""
-    source_file.require_known(source_file.opened(str(url), lambda: open_file(url, options)))
+    """Raise `AdoptionError` unless there is an HDF5 or netCDF4 file at a URL or a path.
+
+    Parameters
+    ----------
+    url : str or Path
+        The file: a path, or a URL.
+    **options
+        Options of obstore for the store of the file.
+
+    Examples
+    --------
+    >>> import h5py
+    >>> h5py.File("file.h5", "w").close()
+    >>> ps.adoption.require_file("file.h5")
+    """
+    source_file.require_known_format(source_file.open_stored(str(url), lambda: open_file(url, options)))
 
 
 def _require_store(into: object, *, copy: bool) -> PartsStore:
     store = into if isinstance(into, PartsStore) else PartsStore.from_session(into)
     if copy and store.session is not None:
-        raise StoreConfigError("copy", "False, for a session refers to the file where it is", "True")
+        raise StoreConfigError("copy", "False, because a session refers to the file at its location", "True")
     if not copy and store.session is None:
         expected = "an Icechunk session, in which a part can be a range of a file, or `copy=True`"
         raise StoreConfigError("into", expected, str(store))
@@ -114,56 +153,61 @@ class _Job:
     """The adoption of one file."""
 
     store: PartsStore
-    file: StoredFile
+    source: SourceFile
     path: str
     shard_chunks: int
 
-    def leave_out_what_has_no_name(self, description: Description) -> None:
-        """Note the groups and arrays that cannot have their names in Zarr, and leave them out."""
-        for name in [name for name in description.groups if name and self._has_no_name(name, description)]:
+    @property
+    def stored(self) -> StoredFile:
+        """The file itself."""
+        return self.source.stored
+
+    def skip_invalid_names(self, description: Description) -> None:
+        """Move groups and arrays whose names are not valid in Zarr to those that are skipped."""
+        for name in [name for name in description.groups if name and self._skip_if_invalid(name, description)]:
             del description.groups[name]
-        arrays = [array for array in description.arrays if not self._has_no_name(array.header.name, description)]
+        arrays = [array for array in description.arrays if not self._skip_if_invalid(array.header.name, description)]
         description.arrays[:] = arrays
 
-    def _has_no_name(self, name: str, description: Description) -> bool:
-        wrong = [each for each in name.split("/") if each in _NO_NAMES or "\\" in each]
+    def _skip_if_invalid(self, name: str, description: Description) -> bool:
+        wrong = [each for each in name.split("/") if each in _INVALID_NAMES or "\\" in each]
         if wrong:
             description.skipped.append(Skipped(name, f"no node of Zarr can be called {wrong[0]!r}"))
         return bool(wrong)
 
-    def require_room(self, description: Description, *, overwrite: bool) -> None:
-        """Raise, before anything is written, if the file cannot be referred to, or something is in the way."""
+    def find_obstacles(self, description: Description) -> list[str]:
+        """Return the paths of nodes in the store that the groups and arrays of the file would replace.
+
+        A group of the file is merged with a group of the store, so that only an array is an obstacle.
+        """
+        groups = destination.read_nodes(self.store, [self._place(name) for name in description.groups])
+        arrays = [self._place(array.header.name) for array in description.arrays]
+        return [
+            *(path for path, documents in groups.items() if destination.is_array(documents)),
+            *(path for path in arrays if destination.find_key(self.store, path) is not None),
+        ]
+
+    def require_writable(self, description: Description, obstacles: Sequence[str], *, overwrite: bool) -> None:
+        """Raise, before anything is written, if the file cannot be referred to, or the path is not free."""
         if self.store.session is not None and any(not isinstance(array, Values) for array in description.arrays):
-            self.store.require_location(Reference(self.file.location, 0, 1))
-        above = ["/".join(self.path.split("/")[:depth]) for depth in range(self.path.count("/") + 1)]
-        if wrong := [each for each in above if self._is_array(each)]:
-            raise StoreConfigError("path", "a path in groups", f"the array {describe(wrong[0])}")
-        names = [name for name in description.groups if self._is_array(self._place(name))]
-        names += [array.header.name for array in description.arrays if self._is_there(self._place(array.header.name))]
-        if names and (not overwrite or not self._place(names[0])):
-            expected = "a path with nothing there, or `overwrite=True`"
-            raise StoreConfigError("path", expected, describe(self._place(names[0])))
-        for name in names:
-            sync(self.store.delete_dir(self._place(name)))
+            self.store.require_location(Reference(self.stored.location, 0, 1))
+        ancestors = destination.read_ancestors(self.store, self.path)
+        destination.require_outside_arrays(ancestors, self.path, "path")
+        # The root cannot be deleted, because it contains the path.
+        if obstacles and (not overwrite or not obstacles[0]):
+            raise destination.not_empty("path", obstacles[0])
 
     def _place(self, name: str) -> str:
         return "/".join(each for each in (self.path, name) if each)
-
-    def _is_there(self, path: str) -> bool:
-        return sync(self.store.exists(join(path, DOCUMENT)))
 
     def _document(self, path: str) -> Json | None:
         data = sync(self.store.get(join(path, DOCUMENT), default_buffer_prototype()))
         return None if data is None else parse(data.to_bytes())
 
-    def _is_array(self, path: str) -> bool:
-        document = self._document(path)
-        return document is not None and document.get("node_type") == "array"
-
     def write(
         self, description: Description, to_copy: Chunked | None, progress: Progress | None
     ) -> tuple[list[AdoptedArray], int]:
-        """The groups and arrays, each with its references; and how many bytes were copied, if one is `to_copy`."""
+        """Write the groups and arrays; return the arrays, and the number of bytes that were copied for `to_copy`."""
         self._write_groups(description.groups)
         adopted, copied = [], 0
         for number, array in enumerate(description.arrays):
@@ -179,21 +223,21 @@ class _Job:
         return adopted, copied
 
     def _copy(self, array: Chunked) -> tuple[AdoptedArray, int]:
-        document = copied_file.document_of(array, self.file.location, must_understand=self.store.must_understand)
+        document = copied_file.document_of(array, self.source, must_understand=self.store.must_understand)
         path = join(self.path, array.header.name)
-        result = copied_file.write(self.store, self.file, array, document, path)
-        # Last: the array is there when its chunk is.
+        result = copied_file.write(self.store, self.source, array, document, path)
+        # The document is written last, so that the array appears with its chunk.
         self._write_document(array, document)
         return result
 
     def _write_groups(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
-        # With the groups above it. zarr would create these again for each group below, whose parents come before it.
+        # This creates the groups above the path. For the other groups, zarr would check all groups above them again.
         zarr.open_group(self.store, path=self.path, mode="a", zarr_format=3)
         for name, attributes in groups.items():
             self._write_group(self._place(name), attributes)
 
     def _write_group(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Create a group, or add the attributes to those of the group that is there."""
+        """Create a group, or add the attributes to those of an existing group."""
         found = self._document(path)
         if found is not None and not attributes:
             return
@@ -264,22 +308,16 @@ class _Job:
     def _write_values(self, array: Values) -> AdoptedArray:
         header = array.header
         path = self._write_document(array, header.to_json(header.shape, [header.bytes_codec]))
-        # As they are: zarr would leave out what is equal to the fill value, as one NaN is to another.
+        # Not with zarr, which does not write a chunk that equals the fill value; it treats all NaNs as equal.
         key = join(path, "/".join(["c", *("0" for _ in header.shape)]))
         sync(self.store.set(key, cpu.Buffer.from_bytes(array.values.tobytes())))
         return AdoptedArray(path, header.shape, str(header.dtype), 1, 0, 0, header.nbytes)
 
     def _refer(self, start: int, stop: int) -> Reference:
-        return Reference(self.file.location, start, stop - start, self.file.checksum)
+        return Reference(self.stored.location, start, stop - start, self.stored.checksum)
 
     def _write_parts(self, chunks: Sequence[tuple[str, Sequence[Reference | bytes]]]) -> None:
-        async def write() -> None:
-            waiting = iter(chunks)
+        async def write(chunk: tuple[str, Sequence[Reference | bytes]]) -> None:
+            await self.store.set_parts_async(*chunk)
 
-            async def work() -> None:
-                for key, values in waiting:
-                    await self.store.set_parts_async(key, values)
-
-            await asyncio.gather(*(work() for _ in range(min(_AT_ONCE, len(chunks)))))
-
-        sync(write())
+        sync(run_for_each(chunks, write, _AT_ONCE))

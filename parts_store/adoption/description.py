@@ -1,6 +1,6 @@
-"""What a file holds, in Zarr's terms: the arrays, where in the file their bytes are, and what cannot be had.
+"""The contents of a file in terms of Zarr: its arrays, where their bytes are, and what cannot be adopted.
 
-Every format module makes one of these of a file; nothing here knows of formats or of stores.
+Every format module returns a `Description`. This module knows neither formats nor stores.
 """
 
 import math
@@ -16,18 +16,18 @@ from parts_store.adoption.report import Skipped
 from parts_store.format.shard_index import NO_CHUNK
 
 MISSING: Final = NO_CHUNK
-"""In place of an offset: there is no such chunk."""
+"""The offset of a missing chunk."""
 
 type Json = dict[str, Any]
 
 
 class CannotBeReadError(Exception):
-    """Something in a file cannot be read as Zarr: the reason, for the report."""
+    """Something in a file cannot be adopted; the message is the reason in the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What all arrays have: their name in the file, and what Zarr says of an array without its chunks."""
+    """The name of an array in the file, and its metadata except for the chunks."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Header:
     dimension_names: tuple[str, ...]
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
-        """The document of the array, with these chunks."""
+        """Return the metadata document of the array with these chunks and codecs."""
         kind = get_data_type_from_native_dtype(self.dtype.newbyteorder("="))
         return {
             "zarr_format": 3,
@@ -55,7 +55,7 @@ class Header:
         }
 
     def _fill_value(self, json: Any) -> Any:
-        """The fill value in JSON: of a NaN, Zarr takes the bits too, and does not write them by itself."""
+        """Return the fill value in JSON; a NaN as its bits, which zarr reads but does not write."""
         value = np.asarray(self.fill_value, self.dtype.newbyteorder(">"))
         if self.dtype.kind == "c":
             parts = value.reshape(1).view(f">f{self.dtype.itemsize // 2}")
@@ -64,7 +64,7 @@ class Header:
 
     @property
     def keeps_fill_value(self) -> bool:
-        """Whether zarr reads the same fill value again, bit for bit: some NaNs become others."""
+        """Return whether zarr reads exactly the same fill value; it changes the bits of some NaNs."""
         native = self.dtype.newbyteorder("=")
         kind = get_data_type_from_native_dtype(native)
         json = self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3))
@@ -73,12 +73,12 @@ class Header:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the values take."""
+        """Return the number of bytes of the values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def bytes_codec(self) -> Json:
-        """The codec for numbers in the byte order of the file."""
+        """Return the codec for numbers in the byte order of the file."""
         if self.dtype.itemsize == 1:
             return {"name": "bytes"}
         order: Literal["big", "little"] = "big" if self.dtype.newbyteorder("=") != self.dtype else "little"
@@ -91,20 +91,20 @@ def _nan(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """An array in chunks, each of them somewhere in the file."""
+    """An array in chunks at any offsets in the file."""
 
     header: Header
     chunk_shape: tuple[int, ...]
-    # What was done with the bytes of a chunk, in order.
+    # The codecs that encoded the bytes of a chunk, in order.
     codecs: tuple[Json, ...]
-    # Of every chunk, in the shape of the grid; an offset may be MISSING.
+    # For every chunk of the grid; the offset of a missing chunk is `MISSING`.
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
 class Contiguous:
-    """An array in one piece, uncompressed, with its first axis slowest."""
+    """An uncompressed array in C order, at one offset in the file."""
 
     header: Header
     offset: int
@@ -112,7 +112,7 @@ class Contiguous:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """An array whose values are so few, or so placed, that they are copied."""
+    """A small array whose values are copied, because no reference to them is possible."""
 
     header: Header
     values: NDArray[Any]
@@ -123,9 +123,9 @@ type Array = Chunked | Contiguous | Values
 
 @dataclass(slots=True)
 class Description:
-    """Everything that is in a file."""
+    """Everything in a file."""
 
-    # The attributes of the groups, by their names in the file; that of the file itself is "".
+    # The attributes of the groups, by their names in the file; the name of the root group is "".
     groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)

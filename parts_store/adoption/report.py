@@ -1,15 +1,38 @@
-"""What became of a file that was adopted."""
+"""The report of an adoption: which arrays were adopted, and what was skipped."""
 
 from dataclasses import dataclass
 from typing import Any
 
-# So many lines are shown of each kind.
+# The largest number of lines of each kind that are shown.
 _MAX_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedArray:
-    """An array that can be read as Zarr now."""
+    """An array that was adopted.
+
+    Parameters
+    ----------
+    path : str
+        The path of the array in the store.
+    shape : tuple of int
+        The shape of the array.
+    dtype : str
+        The data type of the values, in the byte order of the file.
+    chunks : int
+        The number of chunks in the file.
+    references : int
+        The number of references into the file.
+    nbytes_referenced : int
+        The number of bytes of the file that are chunks of the array.
+    nbytes_written : int
+        The number of bytes of indexes and values that were written.
+
+    Examples
+    --------
+    >>> ps.adoption.AdoptedArray("x", (6,), "int64", 3, 1, 48, 52).references
+    1
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -17,47 +40,78 @@ class AdoptedArray:
     chunks: int
     references: int
     nbytes_referenced: int
-    # Values and indexes that were written.
     nbytes_written: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something in the file that cannot be read as Zarr, and why."""
+    """A dataset, a group or an attribute that was not adopted.
+
+    Parameters
+    ----------
+    name : str
+        The name in the file.
+    reason : str
+        Why it was not adopted.
+    has_values : bool
+        Whether values or attributes are lost. A netCDF dimension without a variable has none.
+
+    Examples
+    --------
+    >>> print(ps.adoption.Skipped("names", "values of type string: only numbers are read").reason)
+    values of type string: only numbers are read
+    """
 
     name: str
     reason: str
-    # Whether there were values, or attributes, that are not to be had now.
     has_values: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was adopted of a file, and what was not."""
+    """A report of what was adopted from a file, and what was not.
+
+    Parameters
+    ----------
+    location : str
+        The URL of the file, without passwords.
+    arrays : tuple of AdoptedArray
+        The arrays that were adopted.
+    skipped : tuple of Skipped
+        What was not adopted, and why.
+    nbytes_copied : int
+        The number of bytes of the file that were copied, without indexes and small values.
+
+    Examples
+    --------
+    >>> array = ps.adoption.AdoptedArray("x", (6,), "int64", 3, 1, 48, 52)
+    >>> report = ps.adoption.Adoption("s3://bucket/file.h5", (array,), ())
+    >>> report.is_complete, report.references, report.nbytes_copied
+    (True, 1, 0)
+    """
 
     location: str
     arrays: tuple[AdoptedArray, ...]
     skipped: tuple[Skipped, ...]
-    # Of the file's data; what is written beside it are indexes and small values.
     nbytes_copied: int = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything in the file that has values can be read as Zarr now."""
+        """Whether everything in the file that has values was adopted."""
         return not any(each.has_values for each in self.skipped)
 
     @property
     def references(self) -> int:
-        """How many references into the file there are."""
+        """The number of references into the file."""
         return sum(each.references for each in self.arrays)
 
     @property
     def nbytes_written(self) -> int:
-        """How many bytes were written: indexes, and values that were too few for a reference."""
+        """The number of bytes of indexes and small values that were written."""
         return sum(each.nbytes_written for each in self.arrays)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON takes it."""
+        """Return the report as a JSON object."""
         arrays = [
             {
                 "path": each.path,

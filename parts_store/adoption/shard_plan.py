@@ -1,4 +1,4 @@
-"""How the chunks of a file become shards: which belong together, and what their index says. Pure."""
+"""Plan shards of the chunks of a file: which chunks make a shard, and the index of each shard. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -10,32 +10,33 @@ from parts_store.adoption.description import MISSING, Chunked, Contiguous, Json
 from parts_store.format.shard_index import encode_table
 
 INDEX_CODECS: list[Json] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-# Of the bytes of an array in one piece, so many make a chunk.
+# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
 _MAX_CHUNK = 1 << 25
 _MAX_CHUNKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The chunks of one shard: the span of the file that holds them, and the index of where in it they are."""
+    """The span of the file that contains all chunks of a shard, and the index of the shard."""
 
     coordinates: tuple[int, ...]
     start: int
     stop: int
-    # How many bytes of the span are chunks of this array.
+    # The number of bytes in the span that are chunks of this array.
     nbytes: int
     index: bytes
 
     @property
     def relative(self) -> str:
-        """The key of the shard, below its array."""
+        """Return the key of the shard relative to its array."""
         return "/".join(["c", *map(str, self.coordinates)])
 
 
 def chunks_of_shard(grid: tuple[int, ...], max_chunks: int) -> tuple[int, ...]:
-    """How many chunks a shard has along each axis: whole rows of the last axes, as files are mostly written.
+    """Return the number of chunks in a shard along each axis, at most `max_chunks` in all.
 
-    As many as fit into `max_chunks`, and in shards of about the same size.
+    A shard has whole rows of the last axes, because most files are written in this order. All shards have about the
+    same size.
     """
     counts = [1] * len(grid)
     left = max_chunks
@@ -51,7 +52,7 @@ def chunks_of_shard(grid: tuple[int, ...], max_chunks: int) -> tuple[int, ...]:
 
 
 def shards_of(array: Chunked, counts: tuple[int, ...], *, start: int | None = None) -> Iterator[Shard]:
-    """The shards of an array, those without any chunk left out; offsets count from the shard's own span, or `start`."""
+    """Yield the shards of an array that have chunks; offsets count from the start of the shard's span, or `start`."""
     for place in map(tuple, np.unique(np.argwhere(array.offsets != MISSING) // counts, axis=0).tolist()):
         region = tuple(slice(at * count, (at + 1) * count) for at, count in zip(place, counts, strict=True))
         offsets, lengths = array.offsets[region], array.lengths[region]
@@ -67,7 +68,7 @@ def shards_of(array: Chunked, counts: tuple[int, ...], *, start: int | None = No
 
 
 def sharded_document(array: Chunked, counts: tuple[int, ...]) -> Json:
-    """The document of an array in shards of so many chunks."""
+    """Return the metadata document of an array in shards with `counts` chunks along each axis."""
     shard_shape = tuple(size * count for size, count in zip(array.chunk_shape, counts, strict=True))
     sharding = {
         "chunk_shape": list(array.chunk_shape),
@@ -79,13 +80,13 @@ def sharded_document(array: Chunked, counts: tuple[int, ...]) -> Json:
 
 
 def rows_of_chunk(array: Contiguous) -> int:
-    """How many rows of an array in one piece make a chunk: all chunks are of one size, or there is one."""
+    """Return the number of rows in a chunk of a contiguous array, such that all chunks have the same size."""
     shape = array.header.shape
     if not shape:
         return 1
     row = math.prod(shape[1:]) * array.header.dtype.itemsize
     most = max(1, _MAX_CHUNK // row)
     fewest = -(-shape[0] // most)
-    # Of a prime number of rows there are only single ones: rather one large chunk than a million.
+    # A prime number of rows has no divisor in this range. Then the array is one large chunk.
     counts = (count for count in range(fewest, min(shape[0], _MAX_CHUNKS) + 1) if shape[0] % count == 0)
     return shape[0] // next(counts, 1)

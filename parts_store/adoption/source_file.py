@@ -1,95 +1,102 @@
-"""An existing file as the library for its format reads it; and that it stays as it was while it is."""
+"""Read an existing file with the library for its format, and check that the file does not change meanwhile."""
 
 import io
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
 
 from parts_store.adoption.description import Description
-from parts_store.adoption.formats.hdf5 import reader as hdf5
+from parts_store.adoption.formats import FORMATS, FileFormat, find_format
 from parts_store.backends.existing_files import StoredFile
 from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
 from parts_store.redaction import hide_secrets
 
-# The clock that files get their time from lags behind.
+# The clock of a file system may be behind by this much.
 _LAG: Final = timedelta(milliseconds=50)
 
 
-def opened(location: str, open_it: Callable[[], StoredFile]) -> StoredFile:
-    """The file, or an error that says why it cannot be read."""
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """An existing file, its format, and what is in it."""
+
+    stored: StoredFile
+    format: FileFormat
+    description: Description
+
+
+def open_stored(location: str, open_it: Callable[[], StoredFile]) -> StoredFile:
+    """Return the file that `open_it` opens; raise `AdoptionError` if that fails."""
     try:
         return open_it()
     except PartsStoreError:
         raise
-    # A server's refusal, a network's failure: each client has its own.
+    # Servers and networks fail in many ways, and each client library has its own errors.
     except Exception as error:
         raise_translated(_unreadable(location, error), error)
 
 
-def describe_file(file: StoredFile) -> Description:
-    """What is in the file, by the module for its format."""
-    reader = _Reader(file)
+def read_source(stored: StoredFile) -> SourceFile:
+    """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged."""
+    reader = _BlockReader(stored)
+    file = cast("BinaryIO", io.BufferedReader(reader, 1 << 16))
+    found = _find_format(file, reader, stored)
     try:
-        description = _description(reader)
-    # Whatever h5py says of a damaged file.
+        description = found.describe(file, reader.nbytes)
+    # The libraries raise any error for a damaged file.
     except Exception as error:
         if reader.failure is None:
-            raise_translated(AdoptionError(file.location, (("the file", f"it is damaged: {_said(error)}"),)), error)
-    # h5py takes a failed read for damage, of whatever it was reading then.
+            raise_translated(AdoptionError(stored.location, (("the file", f"it is damaged: {_text(error)}"),)), error)
+    # The libraries report a failed read as damage of what they were reading.
     if reader.failure is not None:
-        raise_translated(_unreadable(file.location, reader.failure), reader.failure)
-    if description is None:
-        raise _unknown(file)
-    return description
+        raise_translated(_unreadable(stored.location, reader.failure), reader.failure)
+    return SourceFile(stored, found, description)
 
 
-def require_known(file: StoredFile) -> None:
-    """Raise unless the file is of a format that can be adopted."""
-    reader = _Reader(file)
-    is_known = hdf5.is_one(cast("BinaryIO", io.BufferedReader(reader, 1 << 16)), reader.nbytes)
-    if reader.failure is not None:
-        raise _unreadable(file.location, reader.failure) from reader.failure
-    if not is_known:
-        raise _unknown(file)
+def require_known_format(stored: StoredFile) -> None:
+    """Raise `AdoptionError` unless the file has a format that can be adopted."""
+    reader = _BlockReader(stored)
+    _find_format(cast("BinaryIO", io.BufferedReader(reader, 1 << 16)), reader, stored)
 
 
-def _unknown(file: StoredFile) -> AdoptionError:
-    return AdoptionError(file.location, (("the file", "expected HDF5 or netCDF4, found another format"),))
-
-
-def _description(reader: "_Reader") -> Description | None:
-    """None if no module knows the format."""
-    file, nbytes = cast("BinaryIO", io.BufferedReader(reader, 1 << 16)), reader.nbytes
-    return hdf5.describe(file, nbytes) if hdf5.is_one(file, nbytes) else None
+def _find_format(file: BinaryIO, reader: "_BlockReader", stored: StoredFile) -> FileFormat:
+    try:
+        found = find_format(file, reader.nbytes)
+    except OSError as error:
+        raise_translated(_unreadable(stored.location, reader.failure or error), reader.failure or error)
+    if found is None:
+        names = " or ".join(each.NAME for each in FORMATS)
+        raise AdoptionError(stored.location, (("the file", f"expected {names}, found another format"),))
+    return found
 
 
 def _unreadable(location: str, error: Exception) -> AdoptionError:
-    return AdoptionError(location, (("the file", f"it cannot be read: {type(error).__name__}: {_said(error)}"),))
+    return AdoptionError(location, (("the file", f"it cannot be read: {type(error).__name__}: {_text(error)}"),))
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
 
 
 def wait_for_next_second(file: StoredFile) -> None:
-    """Wait until a later change of the file has a later time: Icechunk compares whole seconds."""
+    """Wait until a later change of the file has a later time, because Icechunk compares whole seconds."""
     if isinstance(file.checksum, datetime):
         end = file.checksum.replace(microsecond=0) + timedelta(seconds=1) + _LAG
         left = end - datetime.now(UTC)
-        # A time in the future is none that could be waited for.
+        # Do not wait for a time that is in the future.
         if timedelta() < left <= timedelta(seconds=1) + _LAG:
             time.sleep(left.total_seconds())
 
 
 def require_same(file: StoredFile, now: StoredFile) -> None:
-    """Raise if the file was changed while it was looked at."""
+    """Raise `AdoptionError` if the file was changed while it was read."""
     if (now.nbytes, now.checksum) != (file.nbytes, file.checksum):
-        raise AdoptionError(file.location, (("the file", "it was changed while it was looked at; adopt it again"),))
+        raise AdoptionError(file.location, (("the file", "it was changed while it was read; adopt it again"),))
 
 
-class _Reader(io.RawIOBase):
-    """A stored file, as a format's library reads it: in blocks, the latest of which are kept."""
+class _BlockReader(io.RawIOBase):
+    """A stored file as a file object, which reads blocks and caches the latest ones."""
 
     _BLOCK: Final = 1 << 20
     _KEPT: Final = 64
@@ -99,29 +106,29 @@ class _Reader(io.RawIOBase):
         self._file, self._at = file, 0
         self.nbytes = file.nbytes
         self._blocks: dict[int, bytes] = {}
-        # Why a read failed, if one did: a library may say less.
+        # The error of the first read that failed. The libraries do not keep it.
         self.failure: Exception | None = None
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where the next read begins."""
+        """Set where the next read begins, and return it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.nbytes}[whence]
         self._at = start + offset
         return self._at
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return where the next read begins."""
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Up to the end of a block."""
+        """Read up to the end of a block, and return the number of bytes."""
         if self._at >= self.nbytes:
             return 0
         number, start = divmod(self._at, self._BLOCK)
@@ -140,7 +147,7 @@ class _Reader(io.RawIOBase):
         return block
 
     def _read(self, start: int, stop: int) -> bytes:
-        # Once is enough: the others would wait as long.
+        # After a failure nothing more is read: the next read would wait as long for the same error.
         if self.failure is None:
             try:
                 data = self._file.read(start, stop)

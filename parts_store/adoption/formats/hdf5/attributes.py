@@ -1,4 +1,4 @@
-"""The attributes of HDF5 and netCDF4 files as JSON takes them, and the names of their dimensions."""
+"""Convert the attributes of HDF5 and netCDF4 files to JSON, and find the names of dimensions."""
 
 import base64
 import contextlib
@@ -14,7 +14,7 @@ import numpy as np
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.report import Skipped
 
-# What HDF5 and netCDF4 keep for themselves.
+# Attributes that HDF5 and netCDF4 use internally.
 _INTERNAL: Final = {
     *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
     *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties", "_NCCOMPRESS"),
@@ -22,11 +22,11 @@ _INTERNAL: Final = {
 _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 type Phony = dict[tuple[int, int], str]
-"""The names made up for the dimensions of a group: by their size, and which of that size in one array it is."""
+"""Generated names for the dimensions of a group, by the size, and the position among axes of that size in an array."""
 
 
 def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
-    """The names of the dimensions: those of their scales, or ones made up by their sizes, as netCDF4 readers do."""
+    """Yield the names of the dimensions: those of their scales, or generated names as in netCDF4 readers."""
     is_scale = _is_scale(dataset)
     if is_scale and "_Netcdf4Coordinates" in dataset.attrs:
         names = _names_by_number(dataset.parent)
@@ -50,9 +50,9 @@ def _is_scale(dataset: h5py.Dataset) -> bool:
 
 
 def _scale_name(dataset: h5py.Dataset, axis: int) -> str | None:
-    """The name of the scale; of several the last, as netCDF has it; None if there is none, or it was deleted.
+    """Return the name of the scale of an axis, the last one if there are several, as netCDF does; None without a scale.
 
-    Not by h5py's `dims`: the library below them ends the process if the file is damaged.
+    This does not use `dims` of h5py: with a damaged file, the HDF5 library would end the process.
     """
     try:
         scales = dataset.attrs["DIMENSION_LIST"][axis]
@@ -67,12 +67,12 @@ def _own_name(dataset: h5py.Dataset) -> str:
 
 
 def _names_by_number(group: h5py.Group) -> dict[int, str]:
-    """The dimensions of a netCDF4 group and those above it, by the numbers that netCDF gave them."""
+    """Return the dimensions of a netCDF4 group and of the groups above it, by their numbers in netCDF."""
     names: dict[int, str] = {}
     while True:
         for member in group:
             each = group.get(member) if isinstance(group.get(member, getlink=True), h5py.HardLink) else None
-            # Variables have the number of their first dimension.
+            # A variable also has this attribute, with the number of its first dimension.
             if isinstance(each, h5py.Dataset) and _is_scale(each) and "_Netcdf4Dimid" in each.attrs:
                 names.setdefault(int(each.attrs["_Netcdf4Dimid"]), _own_name(each))
         if group.name == "/":
@@ -81,7 +81,7 @@ def _names_by_number(group: h5py.Group) -> dict[int, str]:
 
 
 def attributes_of(owner: h5py.Group | h5py.Dataset, description: Description, name: str) -> dict[str, Any]:
-    """The attributes as JSON takes them; those that it does not are named."""
+    """Return the attributes as JSON values; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
     for key in owner.attrs:
         if key in _INTERNAL:
@@ -91,24 +91,24 @@ def attributes_of(owner: h5py.Group | h5py.Dataset, description: Description, na
             value = owner.attrs[key]
             is_fill = key == "_FillValue" and isinstance(owner, h5py.Dataset)
             found[key] = _fill_attribute(value, owner.dtype) if is_fill else _plain(value)
-        # Whatever h5py says of a damaged file; the rest of it may be right.
+        # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
     return found
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, for the report."""
+    """Return the reason in the report for an error."""
     return str(error) if isinstance(error, CannotBeReadError) else shown(f"{type(error).__name__}: {error}")
 
 
 def shown(name: str) -> str:
-    """A name as it can be printed, also if it is not UTF-8 in the file."""
+    """Return a name that can be printed, even if it is not UTF-8 in the file."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def require_utf8(value: str) -> str:
-    """Raise if bytes of the file are no text; h5py hands them out in disguise."""
+    """Return a text; raise if it is not UTF-8, which h5py returns with surrogate escapes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -117,7 +117,7 @@ def require_utf8(value: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON takes it: an array of one element is that element, as netCDF has it."""
+    """Return a value as a JSON value; an array of one element becomes that element, as in netCDF."""
     match value:
         case bytes():
             return require_utf8(value.decode(errors="surrogateescape"))
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
         case bool() | int():
             return value
         case float() if not math.isfinite(value):
-            # As Zarr writes them elsewhere, for JSON has no such numbers.
+            # JSON has no such numbers. These are the names that Zarr uses for fill values.
             return _NOT_FINITE.get(value, "NaN")
         case float():
             return float(value)
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """`_FillValue` as xarray writes it: floating-point numbers by their bytes, for JSON has no NaN."""
+    """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN."""
     number = np.asarray(value).ravel()[0]
     if dtype.kind == "f":
         return _packed(number)
@@ -152,7 +152,7 @@ def _packed(number: Any) -> str:
 
 
 def text(value: object) -> str:
-    """An attribute that should be a text; empty if it is none."""
+    """Return an attribute that should be text, or an empty text if it is something else."""
     if isinstance(value, bytes | np.bytes_):
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode()

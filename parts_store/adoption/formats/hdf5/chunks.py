@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 dataset are, as its library lists them, and put right where it lists them wrongly."""
+"""Find the chunks of an HDF5 dataset, and correct positions that the HDF5 library lists wrongly."""
 
 import math
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import MISSING, CannotBeReadError
 
-# A table of where more chunks are does not fit into memory.
+# A table of more chunks would not fit into memory.
 _MAX_CHUNKS: Final = 1 << 24
 
 type Place = tuple[int, ...]
 type Table = dict[Place, tuple[int, int]]
-"""The offset and size of each chunk, by its place in the grid."""
+"""The offset and size of each chunk, by its position in the grid."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Listed:
-    """All chunks as the library lists them: where each begins in the array, and where it is in the file."""
+    """All chunks as the HDF5 library lists them: their first elements in the array, and their places in the file."""
 
     starts: NDArray[np.int64]
     offsets: NDArray[np.uint64]
@@ -30,7 +30,7 @@ class _Listed:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> "_Listed":
-        """The chunks of a dataset."""
+        """Return the chunks of a dataset."""
         listed: list[Any] = []
         if dataset.id.get_num_chunks():
             dataset.id.chunk_iter(listed.append)
@@ -45,14 +45,14 @@ class _Listed:
 
 
 def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64], NDArray[np.uint64], set[int]]:
-    """The offsets and the sizes of all chunks, in the shape of the grid, and which filter masks they have."""
+    """Return the offsets and sizes of all chunks, in the shape of the grid, and the set of their filter masks."""
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
     if math.prod(grid) > _MAX_CHUNKS:
         raise CannotBeReadError(f"{math.prod(grid):,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
     listed = _Listed.of(dataset)
     _require_order(listed.starts, dataset.chunks)
     places = _right_places(dataset, file, listed)
-    # HDF5 keeps chunks beyond the shape, if it was larger once.
+    # HDF5 keeps chunks beyond the shape if the dataset was larger before.
     is_inside = np.all(places < np.array(grid), axis=1)
     numbers = np.ravel_multi_index(tuple(places[is_inside].T), grid)
     seen, counts = np.unique(numbers, return_counts=True)
@@ -66,9 +66,9 @@ def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64]
 
 
 def _require_order(starts: NDArray[np.int64], chunk_shape: Place) -> None:
-    """Raise if an index is damaged so that HDF5 would not find a chunk that it lists, and would fill in for it."""
+    """Raise if the index is damaged such that HDF5 would read fill values for a chunk that it lists."""
     steps = np.diff(starts, axis=0)
-    # Each comes after the one before if the first axis on which they differ says so.
+    # Compare each chunk with the previous one on the first axis on which they differ.
     first = np.argmax(steps != 0, axis=1, keepdims=True) if len(steps) else np.zeros((0, 1), np.int64)
     if np.any(np.take_along_axis(steps, first, axis=1) <= 0):
         raise CannotBeReadError("the index of its chunks is not in order: it is damaged")
@@ -77,10 +77,11 @@ def _require_order(starts: NDArray[np.int64], chunk_shape: Place) -> None:
 
 
 def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _Listed) -> NDArray[np.int64]:
-    """The places of the chunks: as they are listed, or as they are numbered.
+    """Return the positions of the chunks in the grid: as they are listed, or as they are numbered.
 
-    Where one axis is unlimited and not the first, chunks may be kept by number, with that axis slowest. HDF5 finds them
-    so when it reads, and forgets that it did when it lists them. Which of both it is, is told by reading some.
+    If one axis is unlimited and is not the first, HDF5 may store chunks by number, with that axis slowest. It reads
+    them in this way, but lists them as if the first axis were slowest. Some chunks are read to find out which of the
+    two applies.
     """
     places: NDArray[np.int64] = listed.starts // np.array(dataset.chunks)
     unlimited = [axis for axis, size in enumerate(dataset.maxshape) if size is None]
@@ -93,11 +94,11 @@ def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _Listed) -> NDA
     numbered = [_by_number(place, unlimited[0], most) for place in said]
     where = list(zip(listed.offsets.tolist(), listed.lengths.tolist(), strict=True))
     one, other = dict(zip(said, where, strict=True)), dict(zip(numbered, where, strict=True))
-    return np.array(numbered, np.int64).reshape(places.shape) if _is_rather(dataset, file, other, one) else places
+    return np.array(numbered, np.int64).reshape(places.shape) if _matches_better(dataset, file, other, one) else places
 
 
 def _by_number(place: Place, slowest: int, most: Place) -> Place:
-    """The place of a chunk whose number was taken apart with the axes in order, and not with one of them first."""
+    """Return the position of a chunk, given the position that was computed with a wrong slowest axis."""
     number = 0
     for axis in range(slowest, len(place)):
         number = number * most[axis] + place[axis]
@@ -108,8 +109,8 @@ def _by_number(place: Place, slowest: int, most: Place) -> Place:
     return tuple(right)
 
 
-def _is_rather(dataset: h5py.Dataset, file: BinaryIO, table: Table, other: Table) -> bool:
-    """Whether the chunks are where the one table says; if nothing tells them apart, they have the same bytes."""
+def _matches_better(dataset: h5py.Dataset, file: BinaryIO, table: Table, other: Table) -> bool:
+    """Return whether the chunks are where `table` says and not where `other` says; False if the bytes are equal."""
     for place in table.keys() | other.keys():
         if table.get(place) == other.get(place) or not _is_within(place, dataset):
             continue

@@ -1,7 +1,8 @@
-"""The filters of HDF5 datasets as codecs of Zarr; those that it has none for are named."""
+"""Convert the filters of HDF5 datasets to codecs of Zarr."""
 
 import math
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any, Final
 
 import h5py
@@ -10,22 +11,31 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import MISSING, CannotBeReadError, Json
 
-_BZIP2, _BLOSC, _LZ4, _ZSTD = 307, 32001, 32004, 32015
+
+class Plugin(IntEnum):
+    """The registered numbers of filters that are not part of HDF5."""
+
+    BZIP2 = 307
+    BLOSC = 32001
+    LZ4 = 32004
+    ZSTD = 32015
+
+
 _UNKNOWN: Final = {
     h5py.h5z.FILTER_SZIP: "szip",
     h5py.h5z.FILTER_NBIT: "nbit",
     h5py.h5z.FILTER_SCALEOFFSET: "scaleoffset",
-    _LZ4: "lz4, in a frame of HDF5's own",
+    Plugin.LZ4: "lz4, in a frame of HDF5's own",
 }
 _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
-# Filters that HDF5 always has.
+# Filters that are part of HDF5.
 _BUILT_IN: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
 
 def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
-    """Zarr's codecs for the filters of a dataset, in their order, without those that the mask says were left out."""
-    # How many bytes a filter is given, as far as that is known.
+    """Yield the codecs for the filters of a dataset in order, without those that the filter mask excludes."""
+    # The number of bytes that a filter receives, None if it is not known.
     nbytes: int | None = math.prod(dataset.chunks) * dataset.dtype.itemsize
     for number, (code, values, label) in enumerate(_filters(dataset)):
         if mask >> number & 1:
@@ -48,29 +58,33 @@ def _filters(dataset: h5py.Dataset) -> list[tuple[int, tuple[int, ...], bytes]]:
 
 
 def _codec(code: int, values: tuple[int, ...], label: bytes, itemsize: int) -> Json:
-    """The codec for a filter. How much it compresses is only for writing: what does not fit there is left out."""
-    first = values[0] if values else -1
+    """Return the codec for a filter. The level matters only for writing, so a level out of range is replaced."""
+    level = values[0] if values else -1
     match code:
         case h5py.h5z.FILTER_DEFLATE:
-            return {"name": "numcodecs.zlib", "configuration": {"level": first if 0 <= first <= 9 else 1}}
+            return {"name": "numcodecs.zlib", "configuration": {"level": level if 0 <= level <= 9 else 1}}
         case h5py.h5z.FILTER_SHUFFLE:
-            if first < 1:
-                raise CannotBeReadError("the filter shuffle does not say of how many bytes")
-            return {"name": "numcodecs.shuffle", "configuration": {"elementsize": first}}
+            return _shuffle(values)
         case h5py.h5z.FILTER_FLETCHER32:
             return {"name": "numcodecs.fletcher32", "configuration": {}}
-        case _ if code == _ZSTD:
-            return {"name": "zstd", "configuration": {"level": first if 0 <= first <= 22 else 0, "checksum": False}}
-        case _ if code == _BZIP2:
-            return {"name": "numcodecs.bz2", "configuration": {"level": first if 1 <= first <= 9 else 9}}
-        case _ if code == _BLOSC:
+        case Plugin.ZSTD:
+            return {"name": "zstd", "configuration": {"level": level if 0 <= level <= 22 else 0, "checksum": False}}
+        case Plugin.BZIP2:
+            return {"name": "numcodecs.bz2", "configuration": {"level": level if 1 <= level <= 9 else 9}}
+        case Plugin.BLOSC:
             return {"name": "blosc", "configuration": _blosc(values, itemsize)}
     name = _UNKNOWN.get(code) or label.decode(errors="replace") or "without a name"
     raise CannotBeReadError(f"a filter that Zarr has no codec for: {name} (number {code})")
 
 
+def _shuffle(values: tuple[int, ...]) -> Json:
+    if not values or values[0] < 1:
+        raise CannotBeReadError("the filter shuffle does not say of how many bytes")
+    return {"name": "numcodecs.shuffle", "configuration": {"elementsize": values[0]}}
+
+
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
-    """What chunks are made of is said by each itself; this is for writing."""
+    """Return the configuration of blosc. It matters only for writing: each chunk contains its own."""
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
     if compressor >= len(_BLOSC_COMPRESSORS) or _BLOSC_COMPRESSORS[compressor] == "snappy":
@@ -85,9 +99,10 @@ def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
 
 
 def require_filtered_edges(dataset: h5py.Dataset, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
-    """Raise if the filters were not applied to the chunks at the edge: HDF5 can do so, and its mask does not say it.
+    """Raise if the filters were not applied to the chunks at the edge, which the filter mask does not show.
 
-    With a compressor Zarr would raise when it reads them; with shuffle alone it would read other numbers.
+    With a compressor, zarr would raise an error when it reads such a chunk. With shuffle alone, it would return wrong
+    numbers.
     """
     codes = {code for code, _, _ in _filters(dataset)}
     if not codes or not codes <= _BUILT_IN:
@@ -107,7 +122,7 @@ def require_filtered_edges(dataset: h5py.Dataset, offsets: NDArray[np.uint64], l
 
 
 def _edges(dataset: h5py.Dataset, candidates: NDArray[np.bool_]) -> Iterator[tuple[int, ...]]:
-    """The candidates that reach beyond the shape."""
+    """Yield the positions of the candidates that extend beyond the shape."""
     for axis, (size, chunk) in enumerate(zip(dataset.shape, dataset.chunks, strict=True)):
         if size % chunk:
             last = np.take(candidates, [-1], axis)

@@ -1,7 +1,6 @@
-"""HDF5 and netCDF4 files: what is in them, and where.
+"""Describe HDF5 and netCDF4 files: their groups and datasets, and where the chunks are.
 
-Chunks are read by Zarr as they lie in the file, if Zarr knows their filters. What it does not know is named, with the
-reason, and everything else adopted.
+Chunks can be adopted if zarr has codecs for their filters. Everything else is skipped, with the reason.
 """
 
 import math
@@ -28,14 +27,14 @@ from parts_store.adoption.report import Skipped
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable"
-# What netCDF puts before the name of a variable that is called like a dimension, and is not along it.
+# netCDF writes this prefix before the name of a variable that has the name of a dimension without being its coordinate.
 _NOT_ALONG: Final = "_nc4_non_coord_"
-# Up to so many bytes, values are copied where they cannot be referred to.
+# Values without a place in the file are copied up to this number of bytes.
 _MAX_COPIED: Final = 1 << 20
 
 
-def is_one(file: BinaryIO, nbytes: int) -> bool:
-    """Whether this is such a file: it begins with the signature, or that comes after a block of the user's."""
+def recognise(file: BinaryIO, nbytes: int) -> bool:
+    """Return whether a file begins with the signature of HDF5, or has it after a user block."""
     offset = 0
     while offset < nbytes:
         file.seek(offset)
@@ -46,7 +45,7 @@ def is_one(file: BinaryIO, nbytes: int) -> bool:
 
 
 def describe(file: BinaryIO, nbytes: int) -> Description:
-    """What is in an HDF5 file of `nbytes` bytes."""
+    """Return what is in an HDF5 file of `nbytes` bytes."""
     description = Description()
     with h5py.File(file, "r") as root:
         _Walk(file, nbytes, root.userblock_size > 0, description).describe_group(root, "")
@@ -55,22 +54,22 @@ def describe(file: BinaryIO, nbytes: int) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """All that is in a file, from its root on."""
+    """The traversal of a file, beginning at its root group."""
 
     file: BinaryIO
     nbytes: int
     has_user_block: bool
     description: Description
-    # The groups that were met, by where they are, and by which name.
-    met: dict[int, str] = field(default_factory=dict)
+    # The names of the groups that were visited, by their addresses in the file.
+    visited: dict[int, str] = field(default_factory=dict)
 
     def describe_group(self, group: h5py.Group, name: str) -> None:
-        """A group, and everything below it."""
-        self.met[_address(group)] = name or "/"
+        """Add a group and everything below it to the description."""
+        self.visited[_address(group)] = name or "/"
         self.description.groups[name] = names.attributes_of(group, self.description, name or "/")
         phony: names.Phony = {}
         for each_name in group:
-            # Bytes, if they are no text.
+            # h5py returns bytes for a name that is not text.
             member = each_name if isinstance(each_name, str) else each_name.decode(errors="surrogateescape")
             path = f"{name}/{member}" if name else member
             try:
@@ -84,7 +83,7 @@ class _Walk:
                     array = self._describe_dataset(each, _variable_name(group, path), phony)
                     _require_fill_value(array)
                     self.description.arrays.append(array)
-            # Whatever h5py says of a damaged file; the rest of it may be right.
+            # h5py raises any error for a damaged file. The other members may be intact.
             except Exception as error:
                 self.description.skipped.append(Skipped(names.shown(path), names.reason_of(error)))
 
@@ -97,8 +96,8 @@ class _Walk:
         each = group[name]
         if not isinstance(each, h5py.Group | h5py.Dataset):
             raise CannotBeReadError("a named type")
-        # Groups can be in each other, or in so many others that each has a million names.
-        if isinstance(each, h5py.Group) and (known := self.met.get(_address(each))) is not None:
+        # Groups can contain each other, or be members of so many groups that they have a million names.
+        if isinstance(each, h5py.Group) and (known := self.visited.get(_address(each))) is not None:
             raise CannotBeReadError(f"another name of the group {known!r}")
         return each
 
@@ -112,24 +111,27 @@ class _Walk:
             names.attributes_of(dataset, self.description, path),
             tuple(names.dimension_names(dataset, phony)),
         )
-        layout = dataset.id.get_create_plist().get_layout()
-        if layout == h5py.h5d.CHUNKED and dataset.shape:
-            return self._chunked(dataset, header)
-        # Of what was never written, HDF5 says a wrong offset if there is a user block.
-        offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
-        if layout == h5py.h5d.CONTIGUOUS and offset is not None and dataset.shape:
-            if offset + dataset.nbytes > self.nbytes:
-                raise CannotBeReadError(f"its bytes end at {offset + dataset.nbytes}, and the file at {self.nbytes}")
-            return Contiguous(header, offset)
-        if layout == h5py.h5d.CONTIGUOUS and offset is None and dataset.shape:
-            # Never written: it is all fill value.
-            if _has_no_fill_value(dataset):
-                raise CannotBeReadError("it was never written, and has no fill value")
-            nowhere = np.full((1,) * len(dataset.shape), MISSING, np.uint64)
-            return Chunked(header, dataset.shape, (), nowhere, nowhere)
+        match dataset.id.get_create_plist().get_layout():
+            case h5py.h5d.CHUNKED if dataset.shape:
+                return self._chunked(dataset, header)
+            case h5py.h5d.CONTIGUOUS if dataset.shape:
+                return self._contiguous(dataset, header)
         if dataset.nbytes > _MAX_COPIED:
             raise CannotBeReadError(f"{dataset.nbytes:,} bytes that are in no place to refer to")
         return Values(header, np.asarray(dataset[()], header.dtype))
+
+    def _contiguous(self, dataset: h5py.Dataset, header: Header) -> Contiguous | Chunked:
+        # With a user block, HDF5 returns a wrong offset for a dataset that was never written.
+        offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
+        if offset is not None:
+            if offset + dataset.nbytes > self.nbytes:
+                raise CannotBeReadError(f"its bytes end at {offset + dataset.nbytes}, and the file at {self.nbytes}")
+            return Contiguous(header, offset)
+        # A dataset that was never written has the fill value everywhere.
+        if _has_no_fill_value(dataset):
+            raise CannotBeReadError("it was never written, and has no fill value")
+        nowhere = np.full((1,) * len(dataset.shape), MISSING, np.uint64)
+        return Chunked(header, dataset.shape, (), nowhere, nowhere)
 
     def _chunked(self, dataset: h5py.Dataset, header: Header) -> Chunked:
         offsets, lengths, masks = chunks_of(dataset, self.file)
@@ -153,7 +155,7 @@ class _Walk:
         if not lengths.all() or (not array.codecs and (lengths != raw_nbytes).any()):
             raise CannotBeReadError(f"a chunk of {lengths[lengths != raw_nbytes][0]} bytes, expected {raw_nbytes}")
         if self.has_user_block:
-            # Some versions of HDF5 count from the end of that block.
+            # Some versions of HDF5 return offsets from the end of the user block.
             first = np.argwhere(is_there)[0].tolist()
             start = tuple(at * size for at, size in zip(first, array.chunk_shape, strict=True))
             self.file.seek(int(offsets[0]))
@@ -170,7 +172,7 @@ def _is_no_variable(each: h5py.Dataset) -> bool:
 
 
 def _variable_name(group: h5py.Group, path: str) -> str:
-    """The name of a variable, which is what netCDF calls it, unless something else is called so."""
+    """Return the path of a variable with its name in netCDF, unless another member has that name."""
     above, _, own = path.rpartition("/")
     name = own.removeprefix(_NOT_ALONG)
     if not name or name == own or (name in group and not _is_no_variable(group[name])):
@@ -179,7 +181,7 @@ def _variable_name(group: h5py.Group, path: str) -> str:
 
 
 def _require_own_values(dataset: h5py.Dataset) -> None:
-    """Raise unless the dataset has values, in this file."""
+    """Raise unless the dataset has values, and they are in this file."""
     if dataset.shape is None:
         raise CannotBeReadError("no values: its dataspace is null")
     if 0 in dataset.shape:
@@ -191,14 +193,14 @@ def _require_own_values(dataset: h5py.Dataset) -> None:
 
 
 def _dtype(dataset: h5py.Dataset) -> np.dtype[Any]:
-    """The type of the numbers as they lie in the file."""
+    """Return the data type of the numbers as they are stored in the file."""
     dtype: np.dtype[Any] = dataset.dtype
     if dtype.kind not in "biufc" or (dtype.metadata and "vlen" in dtype.metadata):
         raise CannotBeReadError(f"values of type {_name_of(dataset)}: only numbers are read")
     if dtype.itemsize > (16 if dtype.kind == "c" else 8):
         raise CannotBeReadError(f"numbers of {dtype.itemsize} bytes, which Zarr has no type for")
     stored = dataset.id.get_type()
-    # Without the names that an enumeration gives to its numbers.
+    # Without the names of an enumeration.
     plain = np.dtype(dtype.str)
     if isinstance(stored, h5py.h5t.TypeEnumID):
         expected, stored = h5py.h5t.py_create(np.dtype("i1") if dtype.kind == "b" else plain), stored.get_super()
@@ -224,13 +226,13 @@ def _has_no_fill_value(dataset: h5py.Dataset) -> bool:
 
 def _fill_value(dataset: h5py.Dataset) -> Any:
     is_never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-    # What HDF5 does not fill in, it leaves as it is in memory: zeros.
+    # HDF5 returns zeros for values that it does not fill in.
     if is_never or _has_no_fill_value(dataset) or dataset.fillvalue is None:
         return dataset.dtype.type(0)
     return dataset.fillvalue
 
 
 def _require_fill_value(array: Array) -> None:
-    """Raise if chunks are missing, and Zarr would fill in something else than HDF5."""
+    """Raise if chunks are missing, and zarr would fill in other values than HDF5."""
     if isinstance(array, Chunked) and (array.offsets == MISSING).any() and not array.header.keeps_fill_value:
         raise CannotBeReadError("chunks that are missing, and a fill value that zarr does not keep: a NaN of its own")

@@ -44,7 +44,7 @@ def test_what_is_there_already_is_kept_or_replaced(tmp_path: Path) -> None:
     with pytest.raises(StoreConfigError, match="in/g"):
         adopt(path, into=store, path="in")
     assert zarr.open_array(store, path="in/g").shape == (3,)
-    with pytest.raises(StoreConfigError, match="a path in groups"):
+    with pytest.raises(StoreConfigError, match="a path that is not in an array"):
         adopt(path, into=store, path="in/g/below")
     adopt(path, into=store, path="in", overwrite=True)
     assert array(store, "in/g/a")[:].tolist() == [7] * 9

@@ -12,7 +12,7 @@ import pytest
 
 import parts_store as ps
 from parts_store.adoption import adopt
-from parts_store.adoption.formats.hdf5 import reader as hdf5
+from parts_store.adoption.formats import hdf5
 from parts_store.errors import AdoptionError, PartsStoreError, SessionError
 from tests.adoption.adopting import adopted, array, bits, repository, settle
 from tests.adoption.formats.hdf5.files import reasons, write
@@ -51,7 +51,7 @@ def test_a_file_that_changes_while_it_is_looked_at_is_refused(tmp_path: Path, mo
 
     monkeypatch.setattr(hdf5, "describe", describe_and_touch)
     session = repository(tmp_path).writable_session("main")
-    with pytest.raises(AdoptionError, match="while it was looked at"):
+    with pytest.raises(AdoptionError, match="while it was read"):
         adopt(path, into=session)
     assert not session.has_uncommitted_changes
 
