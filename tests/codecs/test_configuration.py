@@ -130,7 +130,7 @@ def test_an_unknown_schema_is_refused_by_name() -> None:
         schema("zip")
 
 
-def test_the_specifications_transformers_satisfy_the_schema_of_concat_parts() -> None:
+def test_examples_of_the_specification_satisfy_the_schema() -> None:
     validator = Draft202012Validator(schema("concat-parts"))
     first = [{"key_suffix": ""}, {"key_suffix": ".crc32c", "size": 4}]
     second = [{"key_suffix": ".header", "size": 64}, {"key_suffix": ""}, {"key_suffix": ".index", "size": 1604}]

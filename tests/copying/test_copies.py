@@ -35,7 +35,7 @@ from tests.copying.watched import events_of, new_watched
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("destination_kind", ["memory", "disk", "session"])
 @pytest.mark.parametrize("source_kind", ["memory", "disk", "whole", "split"])
-def test_everything_arrives_whatever_it_is_copied_from_and_to(
+def test_copy_between_all_kinds_of_stores_is_complete(
     source_kind: str, destination_kind: str, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     source, destination = new_place(source_kind, tmp_path), new_place(destination_kind, tmp_path)
@@ -167,7 +167,7 @@ def test_references_into_files_are_copied_as_their_bytes(tmp_path: Path) -> None
     assert (found["a/c/0"], found["a/c/0.tail"]) == (b"\x01\x02\x03\x04", b"\x05\x06")
 
 
-def test_what_is_copied_says_so_in_words() -> None:
+def test_report_of_a_copy_is_readable() -> None:
     assert str(ps.Copied(1, 2, 1000, 1)) == "1 group, 2 arrays, 1,000 chunks, 1 byte"
 
 
@@ -179,7 +179,7 @@ def test_a_copy_gets_no_other_parts_than_its_original(tmp_path: Path) -> None:
     assert destination.raw() == source.raw()
 
 
-def test_what_a_store_knew_before_does_not_matter(tmp_path: Path) -> None:
+def test_copy_does_not_depend_on_what_a_store_has_cached(tmp_path: Path) -> None:
     source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
     for place in (source, destination):
         assert place.store.parts_of("two") is None
@@ -194,7 +194,7 @@ def test_what_a_store_knew_before_does_not_matter(tmp_path: Path) -> None:
     require_filled(destination.store)
 
 
-def test_looking_at_the_destination_meanwhile_does_no_harm(tmp_path: Path) -> None:
+def test_reading_the_destination_during_a_copy_is_harmless(tmp_path: Path) -> None:
     source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
     fill(source.store)
 
@@ -209,7 +209,9 @@ def test_looking_at_the_destination_meanwhile_does_no_harm(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk", "session"])
-def test_what_is_overwritten_is_gone(kind: str, tmp_path: Path, reference: dict[str, bytes]) -> None:
+def test_overwritten_destination_has_nothing_of_the_old_arrays(
+    kind: str, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
     source, destination = new_place("memory", tmp_path), new_place(kind, tmp_path)
     fill(source.store)
     zarr.create_group(destination.store, path="beside", attributes={"kept": 1})
@@ -224,7 +226,7 @@ def test_what_is_overwritten_is_gone(kind: str, tmp_path: Path, reference: dict[
     assert "beside/zarr.json" in found
 
 
-def test_leftovers_without_a_document_count_as_something(tmp_path: Path) -> None:
+def test_leftovers_without_a_document_occupy_the_destination(tmp_path: Path) -> None:
     source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
     fill(source.store)
     obstore.put(destination.store.store, "two/c/1", b"not of this array")

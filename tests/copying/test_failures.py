@@ -104,7 +104,7 @@ def test_a_failure_leaves_a_session_uncommitted(tmp_path: Path) -> None:
         require_filled(destination.store)
 
 
-def test_what_cannot_be_removed_again_is_said(tmp_path: Path) -> None:
+def test_failed_cleanup_after_a_failed_copy_is_named(tmp_path: Path) -> None:
     class Stuck(Watched):
         @override
         def carry_out[T](self, steps: Steps[T]) -> T:
@@ -122,7 +122,7 @@ def test_what_cannot_be_removed_again_is_said(tmp_path: Path) -> None:
     assert not documents_of(destination.raw())
 
 
-def test_others_objects_at_the_destination_survive_a_failure(tmp_path: Path) -> None:
+def test_foreign_objects_at_the_destination_survive_a_failure(tmp_path: Path) -> None:
     source, destination = new_place("memory", tmp_path), new_watched("memory", tmp_path, fails_at=4)
     fill(source.store)
 
@@ -134,7 +134,7 @@ def test_others_objects_at_the_destination_survive_a_failure(tmp_path: Path) -> 
     assert destination.raw() == {"x/new": b"somebody else's"}
 
 
-def test_a_chunk_that_vanishes_meanwhile_is_not_taken_for_one_that_was_never_there(tmp_path: Path) -> None:
+def test_chunk_that_vanishes_during_a_copy_is_an_error(tmp_path: Path) -> None:
     source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
     fill(source.store)
 
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path, interruptible: 
         ("deep/plain/zarr.json", b"{}", "2 other bytes"),
     ],
 )
-def test_a_destination_that_keeps_something_else_is_found_out(
+def test_destination_that_stores_other_bytes_is_an_error(
     victim: str, data: bytes | None, found: str, tmp_path: Path
 ) -> None:
     class Forgetful(ps.PartsStore):
@@ -195,7 +195,7 @@ def test_a_destination_that_keeps_something_else_is_found_out(
     assert destination.raw().get(victim) == data
 
 
-def test_a_flipped_bit_in_a_part_is_found_out(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_part_is_an_error(tmp_path: Path) -> None:
     class Flipping(ps.PartsStore):
         @override
         async def set(self, key: str, value: Buffer) -> None:
@@ -213,7 +213,7 @@ def test_a_flipped_bit_in_a_part_is_found_out(tmp_path: Path) -> None:
             ps.copy(source.store, new_place(kind, tmp_path, Flipping).store)
 
 
-def test_nothing_is_read_back_that_is_not_to_be_verified(tmp_path: Path) -> None:
+def test_copy_without_verification_reads_nothing_back(tmp_path: Path) -> None:
     source = new_place("memory", tmp_path)
     fill(source.store)
     for verify, reads in ((False, 0), (True, len(CHUNKS))):

@@ -137,7 +137,7 @@ def test_what_can_only_be_read_is_no_destination(tmp_path: Path) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["memory", "disk", "session"])
 @pytest.mark.parametrize(("path", "to"), [("a", "a"), ("a", "a/b"), ("a/deep", "a"), ("", "b"), ("a", ""), ("", "")])
-def test_nothing_is_copied_into_itself_nor_over_itself(kind: str, path: str, to: str, tmp_path: Path) -> None:
+def test_copy_into_or_over_itself_is_refused(kind: str, path: str, to: str, tmp_path: Path) -> None:
     place = new_place(kind, tmp_path)
     fill(place.store, below="a")
     before = place.raw()
