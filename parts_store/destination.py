@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from parts_store._compat.zarr import sync
 from parts_store.engine.steps import get_all
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, join
+from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, ancestors, join
 from parts_store.format.metadata import describes_array
 from parts_store.store import PartsStore
 
@@ -22,8 +22,7 @@ def read_nodes(store: PartsStore, paths: Collection[str]) -> dict[str, Documents
 
 def read_ancestors(store: PartsStore, path: str) -> dict[str, Documents]:
     """Return the metadata documents at each path above a path, the root first."""
-    segments = path.split("/") if path else []
-    return read_nodes(store, ["/".join(segments[:count]) for count in range(len(segments))])
+    return read_nodes(store, ancestors(path))
 
 
 def is_array(documents: Documents) -> bool:

@@ -12,7 +12,7 @@ from zarr.errors import NodeNotFoundError
 
 from parts_store._compat.zarr import sync
 from parts_store.errors import PartsStoreError, SessionError, StorageError
-from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join
+from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join, splits
 from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.store import PartsStore
@@ -192,5 +192,4 @@ def _with_sizes(store: PartsStore, start: str, nodes: Sequence[Node]) -> Iterato
 
 def _owner(key: str, arrays: set[str]) -> str | None:
     """Return the path of the array that an object belongs to; None if it belongs to none."""
-    segments = key.split("/")
-    return next((path for count in range(len(segments)) if (path := "/".join(segments[:count])) in arrays), None)
+    return next((path for path, _ in splits(key) if path in arrays), None)

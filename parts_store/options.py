@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from parts_store.engine.backend import Capabilities
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
+from parts_store.format.integers import parse_integer
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.protocol_choice import choose_protocol
@@ -91,7 +92,7 @@ def _start_watch() -> Callable[[], float]:
 
 def require_count(option: str, found: object, *, least: int = 0) -> None:
     """Raise `StoreConfigError` unless this is an integer that is not less than the least."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < least:
+    if parse_integer(found, least) is None:
         raise StoreConfigError(option, f"an integer from {least}", describe(found))
 
 

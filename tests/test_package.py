@@ -119,7 +119,7 @@ OWN = {
     },
     "destination": {"engine", "errors", "format", "store"},
     "create": {"errors", "format", "store"},
-    "codecs": {"codecs", "errors"},
+    "codecs": {"codecs", "errors", "format"},
     "headers": {"headers", "errors"},
     "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
     "manifests": {

@@ -49,8 +49,8 @@ from parts_store.engine.steps import (
     Refused,
 )
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
-from parts_store.format.keys import DOCUMENT, NodeKey, join, parse_node_key, split
-from parts_store.format.metadata import parse
+from parts_store.format.keys import DOCUMENT, NodeKey, join, parse_node_key, split, splits
+from parts_store.format.metadata import is_array, parse
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
@@ -337,9 +337,7 @@ class SessionBackend:
                     yield entry
 
     def _above(self, folder: str) -> Sequence[str]:
-        segments = folder.split("/")
-        paths = ["/".join(segments[:count]) for count in range(len(segments) - 1, -1, -1)]
-        return [path for path in paths if self._node_id(path) is not None][:1]
+        return [path for path, _ in reversed(splits(folder)) if self._node_id(path) is not None][:1]
 
     async def _keys(self, folder: str) -> AsyncIterator[str]:
         with _translated(folder):
@@ -365,7 +363,7 @@ class SessionBackend:
         with _translated(document):
             stored = await self.icechunk.get(document, default_buffer_prototype())
         parsed = None if stored is None else parse(stored.to_bytes())
-        return parsed is not None and parsed.get("node_type") == "array"
+        return parsed is not None and is_array(parsed)
 
     async def list_folder(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
         """Return no folders, and the keys in a folder, among them folders, which Icechunk lists only if not empty."""

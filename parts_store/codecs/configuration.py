@@ -7,12 +7,12 @@ them; a test compares the two.
 import base64
 import binascii
 import json
-import operator
 from collections.abc import Collection, Mapping
 from importlib import resources
-from typing import Any, SupportsIndex
+from typing import Any
 
 from parts_store.errors import CodecConfigError, describe
+from parts_store.format.integers import parse_integer
 
 # The largest file offset on all supported systems.
 MAX_NBYTES = 2**63 - 1
@@ -92,14 +92,8 @@ def require_integer(codec: str, member: str, value: object, *, minimum: int = 0,
     NumPy integers are accepted, booleans and floats are not.
     """
     expected = f"an integer from {minimum} to {maximum}"
-    # In Python, True is an integer; in JSON, true is not a number.
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise CodecConfigError(codec, member, expected, describe(value))
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise CodecConfigError(codec, member, expected, describe(value)) from error
-    if not minimum <= number <= maximum:
+    number = parse_integer(value, minimum, maximum)
+    if number is None:
         raise CodecConfigError(codec, member, expected, describe(value))
     return number
 

@@ -3,14 +3,14 @@
 All keys are relative to the path that is copied.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from parts_store.errors import SessionError
 from parts_store.format import metadata as documents
-from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, ChunkKeyEncoding, PartPlacement, join, split
-from parts_store.format.metadata import Document, describes_array, dump, is_array, parse
+from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, ChunkKeyEncoding, PartPlacement, join, split, splits
+from parts_store.format.metadata import Document, describes_array, dump, is_array, is_group, parse
 from parts_store.transactions.protocol import ChunkProtocol
 
 # The documents that make a path a node.
@@ -47,7 +47,7 @@ class Contents:
 
 def _is_group(key: str, data: bytes) -> bool:
     document = parse(data) if split(key)[1] == DOCUMENT else None
-    return split(key)[1] == GROUP_V2 or (document is not None and document.get("node_type") == "group")
+    return split(key)[1] == GROUP_V2 or (document is not None and is_group(document))
 
 
 def are_apart(path: str, other: str) -> bool:
@@ -118,16 +118,9 @@ def require_storable(contents: Contents, to: str) -> None:
         if is_array(document):
             arrays[path] = document
     for key in contents.chunks:
-        if not any(path in arrays and _is_in_grid(arrays[path], relative) for path, relative in _splits(key)):
+        if not any(path in arrays and _is_in_grid(arrays[path], relative) for path, relative in splits(key)):
             problem = "expected a chunk within the shape of its array, found another key, which a session cannot store"
             raise SessionError(join(to, key), problem)
-
-
-def _splits(key: str) -> Iterator[tuple[str, str]]:
-    """Yield every path above a key, and the rest of the key below that path."""
-    segments = key.split("/")
-    for count in range(len(segments)):
-        yield "/".join(segments[:count]), "/".join(segments[count:])
 
 
 def _is_in_grid(array: Document, relative: str) -> bool:

@@ -145,6 +145,17 @@ def split(key: str) -> tuple[str, str]:
     return folder, name
 
 
+def splits(key: str) -> tuple[tuple[str, str], ...]:
+    """Return every path above a key, the root first, each with the rest of the key below it."""
+    segments = key.split("/")
+    return tuple(("/".join(segments[:count]), "/".join(segments[count:])) for count in range(len(segments)))
+
+
+def ancestors(path: str) -> tuple[str, ...]:
+    """Return every path above a path, the root first; none for the root."""
+    return tuple(above for above, _ in splits(path)) if path else ()
+
+
 def join(path: str, relative: str) -> str:
     """Return the key of `relative` below a path."""
     return f"{path}/{relative}" if path else relative
@@ -224,9 +235,7 @@ def candidates(key: str) -> tuple[tuple[str, str], ...]:
 
 
 def _guesses(key: str) -> Iterator[tuple[str, str, str]]:
-    segments = key.split("/")
     for pattern in (_DEFAULT_LIKE, _V2_LIKE):
-        for count in range(len(segments) - 1, -1, -1):
-            relative = "/".join(segments[count:])
+        for path, relative in reversed(splits(key)):
             if found := pattern.fullmatch(relative):
-                yield "/".join(segments[:count]), relative, found["suffix"]
+                yield path, relative, found["suffix"]

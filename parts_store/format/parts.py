@@ -3,16 +3,16 @@
 Decides which lists of parts are valid. Knows nothing about arrays, keys and stores.
 """
 
-import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Self, SupportsIndex
+from typing import Any, Final, Self
 
 from parts_store.errors import PartsConfigError, describe
+from parts_store.format.integers import parse_integer
 
 NAME: Final = "concat-parts"
 MAX_PARTS: Final = 64
@@ -82,10 +82,8 @@ class Part:
         if self.size is None or isinstance(self.size, ShardIndexSize):
             return
         expected = f"an integer from 0 to {MAX_SIZE}"
-        if isinstance(self.size, bool) or not isinstance(self.size, SupportsIndex):
-            raise PartsConfigError("size", expected, describe(self.size))
-        size = operator.index(self.size)
-        if not 0 <= size <= MAX_SIZE:
+        size = parse_integer(self.size, 0, MAX_SIZE)
+        if size is None:
             raise PartsConfigError("size", expected, describe(self.size))
         object.__setattr__(self, "size", size)
 

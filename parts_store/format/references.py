@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from parts_store.errors import StoreConfigError, describe
+from parts_store.format.integers import parse_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,10 @@ class Reference:
             raise StoreConfigError("location", "the URL of a file", describe(self.location))
         for name, least in (("offset", 0), ("length", 1)):
             found = getattr(self, name)
-            if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            number = parse_integer(found, least)
+            if number is None:
                 raise StoreConfigError(name, f"an integer from {least}", describe(found))
+            object.__setattr__(self, name, number)
         if self.checksum is not None and not isinstance(self.checksum, str | datetime):
             raise StoreConfigError("checksum", "an ETag or a time", describe(self.checksum))
         if isinstance(self.checksum, datetime) and self.checksum.tzinfo is None:

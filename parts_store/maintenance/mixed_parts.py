@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from parts_store.engine.steps import Found
+from parts_store.format.integers import parse_integer
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.ranges import Span
 from parts_store.format.shard_index import ShardIndex, has_valid_checksum
@@ -94,8 +95,9 @@ def _skipped(codecs: Sequence[object]) -> Iterator[tuple[int, bool]]:
     for codec in reversed(list(codecs)):
         given = codec.get("configuration") if isinstance(codec, dict) else None
         configuration = given if isinstance(given, dict) else {}
-        nbytes = configuration.get({"pad": "nbytes", "offset": "offset"}.get(_name(codec) or "", ""))
-        if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
+        member = {"pad": "nbytes", "offset": "offset"}.get(_name(codec) or "", "")
+        nbytes = parse_integer(configuration.get(member), 0)
+        if nbytes is None:
             return
         yield nbytes, configuration.get("location", "start") == "start"
 

@@ -11,6 +11,7 @@ from parts_store.format.keys import (
     PROTOCOL_FOLDER,
     Chunk,
     PartPlacement,
+    ancestors,
     candidates,
     is_probe_key,
     join,
@@ -200,8 +201,7 @@ def _document_keys(entries: Sequence[Entry]) -> list[str]:
 def _possible_arrays(folder: str, entries: Sequence[Entry], protocol: ChunkProtocol) -> list[str]:
     """Return the paths that may be arrays: those of the listed documents, the folder, and the folders above it."""
     listed = {split(key)[0] for key in _document_keys(entries) if not protocol.is_part_node(key)}
-    segments = folder.split("/")
-    return sorted(listed | {"/".join(segments[:count]) for count in range(len(segments) + 1)})
+    return sorted({*listed, folder, *ancestors(folder)})
 
 
 def _read_documents(

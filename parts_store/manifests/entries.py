@@ -18,6 +18,7 @@ from parts_store._compat.virtualizarr import (
 )
 from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.errors import ManifestError, describe
+from parts_store.format.integers import parse_integer
 from parts_store.format.ranges import Span
 from parts_store.manifests.pieces import FileRange, Piece, nbytes_of
 
@@ -143,8 +144,7 @@ def parse_data(data: object, where: str) -> bytes:
 def parse_reference(path: object, offset: object, length: object, where: str) -> FileRange:
     """Return a range of a file; raise `ManifestError` unless it is valid."""
     for name, found, least in (("offset", offset, 0), ("length", length, 1)):
-        is_number = isinstance(found, int | np.integer) and not isinstance(found, bool)
-        if not is_number or not least <= found <= MAX_NBYTES:  # type: ignore[operator]
+        if parse_integer(found, least, MAX_NBYTES) is None:
             raise ManifestError(where, f"an integer from {least} as {name!r}", describe(found))
     start, nbytes = int(offset), int(length)  # type: ignore[call-overload]
     if start + nbytes > MAX_NBYTES:

@@ -12,6 +12,7 @@ from zarr.codecs import BytesCodec
 
 from parts_store._compat.virtualizarr import copy_and_replace_metadata
 from parts_store.errors import ManifestError, describe
+from parts_store.format.integers import parse_integer
 from parts_store.manifests.array_references import References, as_manifest_errors, nbytes_of_chunk
 from parts_store.manifests.entries import Columns, key_of
 from parts_store.manifests.pieces import Piece, nbytes_of
@@ -43,7 +44,7 @@ def join_chunks(array: References, count: int, axis: int) -> References:
 def _require_joinable(array: References, count: int, axis: int) -> None:
     """Raise unless the bytes of neighbouring chunks, one after the other, are those of a larger chunk."""
     subject = "join_chunks"
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if parse_integer(count, 1) is None:
         raise ManifestError(subject, "a number of chunks of at least 1", describe(count))
     codecs = array.metadata.codecs
     if len(codecs) != 1 or not isinstance(codecs[0], BytesCodec):

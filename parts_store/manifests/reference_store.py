@@ -11,7 +11,7 @@ from zarr.abc.store import ByteRequest, Store
 
 from parts_store.backends.registered_files import Registries
 from parts_store.errors import StoreConfigError
-from parts_store.format.keys import DOCUMENT, join, split
+from parts_store.format.keys import DOCUMENT, join, split, splits
 from parts_store.format.ranges import require_byte_request, resolve
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import document_of
@@ -39,11 +39,10 @@ class Tree:
         path, name = split(key)
         if name == DOCUMENT and path in self.nodes:
             return (_document(self.nodes[path]),)
-        segments = key.split("/")
-        for count in range(len(segments)):
-            array = self.nodes.get("/".join(segments[:count]))
+        for above, relative in splits(key):
+            array = self.nodes.get(above)
             if isinstance(array, PartsArray):
-                return _chunk(array, "/".join(segments[count:]))
+                return _chunk(array, relative)
         return None
 
     def keys(self, folder: str) -> Iterator[str]:
