@@ -350,7 +350,7 @@ def test_index_with_holes_that_changed_is_an_error_and_read_again(objects: Any, 
                 ps.PartsStore(objects).set_sync("a/c/0/0", changed)
 
     array.store._backend = Meddling(recording.backend)
-    with pytest.raises(ConcurrentWriteError, match="its data is not of the write that its index is of"):
+    with pytest.raises(ConcurrentWriteError, match="its data does not belong to the same write as its index"):
         array[12, 12]
     assert array[12, 12] == second[12, 12]
 

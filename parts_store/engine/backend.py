@@ -1,4 +1,4 @@
-"""What the executor needs of a place where objects are kept."""
+"""The interface of a backend: what the executor and the store need of it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from parts_store.engine.steps import Delete, Entry, Get, Head, List, Lock, Move, Outcome, Put, Refer
 from parts_store.format.references import Reference
 
-# How many keys one request can delete: what S3 takes, and obstore sends.
+# How many keys one request can delete on S3 and with obstore.
 MAX_BULK_DELETE = 1000
 
 type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
@@ -47,40 +47,43 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """A place where objects are kept, reached with and without an event loop."""
+    """A store of objects that is used with and without an event loop."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do."""
+        """Return what this backend can do."""
 
     async def perform(self, request: BackendRequest) -> Outcome:
-        """Carry out a request; what may be expected to fail is an outcome."""
+        """Carry out a request; return an outcome also for an expected failure."""
 
     def perform_sync(self, request: BackendRequest) -> Outcome:
         """Carry out a request without an event loop."""
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
-        """Take a lock without waiting; returns what gives it back, or None if somebody holds it."""
+        """Take a lock without waiting; return a function that releases it, or None if another holder has it."""
 
 
 class Place(Backend, Protocol):
-    """A backend that a store is made of."""
+    """A backend that a `PartsStore` can be opened on."""
 
     @property
     def store(self) -> Any:
-        """What it was made from, and a copy of it in another process is."""
+        """Return the object that the backend was made from, to make it again in another process."""
 
     @property
     def snapshot(self) -> str | None:
-        """The version of everything that is there, None if there are none: what was known of another is forgotten."""
+        """Return the version of all objects together, None if the backend has no such versions.
+
+        The store forgets what it knows of its arrays when the version changes.
+        """
 
     @property
     def is_settled(self) -> bool:
-        """Whether what is said of an object by its ETag is true."""
+        """Return whether every change of an object changes its tag or its ETag."""
 
     @property
     def file_stamp(self) -> Callable[[str], tuple[int, ...] | None] | None:
-        """The function that tells the file at a key from a later file at the same key; None if objects are not files.
+        """Return the function that identifies the file at a key; None if objects are not files.
 
         The function returns None if there is no file.
         """
@@ -92,7 +95,7 @@ class Place(Backend, Protocol):
         """Raise if the backend would refuse a reference to an existing file."""
 
     def list(self, folder: str) -> AsyncIterator[Entry]:
-        """Every object below a folder."""
+        """Return all objects below a folder."""
 
     async def list_folder(self, folder: str, /) -> tuple[Sequence[str], Sequence[str]]:
-        """The folders and the keys directly in a folder."""
+        """Return the folders and the keys directly in a folder."""

@@ -1,1 +1,1 @@
-"""Atomic reads and writes of a chunk, as generators of requests. No IO."""
+"""Atomic reads and writes of a chunk, as generators of requests, without IO."""

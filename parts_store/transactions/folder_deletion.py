@@ -1,12 +1,12 @@
-"""Deleting a folder of a local disk, as steps: no writer is at work in an array while it is deleted.
+"""Deleting a folder of a local disk: no writer is at work in an array while the array is deleted.
 
 The arrays and groups below the folder are deleted one after another, the deepest first, each under its own lock, and
-each by what a listing shows under the lock. What is in none of them, or is a folder inside an array, comes last. What a
-process leaves behind that ends in between: the chunks of an array lose their anchors first, so that each of them is
-whole or does not exist, and its document goes last, so that nothing is left that belongs to no array. An array that is
-created below the folder meanwhile stays.
+each by a listing that is made under the lock. What belongs to none of them comes last, and so does a folder inside an
+array. If the process ends in between, this is what it leaves behind: the chunks of an array lose their anchors first,
+so each chunk is complete or does not exist. The document of an array is deleted last, so every remaining file belongs
+to an array. An array that another process creates below the folder meanwhile stays.
 
-Symbolic links are removed, and what they lead to is not.
+Symbolic links are removed. The files and folders that they lead to are not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +21,14 @@ from parts_store.transactions.locking import array_locks, lock_array
 from parts_store.transactions.rules import Level, Rules
 
 _WHY = "everything below"
-# A local disk removes so many files without giving way: a deletion that is cancelled has none under way then.
+# The local backend removes this many files without a pause, so a cancelled deletion has none in progress.
 _AT_ONCE = 100
 
 
 def find_nodes(folder: str) -> Steps[tuple[str, ...]]:
     """Return the paths of the arrays and groups at and below a folder, the deepest first."""
     keys = yield from _list(folder)
-    # A link, or a file, where the folder with the locks should be.
+    # A link or a file is in the place of the folder with the locks.
     obstacles = tuple(key for key in keys if split(key)[1] == PROTOCOL_FOLDER)
     if obstacles:
         yield from remove(obstacles, _WHY)
@@ -37,7 +37,7 @@ def find_nodes(folder: str) -> Steps[tuple[str, ...]]:
 
 
 def delete_node(path: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
-    """Delete what belongs to one of these arrays and groups, and to none below it."""
+    """Delete what belongs to one of these arrays and groups, and not to an array or group below it."""
     yield from _lock((path,), rules)
     keys = yield from _list(path)
     known = {*nodes, *_nodes_in(keys)}
@@ -65,7 +65,7 @@ def _list(folder: str) -> Steps[list[str]]:
 
 
 def _nodes_in(keys: Iterable[str]) -> set[str]:
-    """Return the paths at which there is a document, or what the write protocol keeps of an array."""
+    """Return the paths of all documents, and of all arrays that have files of the write protocol."""
     documents = {split(key)[0] for key in keys if split(key)[1] == DOCUMENT and not is_protocol_key(key)}
     return documents | {_array_of(key) for key in keys if is_protocol_key(key)}
 
@@ -92,7 +92,7 @@ def _is_below(key: str, path: str) -> bool:
 
 
 def _arrays_around(folder: str) -> Steps[dict[str, ArrayRecord | None]]:
-    """Return the arrays that a folder may be inside of; None for those without parts or that are not understood."""
+    """Return the arrays that a folder may be inside of; None for arrays without parts, or that are not understood."""
     paths = [path for path, _ in candidates(folder)] if folder else []
     if is_protocol_key(folder):
         paths = [_array_of(folder)]
@@ -128,7 +128,7 @@ def _remove(
     keys: Sequence[str], path: str, record: ArrayRecord | None, locked: tuple[str, ...], rules: Rules
 ) -> Steps[None]:
     """Delete keys of an array: anchors, then journals, then everything else, and documents last."""
-    # Those that we hold go when we give them back.
+    # The lock files that this process holds are removed when it releases the locks.
     held = set() if rules.level is Level.EXCLUSIVE else {lock for array in locked for lock in array_locks(array)}
     kinds: tuple[list[str], ...] = ([], [], [], [])
     for key in keys:
@@ -140,7 +140,7 @@ def _remove(
 
 
 def _kind(key: str, path: str, record: ArrayRecord | None) -> int:
-    """Return when a key of an array is deleted."""
+    """Return the phase, from 0 to 3, in which a key of an array is deleted."""
     if split(key) == (path, DOCUMENT):
         return 3
     if is_protocol_key(key):

@@ -1,40 +1,43 @@
-"""The write of all parts of a chunk on a local disk, which has neither tags nor conditions, but locks and renames.
+"""The protocol for a local disk, which has locks and renames, but neither tags nor conditional writes.
 
-All of it happens under the chunk's lock, which the kernel takes from a process that ends. What it leaves behind if it
-ends after each step:
+A writer holds the lock of the chunk during all of its steps. The operating system releases the lock if the process
+ends. If it ends after a step, this is what it leaves behind:
 
-| create                         | what is there                   | what a reader says            |
+| create                         | what is stored                  | what a reader finds           |
 |--------------------------------|---------------------------------|-------------------------------|
-| some or all parts staged       | leftovers                       | as before: no chunk           |
+| some or all parts staged       | leftovers                       | no chunk, as before           |
 | some parts moved, no anchor    | orphans, leftovers              | no chunk                      |
 | the anchor moved               | the whole chunk                 | the new chunk                 |
 
-| overwrite                      | what is there                   | what a reader says            |
+| overwrite                      | what is stored                  | what a reader finds           |
 |--------------------------------|---------------------------------|-------------------------------|
-| some or all parts staged       | the old chunk, leftovers        | as before                     |
+| some or all parts staged       | the old chunk, leftovers        | the old chunk                 |
 | the journal                    | the old chunk, the new one staged | the new chunk               |
 | some or all parts moved        | new parts, the others staged    | the new chunk                 |
 | the journal removed            | the whole chunk                 | the new chunk                 |
 
-| delete                         | what is there                   | what a reader says            |
+| delete                         | what is stored                  | what a reader finds           |
 |--------------------------------|---------------------------------|-------------------------------|
 | the anchor                     | orphans                         | no chunk                      |
 | the other parts                | nothing                         | no chunk                      |
 
-The next write or delete of the chunk finishes what a journal says first. A journal that is not valid is never carried
-out: the next write removes it, and until then the chunk cannot be read.
+The next write or delete of the chunk first finishes the write that a journal describes. A journal that is not valid is
+never carried out. The next write removes it, and until then the chunk cannot be read.
 
-Deleting an array, or a folder of its chunks, holds the lock of the array alone (`locking`, `deletion`). This excludes
-every writer, for these reasons. Whoever changes a chunk shares the lock of the array from before its first request to
-after its last one. Nobody removes a lock file but its holder, who has it alone then and compares the file with the
-path; and deletion, which removes those of chunks while no writer can hold one or wait for one. A process that opened a
-lock file which was removed meanwhile finds another file at its path, or none, and begins again. A deletion first takes
-a second lock at which new writers stop, so that it does not wait for ever while chunks are written all the time. The
-kernel takes all of these locks from a process that ends. Nobody waits for the lock of an array while holding the lock
-of a chunk, and a deletion holds the locks of one array at a time: no two wait for each other.
+The deletion of an array, or of a folder of its chunks, holds the lock of the array exclusively (`locking`,
+`folder_deletion`). This excludes every writer of the array:
 
-A machine that loses its power may lose what
-its file system had not yet written, in any order: nothing is synchronised here.
+- A writer of a chunk shares the lock of the array from before its first request until after its last one.
+- A lock file is removed only by a process that holds it exclusively and has compared it with the file at its path, or
+  by a deletion, while no writer can hold the lock or wait for it.
+- A process that has opened a lock file which was removed meanwhile finds another file at the path, or none, and starts
+  again.
+- A deletion first takes a second lock that stops new writers. Otherwise it might wait forever while other chunks are
+  written.
+- There are no deadlocks. A process that holds the lock of a chunk never waits for the lock of an array, and a deletion
+  holds the locks of one array at a time.
+
+Nothing is synchronised to the disk. After a power failure, the latest writes may be lost in any order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -137,18 +140,22 @@ class JournaledProtocol(ChunkProtocol):
 
 
 def recover(chunk: Chunk) -> Steps[bool]:
-    """What a dead writer's journal says, brought to its end; returns whether there was one. Needs the lock."""
+    """Finish the write that the journal of a dead writer describes; return whether there was a journal.
+
+    The caller holds the lock of the chunk.
+    """
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
-    record = Journal.parse(found, chunk)
-    if record is not None:
-        yield from _apply(chunk, record.generation)
+    journal = Journal.parse(found, chunk)
+    if journal is not None:
+        yield from _apply(chunk, journal.generation)
     elif found is not None:
-        # What a machine that lost its power may leave: it says nothing, and is in the way.
+        # A power failure may leave an invalid journal, which would prevent every read.
         yield from remove((journal_key(chunk),), "journal")
     return found is not None
 
 
 def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bool) -> Steps[None]:
+    """Stage all parts, write a journal unless the chunk is new or has one part, and move the parts."""
     tag = Tag(rules.new_generation(), "s", tuple(part.nbytes for part in data))
     keys = staged_keys(chunk, tag.generation)
     yield tuple(Put(key, part, tag, None, "part of a chunk") for key, part in zip(keys, data, strict=True))
@@ -158,27 +165,28 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bo
     record = Journal(chunk.relative, tag.generation, tag.sizes).dump()
     (outcome,) = yield (Put(journal_key(chunk), record, tag, IfAbsent(), "journal"),)
     if not isinstance(outcome, Done):
-        problem = "somebody else writes it, although its writers promise to be 'exclusive'"
+        problem = "another client writes it, although concurrency='exclusive' promises a single writer"
         raise ConcurrentWriteError(chunk.chunk_key, problem)
     _require_moved(chunk, (yield from _apply(chunk, tag.generation)))
 
 
 def _apply(chunk: Chunk, generation: str) -> Steps[tuple[Outcome, ...]]:
+    """Move the staged parts, then remove the journal."""
     outcomes = yield from _move(chunk, generation)
     yield from remove((journal_key(chunk),), "journal")
     return outcomes
 
 
 def _require_moved(chunk: Chunk, outcomes: tuple[Outcome, ...]) -> None:
-    """Raise if something was missing of what this write itself had staged."""
+    """Raise `ConcurrentWriteError` if a part that this write had staged was missing."""
     if any(isinstance(outcome, Missing) for outcome in outcomes):
-        raise ConcurrentWriteError(chunk.chunk_key, "what this write had staged was removed before it was finished")
+        raise ConcurrentWriteError(chunk.chunk_key, "the staged parts were removed before the write was finished")
 
 
 def _move(chunk: Chunk, generation: str) -> Steps[tuple[Outcome, ...]]:
-    """Move what is staged to where it belongs, the anchor last, for it makes a new chunk; return the outcomes.
+    """Move the staged parts to their own keys, the anchor last, because it commits a new chunk; return the outcomes.
 
-    What a dead writer has moved already is missing, and no matter.
+    Parts that a dead writer has already moved are missing, which is expected.
     """
     moves = [
         Move(source, target, "part of a chunk")

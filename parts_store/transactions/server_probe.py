@@ -50,7 +50,7 @@ _ANSWERS: Final = {True: "yes", False: "no", None: "not asked"}
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a store supports, as `PartsStore.check` reports it. None stands for what was not asked."""
+    """The features of a store, as `PartsStore.check` reports them. None means that a feature was not probed."""
 
     # Whether PUTs with a condition are implemented at all.
     has_conditional_puts: bool | None = None
@@ -73,12 +73,12 @@ class Features:
 
     @property
     def has_conditions(self) -> bool:
-        """Whether writers can rely on conditional PUTs."""
+        """Return whether writers can rely on conditional PUTs."""
         return bool(self.refuses_create and self.refuses_update)
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The levels of `concurrency` at which arrays with several parts can be written."""
+        """Return the levels of `concurrency` at which arrays with several parts can be written."""
         if self.serverless_levels is not None:
             return self.serverless_levels
         if not self.keeps_metadata:
@@ -87,12 +87,12 @@ class Features:
 
     @property
     def supports_default(self) -> bool:
-        """Whether the default level, `"writers"`, is supported."""
+        """Return whether the default level, `"writers"`, is supported."""
         return Level.WRITERS in self.levels
 
     @property
     def missing_conditions(self) -> str:
-        """What the server does instead of keeping conditions on PUTs, in words."""
+        """Return which conditions on PUTs the server does not keep, in words."""
         if self.has_conditional_puts is False:
             return "it does not implement conditional PUTs"
         ignored = [
@@ -104,7 +104,7 @@ class Features:
 
     @property
     def rows(self) -> dict[str, str]:
-        """Each feature and the answer, in words."""
+        """Return each feature and the answer, in words."""
         etags = {True: "unique", False: "by content", None: "not asked"}[self.has_unique_etags]
         return {
             "create of an existing object refused (If-None-Match on PUT)": _ANSWERS[self.refuses_create],
@@ -130,13 +130,13 @@ class Features:
 
 
 def require_features(features: Features, level: Level, parts: int, server: str) -> None:
-    """Raise unless the server supports writing arrays with so many parts at this level."""
+    """Raise `ServerFeatureError` unless the server supports writing arrays with this many parts at this level."""
     if not features.keeps_metadata and parts > 1:
         lacks = "it drops the user metadata of objects"
         needed = f"writing arrays with {parts} parts at any level, since parts of two writes could not be told apart"
         advice = "write arrays without parts, or with one part, or use a server that keeps user metadata"
         raise ServerFeatureError(server, lacks, needed, advice)
-    # At this level none is needed, but each one that is sent must be answered.
+    # The level "exclusive" needs no conditions, but the server must answer requests that have one.
     if features.has_conditions or (level is Level.EXCLUSIVE and features.has_conditional_puts is not False):
         return
     advice = "open the store with concurrency='exclusive', and let one client at a time write each chunk"
@@ -148,14 +148,14 @@ def require_features(features: Features, level: Level, parts: int, server: str) 
 def probe(
     new_generation: Callable[[], str], *, has_conditions: bool, path: str = "", is_thorough: bool = False
 ) -> Steps[Features]:
-    """Return what the server supports; raise if it does not answer. `has_conditions` is False if none may be sent.
+    """Return what the server supports; raise if it does not answer. No conditions are sent unless `has_conditions`.
 
     The object is written below `path`, where the caller is about to write anyway: it may be allowed nowhere else.
     """
     for repeat in range(MAX_TRIES):
         if repeat:
             yield (Wait(repeat),)
-        # A key of its own for each attempt: a request without an answer may be carried out later.
+        # Each attempt has its own key, because a request without a response may be carried out later.
         key = probe_key(path, new_generation())
         asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
         problem: Exception
@@ -166,7 +166,7 @@ def probe(
         yield from asked.remove()
         if features is not None:
             return features
-        # obstore has tried often enough, unless the server did answer before.
+        # obstore retries by itself. A further attempt only helps if the server has answered another request.
         if asked.was_refused or (repeat and not asked.was_answered):
             break
     problem.add_note(f"while {key!r} was written and read to find out what the server supports")
@@ -174,7 +174,7 @@ def probe(
 
 
 class _UnansweredError(Exception):
-    """A request of the probe got no answer, or one that says nothing about features."""
+    """An error that says that a request of the probe got no response, or none that tells about features."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -190,11 +190,11 @@ class _Probe:
     has_conditions: bool
     is_thorough: bool
     was_answered: bool = field(default=False)
-    # The server refused a request for a reason that no repetition changes.
+    # The server refused a request for a reason that a retry does not change.
     was_refused: bool = field(default=False)
 
     def run(self) -> Steps[Features]:
-        """Ask one thing after the other: what follows depends on what is there."""
+        """Send the requests of the table one after the other, and return what they tell."""
         is_implemented = (yield from self._is_implemented()) if self.has_conditions else None
         if not is_implemented:
             yield from self._is_done(None, b"a1")
@@ -207,7 +207,7 @@ class _Probe:
         return (yield from self._more(features)) if self.is_thorough else features
 
     def remove(self) -> Steps[None]:
-        """Delete the object; if that fails, a hidden object of two bytes stays."""
+        """Delete the object; if that fails, a hidden object of two bytes remains."""
         for _ in range(2):
             (outcome,) = yield (Trial(Delete((self.key,), _WHY)),)
             if not isinstance(outcome, Lost):
@@ -233,7 +233,7 @@ class _Probe:
         )
 
     def _is_implemented(self) -> Steps[bool]:
-        """Whether a conditional PUT is carried out where its condition is met."""
+        """Return whether a conditional PUT is carried out if its condition is met."""
         (outcome,) = yield (Trial(self._put(IfAbsent(), b"a1")),)
         if isinstance(outcome, Failed) and isinstance(outcome.error, ServerFeatureError):
             self.was_answered = True
@@ -254,7 +254,7 @@ class _Probe:
         return outcome
 
     def _ask(self, request: TrialRequest) -> Steps[Outcome]:
-        """Carry out a request. A failure of a GET or of a listing is an answer, one of a PUT is not."""
+        """Send a request and return its outcome. A GET or a listing may fail; if a PUT fails, the probe fails."""
         (outcome,) = yield (Trial(request),)
         return self._checked(outcome) if isinstance(request, Put) else outcome
 

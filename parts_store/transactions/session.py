@@ -1,21 +1,21 @@
-"""The write of a chunk in a session, whose commit is the transaction.
+"""The protocol for an Icechunk session, whose commit is the transaction.
 
-Within the session a chunk of one part is replaced at once. One whose parts are chunks of several nodes is not, and a
-session may be committed after a write that failed: so the parts but the anchor are removed first. What a write leaves
-behind that ends after each step:
+Within the session, a chunk of one part is replaced by one request. A chunk whose parts are chunks of several nodes is
+not, and a session may be committed after a write that failed. Therefore the other parts are removed first. If a write
+ends after a step, this is what it leaves behind:
 
-| overwrite, of several nodes   | what is there                     | what a reader says            |
+| overwrite, several nodes      | what is stored                    | what a reader finds           |
 |-------------------------------|-----------------------------------|-------------------------------|
 | the other parts removed       | the old anchor                    | the chunk is incomplete       |
 | the anchor                    | the new anchor                    | the chunk is incomplete       |
 | the other parts               | the whole chunk                   | the new chunk                 |
 
-A new chunk gets its anchor last, as elsewhere. What was there before is in the session's snapshot.
+A new chunk gets its anchor last, as in the other protocols. The earlier value is in the session's snapshot.
 
-Every write and every delete touches every node of the chunk. Two sessions that change one chunk therefore conflict in
-all of its nodes, or in none, and whoever solves that decides the same for each: no commit holds parts of two writers.
-So that this is true also of a new chunk whose write failed, and that was committed nevertheless, its anchor is removed
-first, where there is none: otherwise the other session's anchor would meet its parts.
+Every write and every delete touches every node of the chunk. Two sessions that change the same chunk therefore conflict
+in all of its nodes, or in none, and a conflict solver decides the same for each node: no commit has parts of two
+writers. This also has to hold for a new chunk whose write failed and that was committed nevertheless. So the anchor is
+deleted first, although it does not exist: otherwise the anchor of the other session would be combined with these parts.
 """
 
 from collections.abc import Sequence
@@ -120,12 +120,13 @@ class SessionProtocol(ChunkProtocol):
 
 
 def _write_parts(chunk: Chunk, data: Sequence[PartData], rules: Rules, *, is_new: bool) -> Steps[None]:
+    """Write all parts in an order in which a mixture of two writes cannot be read."""
     requests = list(_requests(chunk, data, rules))
     anchor = requests.pop(chunk.parts.anchor)
     if not requests:
         yield (anchor,)
     elif is_new:
-        yield from remove((chunk.anchor_key,), "that there is no anchor")
+        yield from remove((chunk.anchor_key,), "conflict of two new chunks")
         yield tuple(requests)
         yield (anchor,)
     else:

@@ -1,21 +1,22 @@
-"""The read of a shard as steps: its index first, then the data where the index says; all of one write.
+"""Reading a shard: its index first, then the data where the index says, all of one write.
 
-zarr reads the index, and asks for data only afterwards. So what the index was read from is kept, and held to the data:
+zarr reads the index, and asks for data only afterwards. So the version of the index is kept, and compared with the
+version of the data:
 
-- Data of the same write is handed out as it is.
-- Data of another write is where another index says. If the old index names every inner chunk at a place of its own, a
-  range asked for tells which inner chunk it means, and that one is read where the new index says.
-- An untagged shard is another write if an object of it has another ETag. If the index is an object by itself, it is
+- Data of the same write is returned as it is.
+- Data of another write is where another index says. If the old index has a different place for every inner chunk, the
+  range tells which inner chunk zarr wants. That inner chunk is read where the new index says.
+- An untagged shard is another write if an object of it has another ETag. If the index is an object of its own, it is
   looked at again after the data.
-- If the old index has a hole, zarr has already filled it in, and nothing can be put right: `ConcurrentWriteError`.
+- If the old index has a hole, zarr has already used the fill value there, and the read raises `ConcurrentWriteError`.
 
-A shard whose main part is a span of an existing file may have others' bytes between its own. Read whole, it comes
-without them: the inner chunks one after the other, and an index that says so.
+A shard whose main part is a range of an existing file may have other bytes between its inner chunks. A read of the
+whole shard leaves them out: it returns the inner chunks one after the other, and a matching index.
 
-An index that names bytes beyond the shard is an error: what came back would be short.
+An index that names bytes beyond the end of the shard is an error, because the data would be too short.
 
-For a hole zarr makes no data request that would tell an old index from a new one. An index with holes is therefore
-compared with the anchor before it is handed out; one without is not, and may be as old as it likes.
+For a hole zarr sends no request for data that would tell an old index from a new one. Therefore an index with holes is
+compared with the anchor before it is returned. An index without holes is not, and may be outdated.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from parts_store.transactions.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class VersionedIndex:
-    """A shard's index, and the write that it is of: the data that follows must be of the same."""
+    """A shard's index, and the write that it belongs to: the data must belong to the same write."""
 
     index: bytes
     version: Version
@@ -44,7 +45,7 @@ class VersionedIndex:
 
 @dataclass(frozen=True, slots=True)
 class Remapped(Read):
-    """Data of another write than the index that was read before it, and the index of that write."""
+    """The result of a read that found data of another write than the index, and the index of that write."""
 
     versioned: VersionedIndex
 
@@ -58,9 +59,9 @@ def read_index(
     known: VersionedIndex | None,
     is_suspect: bool,
 ) -> Steps[VersionedIndex | None]:
-    """A shard's index, which zarr will trust; None if there is no such chunk.
+    """Return a shard's index, which zarr relies on; None if there is no such chunk.
 
-    `known` is one that was read before. If the chunk `is_suspect`, an index did not fit the data that followed.
+    `known` is an index that was read before. If the chunk `is_suspect`, an earlier index did not match the data.
     """
     if known is not None and not is_suspect:
         if not index.may_have_holes(known.index):
@@ -98,16 +99,17 @@ def read_data(
     settings: ReadSettings,
     versioned: VersionedIndex,
 ) -> Steps[Read | None]:
-    """The ranges that zarr found in a shard's index; `Remapped` where it was overwritten; None if it is gone.
+    """Return the ranges that zarr found in a shard's index; None if there is no such chunk.
 
-    A value is None where the shard has no such inner chunk any more.
+    If the shard was overwritten, the result is `Remapped`. A value is None if the shard does not have this inner chunk
+    any more.
     """
     read = yield from protocol.read_version(chunk, wanted, settings, versioned.version)
     if not isinstance(read, Outdated):
         return _whole(chunk, wanted, read)
     slots = index.slots_of(versioned.index, wanted)
     for _ in range(max(settings.retries, 1)):
-        # Raises if the index and the anchor do not fit together, and stay so.
+        # Raises an error if the index and the anchor permanently belong to different writes.
         now = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=True)
         if now is None:
             return None
@@ -120,7 +122,7 @@ def read_data(
             return None
         if not isinstance(read, Outdated):
             return Remapped(_in_slots(ranges, read.values), read.version, read.saved, now)
-    raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+    raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
 
 
 def _in_slots(ranges: Sequence[RangeByteRequest | None], values: Sequence[Pieces | None]) -> tuple[Pieces | None, ...]:
@@ -130,25 +132,25 @@ def _in_slots(ranges: Sequence[RangeByteRequest | None], values: Sequence[Pieces
 
 
 def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:
-    """The whole shard, without what is between its inner chunks; None if there is no such chunk."""
+    """Return the whole shard, without the bytes between its inner chunks; None if there is no such chunk."""
     for _ in range(max(settings.retries, 1) + 1):
         versioned = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=True)
         if versioned is None:
             return None
         ranges = index.ranges_of(versioned.index, range(index.slots))
         if ranges is None:
-            raise TypeError("an index that we do not understand")
+            raise TypeError("a shard index of an unknown format")
         present = [each for each in ranges if each is not None]
         read = yield from protocol.read(chunk, present, settings, with_anchor=True)
         if read is None:
             return None
         if read.version.fits(versioned.version):
             return _compacted(index, ranges, _whole(chunk, present, read))
-    raise ConcurrentWriteError(chunk.chunk_key, "its data is not of the write that its index is of")
+    raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
 
 
 def _compacted(index: ShardIndex, ranges: Sequence[RangeByteRequest | None], read: Read) -> Read:
-    """The same inner chunks one after the other, in the order in which they lie, and the index of that."""
+    """Return inner chunks one after the other, in the order of their positions, followed by the index of that shard."""
     present = [(slot, each) for slot, each in enumerate(ranges) if each is not None]
     found = sorted(zip(present, read.values, strict=True), key=lambda each: each[0][1].start)
     pieces: list[memoryview] = []
@@ -168,7 +170,7 @@ def _read_versioned(
     if read is None:
         return None
     versioned = VersionedIndex(b"".join(read.values[0] or ()), read.version)
-    # Of a file that others may write. Elsewhere that is zarr's to say, which compares it too.
+    # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"
         raise CodecError("sharding_indexed", expected, f"{len(versioned.index)} others")
@@ -176,7 +178,10 @@ def _read_versioned(
 
 
 def _whole[R: Read | None](chunk: Chunk, wanted: Sequence[Wanted], read: R) -> R:
-    """The same; raises if there are fewer bytes than a range says: the index names more than the shard has."""
+    """Return the result of a read; raise `PartSizeError` if a value is shorter than its range.
+
+    The index then names bytes beyond the end of the shard.
+    """
     for each, pieces in zip(wanted, read.values, strict=True) if read is not None else ():
         found = sum(piece.nbytes for piece in pieces or ())
         if isinstance(each, RangeByteRequest) and pieces is not None and found < each.end - each.start:
@@ -185,7 +190,7 @@ def _whole[R: Read | None](chunk: Chunk, wanted: Sequence[Wanted], read: R) -> R
 
 
 def _is_of(version: Version, anchor: Found) -> bool:
-    """Whether the anchor is that of a write; by its tag, or else by its ETag."""
+    """Return whether an anchor belongs to a write, by its tag, or by its ETag if the write has no tag."""
     if version.tag is None:
         return version.is_still(anchor)
     return anchor.generation == version.generation

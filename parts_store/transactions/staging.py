@@ -2,8 +2,8 @@ r"""The staged copy of a write: one object beside the chunk, with the bytes of a
 
     PARTSTXN1\n, the length of the header (4 bytes, little-endian), the header (JSON), the bytes of the parts in order
 
-It is never changed. While it is there, its writer is registered at the chunk, and whoever finds the anchor to be of its
-generation has the whole chunk; a second, empty object tells that its writer has finished.
+A staged copy is never changed. While it exists, its writer is registered at the chunk. If the anchor carries the
+generation of the copy, both together are the whole chunk. A second, empty object marks the writer as finished.
 """
 
 import json
@@ -19,31 +19,31 @@ from parts_store.format.tags import Tag
 
 _MAGIC = b"PARTSTXN1\n"
 DONE: Final = ".done"
-# A writer whose copy is that much older than another's, by the store's clock, is dead. One that only stalled begins
-# again with a new copy.
+# A writer whose copy is this much older than the copy of another writer, by the store's clock, is dead. A writer that
+# only stalled starts again with a new copy.
 FORGOTTEN_AFTER: Final = timedelta(hours=24)
 
 type Kind = Literal["write", "settle"]
-"""What its writer does: write the chunk, or bring another's write to its end."""
+"""What the writer does: write the chunk, or finish the write of another writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Who is, or was, at work on a chunk: the generations with an object beside it, and which of them have finished."""
+    """The writers of a chunk: the generations that have a copy beside it, and those that are marked as finished."""
 
-    # When each object was written, by the store's clock.
+    # When each copy was written, by the store's clock.
     present: Mapping[str, datetime]
     done: frozenset[str]
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Registry":
-        """The registry that a listing of the chunk's folder shows."""
+        """Return the writers that a listing of the folder beside the chunk shows."""
         names = {entry.key.rpartition("/")[2]: entry.modified for entry in entries}
         done = frozenset(name.removesuffix(DONE) for name in names if name.endswith(DONE))
         return cls({name: written for name, written in names.items() if not name.endswith(DONE)}, done)
 
     def others_at_work(self, ours: Collection[str], dead: Collection[str] = ()) -> frozenset[str]:
-        """Those who may still have requests under way, but us, whose generations are `ours`, and the dead."""
+        """Return the writers that may still send requests, except the caller's own generations and the dead writers."""
         now = max((written for name, written in self.present.items() if name in ours), default=None)
         return frozenset(
             name
@@ -55,18 +55,18 @@ class Registry:
         )
 
     def finished(self, ours: Collection[str], dead: Collection[str] = ()) -> tuple[str, ...]:
-        """Those who have nothing under way any more, but us; in a fixed order."""
+        """Return the writers that send no more requests, except the caller's own generations, in a fixed order."""
         others = self.present.keys() | self.done
         return tuple(sorted(others - self.others_at_work(ours, dead) - set(ours)))
 
 
 def key_of(chunk: Chunk, generation: str) -> str:
-    """The key of the staged copy."""
+    """Return the key of the staged copy."""
     return f"{chunk.side_folder}/{generation}"
 
 
 def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: Kind = "write") -> Put:
-    """The write of the staged copy."""
+    """Return the request that writes the staged copy."""
     header = {
         "key": chunk.relative,
         "gen": tag.generation,
@@ -81,13 +81,13 @@ def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: Kind = "writ
 
 
 def chunk_of(copy: Found) -> str | None:
-    """The chunk, relative to its array, that a staged copy is of; None if this is none."""
+    """Return the key of the chunk of a staged copy, relative to its array; None if the object is not a copy."""
     key = _header(memoryview(copy.data))[0].get("key")
     return key if isinstance(key, str) else None
 
 
 def _header(view: memoryview) -> tuple[dict[str, Any], int]:
-    """The header of a staged copy, empty if this is none, and where its parts begin."""
+    """Return the header of a staged copy, empty if it is not valid, and the position of the first part."""
     start = len(_MAGIC) + 4
     stop = start + int.from_bytes(view[len(_MAGIC) : start], "little")
     if bytes(view[: len(_MAGIC)]) != _MAGIC:
@@ -100,7 +100,7 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
 
 
 def unstage(chunk: Chunk, copy: Found, tag: Tag) -> dict[int, Found] | None:
-    """The parts in a staged copy, as if they had been read; None if it is not what it should be."""
+    """Return the parts in a staged copy, as if they had been read; None if the copy does not match the tag."""
     view = memoryview(copy.data)
     suffixes = [part.key_suffix for part in chunk.parts.parts]
     header, stop = _header(view)
@@ -111,7 +111,7 @@ def unstage(chunk: Chunk, copy: Found, tag: Tag) -> dict[int, Found] | None:
     for index, nbytes in enumerate(tag.sizes):
         if index != chunk.parts.anchor:
             part = view[stop : stop + nbytes]
-            # No ETag: it tells nothing of the object at the part's own key.
+            # Without an ETag, because the object at the part's own key may be another one.
             parts[index] = Found(part, Span(0, nbytes), nbytes, None, None, tag)
             stop += nbytes
     return parts if stop == len(view) else None

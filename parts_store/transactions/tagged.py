@@ -1,31 +1,30 @@
-"""The write of all parts of a chunk as steps: all of them or none, whatever crashes and whoever else writes.
+"""The protocol for object stores: all parts of a chunk are written or none, despite crashes and other writers.
 
-The anchor is the commit record: whose generation it carries is the chunk's write. What the process leaves behind if it
-ends after each step:
+The anchor is the commit record: the chunk is the write whose generation the anchor carries. If the process ends after a
+step, this is what it leaves behind:
 
-| create                        | what is there                     | what a reader says            |
+| create                        | what is stored                    | what a reader finds           |
 |-------------------------------|-----------------------------------|-------------------------------|
-| some parts but not the anchor | orphans                           | as before: no chunk           |
+| some parts but not the anchor | orphans                           | no chunk, as before           |
 | the anchor                    | the whole chunk                   | the new chunk                 |
 
-| overwrite                     | what is there                     | what a reader says            |
+| overwrite                     | what is stored                    | what a reader finds           |
 |-------------------------------|-----------------------------------|-------------------------------|
-| the staged copy               | the old chunk, and a leftover     | as before                     |
+| the staged copy               | the old chunk, and a leftover     | the old chunk                 |
 | the anchor                    | new anchor, old parts, the copy   | the new chunk, from the copy  |
 | some or all parts             | the same, with newer parts        | the new chunk                 |
 | the staged copy removed       | the whole chunk                   | the new chunk                 |
 
-| delete                        | what is there                     | what a reader says            |
+| delete                        | what is stored                    | what a reader finds           |
 |-------------------------------|-----------------------------------|-------------------------------|
 | the anchor                    | orphans                           | no chunk                      |
 | the other parts               | nothing                           | no chunk                      |
 
-Orphans are hidden, overwritten by the next write, and collected by `upkeep`; so are leftovers. A local disk has neither
-tags nor conditions: `journal` is its variant. In a session the commit is the transaction: `commits`.
+Orphans and leftovers are hidden. The next write of the chunk overwrites them, or `repair` removes them.
 
-Nothing is ever decided from a refusal alone: who is there is asked for, by the generation first and the ETag second.
-A request without an answer may have been carried out, or be carried out at any later time. A cancelled one is the
-same: its writer is gone, and the next one, or a reader, finds what a crash leaves behind.
+A refused request alone decides nothing: the writer then looks at the object, first at its generation, then at its ETag.
+A request without a response may have been carried out, or may be carried out at any later time. The same holds for a
+cancelled request: its writer has ended, and the next writer or reader finds what a crash leaves behind.
 """
 
 from collections.abc import Buffer, Mapping, Sequence
@@ -75,9 +74,11 @@ class TaggedProtocol(ChunkProtocol):
         end, error = yield from _write(chunk, data, self.rules, seen)
         if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
             raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
-        # A write that nothing was read for comes just before the one that it lost to, and is finished.
+        # A write that depends on no earlier read counts as carried out just before the write that replaced it.
         if end is End.CROWDED_OUT:
-            raise ConcurrentWriteError(chunk.chunk_key, f"others changed it {MAX_TRIES} times while it was written")
+            raise ConcurrentWriteError(
+                chunk.chunk_key, f"other writers changed it {MAX_TRIES} times while it was written"
+            )
         if end is End.SUPERSEDED and seen is not None:
             raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
 
@@ -162,7 +163,7 @@ class TaggedProtocol(ChunkProtocol):
         return is_absent
 
 
-# What became of a write, and the error of a request of it that got no answer.
+# How a write ended, and the error of its last request without a response.
 type _Ended = tuple[End, Exception | None]
 
 
@@ -172,7 +173,7 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | 
 
 
 def _write_single(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
-    """A chunk of one part: one PUT is the transaction."""
+    """Write a chunk of one part with one PUT request."""
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     condition = None if seen is None or not rules.has_conditions else seen.condition
     return (yield from writer.commit(condition, seen)), writer.lost
@@ -187,8 +188,8 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
         try:
             return (yield from _write_over(chunk, data, rules, seen))
         except LayoutChangedError:
-            # The array is another one now, and its listings would show what we have written. No writer of that array
-            # writes over a part of another layout, so these parts are still ours.
+            # Another array replaced this one, and its listings would show these parts. No writer of the new array
+            # overwrites a part of another layout, so the parts still belong to this write.
             if creation.created:
                 yield from remove(creation.created, "parts of another layout")
             raise
@@ -199,7 +200,7 @@ def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Se
     """Write all parts of a chunk with a staged copy, over whatever is there."""
     if isinstance(seen, Absent) and (yield from reading.exists(chunk)):
         return End.SUPERSEDED, None
-    # A generation of its own: what an attempt on another path left behind must not be taken for this one.
+    # Every attempt has its own generation, so that parts of a failed create are not taken for parts of this write.
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
     return (yield from writer.write_staged(seen)), writer.lost
 

@@ -280,7 +280,7 @@ def test_locked_chunk_is_reported_and_the_rest_repaired(tmp_path: Path, monkeypa
     first, second = store.repair().findings
     assert (first.chunk_key, first.is_repaired) == ("a/c/0", True)
     assert (second.chunk_key, second.is_repaired) == ("a/c/1", False)
-    assert "somebody has held its lock" in second.detail
+    assert "another process has held its lock" in second.detail
     release()
     assert store.repair().is_clean
     assert store.verify().findings == ()

@@ -214,7 +214,7 @@ def test_parts_read_together_must_be_of_one_write(objects: Any, concurrency: Any
             ps.PartsStore(objects, concurrency=concurrency).set_sync(key, shard)
         store.get_sync(key)
         ps.PartsStore(objects, concurrency=concurrency).set_sync(key, shard)
-        with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
+        with pytest.raises(ConcurrentWriteError, match="it was changed after it was read for this write"):
             write()
         write()
 

@@ -100,7 +100,7 @@ def test_partial_write_after_another_write_is_refused(
     else:
         shard = encode(theirs, compressed=False)
         store.act = lambda: others.set_sync("a/c/0/0", shard)
-    with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed; read it again"):
+    with pytest.raises(ConcurrentWriteError, match="it was changed after it was read for this write; read it again"):
         array[:8, :8] = value
     expected = np.zeros(SHAPE, "uint16") if theirs is None else theirs.copy()
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)

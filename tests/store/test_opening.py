@@ -123,7 +123,7 @@ def test_a_context_never_carries_an_index_into_another_read(pipeline: str) -> No
     other = ps.PartsStore(store.store)
     zarr.open_array(other, path="a")[:32, :32] = VALUES[:32, :32] + 1
     # The data is of another write than the index that this context has seen.
-    with pytest.raises(ConcurrentWriteError, match="its data is not of the write that its index is of"):
+    with pytest.raises(ConcurrentWriteError, match="its data does not belong to the same write as its index"):
         store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)
     # And once it was told, it is forgotten.
     assert store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)

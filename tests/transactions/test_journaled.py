@@ -196,7 +196,7 @@ def test_a_writer_that_is_not_the_only_one_although_it_said_so_finds_out_at_the_
 
     objects = Two(has_tags=False)
     objects.stored = dict(holds_old(place, layout, tuple(layout)).stored)
-    with pytest.raises(ConcurrentWriteError, match="although its writers promise to be 'exclusive'"):
+    with pytest.raises(ConcurrentWriteError, match="although concurrency='exclusive' promises a single writer"):
         objects.run(write(chunk, parts_of(layout, 3), place.protocol()))
     assert {key: objects.contents[key] for key in chunk.part_keys} == stored_as(layout, 2, 1)
 

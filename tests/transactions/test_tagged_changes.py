@@ -62,7 +62,7 @@ def test_a_chunk_that_is_not_what_was_read_any_more_is_left_as_it_is(
         place.protocol().write(chunk, parts_of(layout, 3), seen),
         place.protocol().delete(chunk, seen),
     ):
-        with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
+        with pytest.raises(ConcurrentWriteError, match="it was changed after it was read for this write"):
             start.run(change)
         assert what_is_read(start, chunk, None) == theirs
         if theirs is not None:
@@ -90,7 +90,7 @@ def test_a_write_that_changed_all_but_the_anchor_is_not_what_was_read_either(
         "write": place.protocol().write(chunk, mine, seen),
         "delete": place.protocol().delete(chunk, seen),
     }
-    with pytest.raises(ConcurrentWriteError, match="not what it was when it was read to be changed"):
+    with pytest.raises(ConcurrentWriteError, match="it was changed after it was read for this write"):
         start.run(steps[change])
     assert what_is_read(start, chunk, None) == b"".join(theirs)
 
