@@ -50,7 +50,7 @@ def test_a_copy_is_an_array_to_zarr_and_a_file_to_others(tmp_path: Path, place: 
     assert not store.verify().is_damaged
 
 
-def test_a_file_with_more_than_one_dataset_to_refer_to_is_refused_and_sessions_named(tmp_path: Path) -> None:
+def test_file_with_several_datasets_is_refused_and_sessions_named(tmp_path: Path) -> None:
     file = write_file(tmp_path / "a.h5", other=np.zeros((4, 4)))
     objects = MemoryStore()
     with pytest.raises(AdoptionError, match=r"'g/a', 'other'; adopt it into an Icechunk session"):

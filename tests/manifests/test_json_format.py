@@ -83,7 +83,7 @@ def test_a_huge_grid_is_refused_before_memory_is_taken_for_it() -> None:
         PartsArray.from_json(document)
 
 
-def test_the_arrays_of_a_document_together_are_refused_before_memory_is_taken_for_them() -> None:
+def test_too_many_arrays_are_refused_before_memory_is_allocated() -> None:
     document = example().to_json()
     array = document["arrays"]["a"]
     # Each is half of what a document may have, and by itself allowed: a gigabyte.

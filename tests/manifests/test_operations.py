@@ -17,9 +17,7 @@ from tests.manifests.simple import FEW, entry, metadata, simple
 
 @FEW
 @given(st.data(), seeds)
-def test_what_is_loaded_is_what_was_written_with_fill_values_where_chunks_are_missing(
-    data: st.DataObject, seed: int
-) -> None:
+def test_load_returns_written_values_and_fill_values(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())
     files = Files(np.random.default_rng(seed))
     array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files, holes=0.3)
@@ -181,7 +179,7 @@ def test_an_index_that_numpy_refuses_is_an_index_error(key: Any) -> None:
         array[key]
 
 
-def test_a_slice_within_a_chunk_is_taken_where_its_bytes_are_a_range_of_one_part() -> None:
+def test_slice_within_a_chunk_is_a_byte_range_of_one_part() -> None:
     files = Files(np.random.default_rng(1), names=("s3://one/a",))
     content = np.arange(24, dtype="<u2").reshape(8, 3)
     files.contents["s3://one/a"] = bytearray(content.tobytes())
@@ -227,7 +225,7 @@ def test_a_missing_chunk_is_not_joined_unless_all_are_missing() -> None:
         PartsArray(metadata((8,), (2,)), [{"2": entry()}]).join_chunks(2)
 
 
-def test_chunks_that_are_not_plain_values_one_after_the_other_are_not_joined() -> None:
+def test_chunks_that_are_not_contiguous_plain_values_are_not_joined() -> None:
     with pytest.raises(ManifestError, match="only the codec 'bytes'"):
         simple(kind=Kind("<i4", "zstd", 2, (2, 3)))[0].join_chunks(2)
     with pytest.raises(ManifestError, match="on the axes before axis 1"):

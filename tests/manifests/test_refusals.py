@@ -210,7 +210,7 @@ def test_xarray_combines_datasets_of_references_and_reads_nothing() -> None:
     assert np.array_equal(np.asarray(combined.v), np.concatenate([first, second]))
 
 
-def test_arrays_whose_registries_mean_different_files_by_one_location_are_not_read() -> None:
+def test_arrays_with_conflicting_registries_are_not_read() -> None:
     one, _ = simple(seed=1)
     two, _ = simple(seed=2)
     combined: Any = np.concatenate([one, two])
