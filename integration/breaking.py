@@ -194,7 +194,7 @@ class ContentEtags:
 
 
 def read_plainly(objects: Any, chunk_key: str, suffixes: Sequence[str]) -> bytes | None:
-    """A chunk as any other program reads it: the objects at its key with each suffix, one after the other.
+    """Read a chunk as any other program does: the objects at its key with each suffix, in order.
 
     None if there is none, by its main object.
     """
@@ -222,13 +222,13 @@ def remove_plainly(objects: Any, keys: Sequence[str]) -> None:
 
 
 def repair(store: PartsStore, prefix: str = "") -> Report:
-    """A repair; once more if a request of it was not answered, as it says itself."""
+    """Repair; repeat it if a request got no response."""
     report = store.repair(prefix, min_age=0)
     return report if report.is_clean else store.repair(prefix, min_age=0)
 
 
 def keys_of(objects: Any, folder: str) -> set[str]:
-    """The keys of all objects below a folder; and of files, where it is one, which obstore does not show."""
+    """Return the keys of all objects below a folder, on a local disk also of files that obstore hides."""
     root = getattr(objects, "prefix", None)
     if isinstance(root, Path):
         return {path.relative_to(root).as_posix() for path in (root / folder).rglob("*") if path.is_file()}

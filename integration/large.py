@@ -52,14 +52,14 @@ class Cost:
 
 
 def create(store: PartsStore, tail_nbytes: int) -> None:
-    """The array whose chunk it is, with a part at its end of this size."""
+    """Create an array of one chunk, with a last part of the given size."""
     parts = [Part(".head", size=16), Part(""), Part(".tail", size=tail_nbytes)]
     arguments: dict[str, Any] = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
     ps.create_array(store, "a", parts=parts, **arguments)
 
 
 def _memory(name: Literal["VmRSS", "VmHWM"]) -> int:
-    """The memory that this process has, or the most that it ever had, in bytes.
+    """Return the memory of this process, or its maximum, in bytes.
 
     What `resource` says includes what the parent had when it started this process, where there is nothing better.
     """
@@ -71,7 +71,7 @@ def _memory(name: Literal["VmRSS", "VmHWM"]) -> int:
 
 
 def _is_right(found: NDArray[np.uint64], first: int) -> bool:
-    """Whether these are the numbers, in blocks: a second array of them would cost as much again."""
+    """Return whether the values are right; compare them in blocks, since a second array would double the memory."""
     starts = range(0, len(found), BLOCK)
     blocks = ((found[at : at + BLOCK], first + at) for at in starts)
     return all((block == np.arange(start, start + len(block), dtype=np.uint64)).all() for block, start in blocks)
@@ -98,7 +98,7 @@ def main(order: Order) -> Cost:
 
 
 def run(order: Order) -> Cost:
-    """The order, carried out by a process of its own."""
+    """Carry out the order in another process."""
     command = [sys.executable, "-m", "integration.large", json.dumps(asdict(order))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return Cost(**json.loads(done.stdout))

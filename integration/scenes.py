@@ -105,7 +105,7 @@ class Scene:
 
 @lru_cache
 def document_of(layout: str) -> bytes:
-    """What is stored of an array of this layout."""
+    """Return the stored document of an array of this layout."""
     parts = [Part(suffix, size=size) for suffix, size in LAYOUTS[layout].items()]
     objects = MemoryStore()
     arguments: dict[str, Any] = {"shape": (100,), "chunks": (10,), "dtype": "uint8", "compressors": None}
@@ -115,7 +115,7 @@ def document_of(layout: str) -> bytes:
 
 @lru_cache
 def record_of(layout: str) -> Entry:
-    """What a store knows of an array of this layout."""
+    """Return what a store knows about an array of this layout."""
     objects = MemoryStore()
     obstore.put(objects, "a/zarr.json", document_of(layout))
     store = PartsStore(objects)
@@ -124,7 +124,7 @@ def record_of(layout: str) -> Entry:
 
 
 def ends(operation: Awaitable[None]) -> bool:
-    """Whether an operation comes to its end."""
+    """Return whether an operation ends without a crash."""
 
     async def run() -> None:
         await operation
@@ -213,7 +213,7 @@ OPERATIONS = {
 
 
 def changes(request: BackendRequest | Lock) -> bool:
-    """Whether a request changes something, if it arrives."""
+    """Return whether a request would change something."""
     return not isinstance(request, Get | Head | List)
 
 
@@ -221,7 +221,7 @@ def changes(request: BackendRequest | Lock) -> bool:
 
 
 def read_every_way(scene: Scene) -> Value:
-    """What a fresh reader reads; in ranges, and by what it says of it, the same."""
+    """Read with a new store, and check that ranges, size and existence agree."""
     store = scene.fresh()
     found = store.get_sync(scene.key)
     whole = None if found is None else found.to_bytes()
@@ -239,7 +239,7 @@ def read_every_way(scene: Scene) -> Value:
 
 
 def check_repair(scene: Scene, value: Value) -> None:
-    """A repair leaves the chunk, and nothing beside it; and everybody reads it then."""
+    """Check that a repair leaves the chunk and no objects beside it, and that all readers read it."""
     report = repair(scene.fresh(), scene.array)
     assert report.is_clean, report
     assert read_every_way(scene) == value
@@ -250,7 +250,7 @@ def check_repair(scene: Scene, value: Value) -> None:
 
 
 def check(scene: Scene, allowed: tuple[Value, ...], order: Order) -> None:
-    """The chunk is what it may be, whole, and in order after a repair; it can be written, before or after that."""
+    """Check that the chunk has an allowed value, can be repaired, and can be written before and after that."""
     value = read_every_way(scene)
     assert value in allowed, value
     if order == "write first":

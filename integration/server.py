@@ -108,7 +108,7 @@ def cache_folder() -> Path:
 
 
 def _docker_runs() -> bool:
-    """Whether a Docker engine answers and `docker compose` is there; the client alone is no use."""
+    """Return whether a Docker engine responds and `docker compose` exists; the client alone is not enough."""
     if shutil.which("docker") is None:
         return False
     questions = (["docker", "compose", "version"], ["docker", "info"])
@@ -145,7 +145,7 @@ def build(package: str, program: str, binary: Path) -> None:
 
 @contextmanager
 def running(source: Source) -> Iterator[Server]:
-    """The server, from when it answers until the block ends."""
+    """Start a server, and stop it when the block ends."""
     match source:
         case Server():
             prepare(source)
@@ -185,7 +185,7 @@ def _run_binary(binary: Path) -> Iterator[Server]:
 
 @contextmanager
 def ended_with_us(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block, and with this process, which must have one thread."""
+    """Start a process that ends with the block, and with this process, which must have one thread."""
     with (
         log.open("ab") as output,
         subprocess.Popen(
@@ -261,7 +261,7 @@ def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether there is a server at an address, and it is ready."""
+    """Return whether a server at an address is ready."""
     # Never through a proxy: the server is on this machine, or the caller's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -276,14 +276,14 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def supervised() -> Iterator[Server]:
-    """The server of this machine, run by a process of its own that ends with this one, even if this one is killed."""
+    """Start a server in another process, which ends with this process, even if this process is killed."""
     with supervisor([__file__], "S3 server") as answer:
         yield Server(**json.loads(answer))
 
 
 @contextmanager
 def supervisor(program: Sequence[str], what: str, folder: Path | None = None) -> Iterator[str]:
-    """What a program of ours that serves says first; it is a process of its own, and ends with the block or with us."""
+    """Start a program, and yield the first line it prints; it ends with the block or with this process."""
     command = [sys.executable, *program, "serve"]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         # Popen gives both pipes, because both were asked for.

@@ -28,7 +28,7 @@ FILE = "files/some file.nc"
 
 
 def repository(bucket: Bucket) -> Repository:
-    """A repository in the bucket, which may refer to `files/` there."""
+    """Create a repository in the bucket that may reference `files/` there."""
     server = bucket.server
     keys: dict[str, Any] = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
     remote: dict[str, Any] = {"region": "us-east-1", "endpoint_url": server.endpoint}
@@ -44,7 +44,7 @@ def repository(bucket: Bucket) -> Repository:
 
 
 def options(bucket: Bucket) -> dict[str, Any]:
-    """How the file is read when it is adopted, by obstore's names."""
+    """Return the options of obstore for reading the file."""
     server = bucket.server
     return {
         "endpoint": server.endpoint,

@@ -21,7 +21,7 @@ VALUES = np.random.default_rng(1).integers(0, 1 << 30, (400, 500))
 
 @pytest.fixture
 def uploaded(bucket: Bucket, tmp_path: Path) -> bytes:
-    """An HDF5 file in the bucket, in a folder of its own."""
+    """Write an HDF5 file into a folder of the bucket."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", data=VALUES, chunks=(20, 100), shuffle=True, fletcher32=True)
     data = (tmp_path / "a.h5").read_bytes()

@@ -49,7 +49,7 @@ def repo(bucket: Bucket) -> Repository:
 
 @contextmanager
 def workers() -> Iterator[Any]:
-    """A client of three worker processes, none of which outlives it."""
+    """Start a client with three worker processes, which end with it."""
     started: set[int] = set()
     arguments = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     try:
@@ -69,7 +69,7 @@ def pids(client: Any) -> set[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process; dask waits for its own, so that none stays as a zombie."""
+    """Return whether the process exists; dask waits for its processes, so that there are no zombies."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -84,7 +84,7 @@ def client() -> Iterator[Any]:
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call returns or raises, if it does so in time."""
+    """Return what a call returns or raises, if it ends in time."""
     outcome: list[Any] = []
     errors: list[BaseException] = []
 
@@ -104,7 +104,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def begin(repo: Repository, *, split: bool) -> zarr.Array[Any]:
-    """An array of many shards in two parts, created in a commit of its own."""
+    """Commit an array of many shards in two parts."""
     session = repo.writable_session("main")
     ps.create_array(
         ps.PartsStore.from_session(session),
@@ -123,7 +123,7 @@ def begin(repo: Repository, *, split: bool) -> zarr.Array[Any]:
 
 
 def source(shards: int = 1) -> Any:
-    """The values, made by the workers, so many shards at a time."""
+    """Return the values as a dask array, with the given number of shards in a block."""
     return dask.array.arange(VALUES.size, chunks=shards * ELEMENTS, dtype="int32")
 
 
@@ -132,7 +132,7 @@ def messages(repo: Repository) -> list[str]:
 
 
 def assert_all_written(repo: Repository, *, split: bool) -> None:
-    """One commit has all values, in as many chunks as there must be."""
+    """Check that one commit has all values in the expected number of chunks."""
     assert messages(repo) == ["written", "an array"]
     session = repo.readonly_session("main")
     store = ps.PartsStore.from_session(session)

@@ -169,7 +169,7 @@ def test_a_cancelled_operation_leaves_the_old_value_or_the_new_one(stage: Stage,
 
 
 async def _cancelled(operation: Operation, store: PartsStore, key: str, breaking: Breaking) -> None:
-    """An operation, cancelled when it is at a request; what it has locked is free then."""
+    """Cancel an operation at a request, and wait until it has ended."""
 
     async def act() -> None:
         await operation.act(store, key)

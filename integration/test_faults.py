@@ -70,7 +70,7 @@ def plan_through(proxy: Proxy, bucket: Bucket, level: Concurrency, retries: int,
 
 
 def run_through(proxy: Proxy, plan: Plan, names: Sequence[str]) -> Report:
-    """What becomes of a plan while these are wrong with the network, one after the other."""
+    """Carry out a plan while the network has the given faults, one after the other."""
     with driver.under_way(plan) as report:
         for name in names:
             proxy.poison(*TOXICS[name][0])

@@ -39,7 +39,7 @@ def registry(bucket: Bucket) -> ObjectStoreRegistry[Any]:
 
 
 def repository(bucket: Bucket) -> Repository:
-    """A repository that may refer to `data/` in the bucket."""
+    """Create a repository that may reference `data/` in the bucket."""
     server = bucket.server
     keys: dict[str, Any] = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
     remote: dict[str, Any] = {"region": "us-east-1", "endpoint_url": server.endpoint}

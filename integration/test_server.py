@@ -97,7 +97,7 @@ with supervised() as server:
 
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
-    """A process that has a server of its own, in a process group of its own, as `make test` has in a terminal."""
+    """Start a process with a server in a new process group, like `make test` in a terminal."""
     if "PARTS_STORE_S3_ENDPOINT" in os.environ:
         pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not ours to stop")
     command = [sys.executable, "-c", WITH_SERVER]

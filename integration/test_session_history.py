@@ -56,7 +56,7 @@ FILE = "files/some file.h5"
 
 
 def repository(bucket: Bucket, name: str = "repo", *, files: Path | None = None, authorized: bool = True) -> Icechunk:
-    """A repository in the bucket, which may refer to `files/` there, and to a local folder."""
+    """Create a repository in the bucket that may reference `files/` there and a local folder."""
     server = bucket.server
     keys: dict[str, Any] = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
     config = RepositoryConfig(inline_chunk_threshold_bytes=0)
@@ -82,7 +82,7 @@ def begin(repo: Icechunk) -> tuple[Session, ps.PartsStore]:
 
 
 def started(repo: Icechunk, *, chunks: int = 4) -> str:
-    """The snapshot of a repository with an array `a` of so many chunks."""
+    """Commit an array `a` of the given number of chunks, and return the snapshot."""
     session, store = begin(repo)
     KIND.create(store, shape=(chunks * CHUNK,))[:] = marked(0, chunks * CHUNK)
     return commit(session)
@@ -146,7 +146,7 @@ def test_writers_that_commit_at_once_leave_every_chunk_whole(bucket: Bucket) -> 
 
 
 def write_in_fork(store: ps.PartsStore, number: int, mark: int) -> ForkSession:
-    """What another process does: a chunk of its own, and one that all of them write."""
+    """Write one chunk that no other process writes, and one that all processes write."""
     write(store, 0, mark)
     write(store, number, mark)
     fork: ForkSession = store.session
@@ -210,14 +210,14 @@ def put_file(bucket: Bucket, content: bytes) -> None:
 
 
 def refer(bucket: Bucket, checksum: str | datetime | None, *, before: int = 8) -> list[bytes | ps.Reference]:
-    """The parts of a chunk, whose main part is in the bucket's file."""
+    """Return the parts of a chunk whose main part is in a file of the bucket."""
     location = f"s3://{bucket.name}/{FILE.replace(' ', '%20')}"
     return [DATA[:8], ps.Reference(location, before, len(DATA) - 16, checksum), DATA[-8:]]
 
 
 @pytest.fixture
 def referring(bucket: Bucket) -> Icechunk:
-    """A repository, and a file in the same bucket in which a chunk's main part is."""
+    """Create a repository, and a file in the same bucket with the main part of a chunk."""
     put_file(bucket, b"\x89HDF\r\n\x1a\n" + DATA[8:-8] + b"something else")
     repo = repository(bucket)
     started(repo)

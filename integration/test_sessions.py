@@ -39,14 +39,14 @@ def on_server(bucket: Bucket, prefix: str) -> icechunk.Storage:
 
 @pytest.fixture(params=["disk", "server"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], icechunk.Storage]:
-    """A way to get to the storage of a repository, by its name."""
+    """Return a function that opens the storage of a repository by name."""
     if request.param == "disk":
         return lambda name: icechunk.local_filesystem_storage(str(tmp_path / name))
     return functools.partial(on_server, request.getfixturevalue("bucket"))
 
 
 def in_objects() -> icechunk.RepositoryConfig:
-    """Every chunk an object, whatever its size."""
+    """Return a configuration that stores every chunk as an object, whatever its size."""
     config = icechunk.RepositoryConfig.default()
     config.inline_chunk_threshold_bytes = 0
     return config

@@ -58,7 +58,7 @@ SHARD_PARTS = [Part(""), Part(".index", size=SHARD_INDEX)]
 
 
 def values_of(number: int) -> NDArray[Any]:
-    """What a write gives the shard: all of it tells its number, and no two are of the same sizes when compressed."""
+    """Return the values of a write, which identify it, and whose compressed size differs from other writes."""
     noise = np.random.default_rng(number).integers(1, 1 << 16, (64, 64)).astype("uint16")
     values = np.full((64, 64), number, "uint16")
     # The second row of each inner chunk is noise, more of it or less.

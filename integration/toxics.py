@@ -56,7 +56,7 @@ class Toxic:
 
 
 def toxic(kind: str, direction: Direction, share: float = 1.0, **attributes: int) -> Toxic:
-    """The same, with attributes by name."""
+    """Return a toxic, with its attributes given by name."""
     return Toxic(kind, direction, tuple(attributes.items()), share)
 
 
@@ -91,7 +91,7 @@ class Proxy:
 
 @contextmanager
 def proxied(api: str, server: Server) -> Iterator[Proxy]:
-    """A way of one's own through toxiproxy to the server."""
+    """Open a new proxy of Toxiproxy to the server."""
     port = free_port()
     description = {
         "name": f"to-s3-{port}",
@@ -107,7 +107,7 @@ def proxied(api: str, server: Server) -> Iterator[Proxy]:
 
 
 def _call(url: str, body: Any = None, method: str | None = None) -> Any:
-    """What the API answers."""
+    """Call the API, and return the response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     # Never through a proxy of the user's: it is on this machine.
@@ -118,7 +118,7 @@ def _call(url: str, body: Any = None, method: str | None = None) -> Any:
 
 
 def choose_here() -> Binary | None:
-    """The program, to be built first if it is missing; None if it cannot be built."""
+    """Return the program, built if it is missing, or None if it cannot be built."""
     binary = Binary(cache_folder() / f"toxiproxy-{VERSION}")
     return binary if binary.is_built or shutil.which("go") else None
 
@@ -132,7 +132,7 @@ def prepare(binary: Binary) -> None:
 
 @contextmanager
 def running(binary: Binary) -> Iterator[str]:
-    """The address of the API, from when it answers until the block ends."""
+    """Start Toxiproxy, yield the address of its API, and stop it when the block ends."""
     prepare(binary)
     with tempfile.TemporaryDirectory(prefix="parts-store-toxiproxy-") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
@@ -152,7 +152,7 @@ def running(binary: Binary) -> Iterator[str]:
 
 @contextmanager
 def supervised() -> Iterator[str | None]:
-    """The address of the API of a toxiproxy that ends with this process; None if there is no way to have one."""
+    """Start a Toxiproxy that ends with this process, and yield the address of its API, or None without one."""
     if choose_here() is None:
         yield None
         return

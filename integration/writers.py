@@ -41,7 +41,7 @@ def _write(store: PartsStore, key: str, value: bytes) -> Steps[None]:
 
 
 def chunk_of(store: PartsStore, key: str) -> Chunk:
-    """The chunk at a key, which is one of an array with parts."""
+    """Return the chunk at a key of an array with parts."""
     owner = store.carry_out(store.catalog.owner(key))
     assert isinstance(owner, OwnedChunk)
     return owner.chunk

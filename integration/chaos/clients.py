@@ -49,7 +49,7 @@ def write_lane(session: Session, lane: Lane) -> None:
 
 
 def _open_shards(session: Session, mode: Literal["r", "r+"]) -> Any:
-    """The array of all shards, however often it takes."""
+    """Open the array of all shards, with as many attempts as it takes."""
     while True:
         with contextlib.suppress(*ALLOWED):
             return zarr.open_array(session.store, path="sharded", mode=mode)
@@ -95,13 +95,13 @@ def _write_inner(session: Session, lane: Lane, array: Any) -> None:
 
 
 def _slots(items: Any) -> tuple[int, ...] | None:
-    """The number in each slot; None where a slot has two."""
+    """Return the number in each slot, or None if a slot has two numbers."""
     rows: NDArray[np.uint64] = items.reshape(-1, SLOT_ITEMS)
     return tuple(int(row[0]) for row in rows) if (rows == rows[:, :1]).all() else None
 
 
 def _number_in(session: Session, lane: Lane, found: Buffer | None) -> int | None:
-    """The number whose value was found, if any."""
+    """Return the number of the write whose value was found, or None."""
     value = None if found is None else found.to_bytes()
     number = None if value is None else number_in(lane.number, value)
     if value is not None and number is None:
@@ -189,7 +189,7 @@ def _read_until_stop(session: Session, lanes: list[Lane], name: str, read: Calla
 
 
 def finish(session: Session) -> None:
-    """A repair leaves nothing beside the chunks; and all of them are read, by everybody, as the same."""
+    """Check that a repair leaves no objects beside the chunks, and that all readers agree about them."""
     session.store = PartsStore(session.plan.objects(is_direct=True), concurrency=session.plan.level)
     anyone = Lane(0, "blind")
     report = repair(session.store)

@@ -127,7 +127,7 @@ class Driver:
 
 
 def run(plan: Plan) -> Report:
-    """The plan, carried out by a process of its own."""
+    """Carry out the plan in another process, and return the report."""
     with under_way(plan) as report:
         return report()
 
@@ -157,7 +157,7 @@ def main(plan: Plan) -> Report:
 
 @contextlib.contextmanager
 def under_way(plan: Plan) -> Iterator[Callable[[], Report]]:
-    """The plan in a process of its own; gives what waits for its report."""
+    """Start the plan in another process; yield a function that waits for its report."""
     command = [sys.executable, "-m", "integration.chaos", json.dumps(asdict(plan))]
     # A second thread would be lost in a fork.
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

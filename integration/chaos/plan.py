@@ -134,7 +134,7 @@ class Plan:
 
 
 def create(plan: Plan) -> None:
-    """The arrays of all lanes."""
+    """Create the arrays of all lanes."""
     store = PartsStore(plan.objects(is_direct=True))
     raw = [Part(".head", size=16), Part(""), Part(".sum", size=16)]
     for name in ("raw", "created"):
@@ -148,7 +148,7 @@ def create(plan: Plan) -> None:
 
 @lru_cache(maxsize=256)
 def value_of(lane: int, number: int) -> bytes:
-    """The value of a number: it says which, has any size, and a digest at its end."""
+    """Return the value of a write: its number, filling of any length, and a digest."""
     source = random.Random(lane << 32 | number)
     body = source.randbytes(source.choice([0, 1, 100, 3000, 3000, 50_000]))
     head = struct.pack("<QQ", number, len(body))
@@ -156,14 +156,14 @@ def value_of(lane: int, number: int) -> bytes:
 
 
 def number_in(lane: int, value: bytes) -> int | None:
-    """The number whose value this is; None if it is torn."""
+    """Return the number of the write of a value, or None if the value is torn."""
     number: int = struct.unpack_from("<Q", value)[0] if len(value) >= 32 else NUMBERS
     return number if number < NUMBERS and value == value_of(lane, number) else None
 
 
 @lru_cache(maxsize=4096)
 def slots_of(number: int) -> tuple[int, ...]:
-    """The slots of a shard after so many writes of some of them: of one, and every fifth time of the first six."""
+    """Return the slots of a shard after some writes, each of one slot or, every fifth time, of the first six."""
     slots = [0] * SLOTS
     # Before that, every slot was written by something that came later.
     for each in range(max(0, number - 5 * SLOTS), number + 1):
@@ -173,5 +173,5 @@ def slots_of(number: int) -> tuple[int, ...]:
 
 
 def written_by(number: int) -> range:
-    """The slots that a write sets."""
+    """Return the slots that a write sets."""
     return range(number % SLOTS, number % SLOTS + 1) if number % 5 else range(6)

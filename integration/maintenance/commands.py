@@ -52,6 +52,6 @@ def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
 
 
 def parsed(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was printed as JSON, and the findings in it."""
+    """Parse what was printed as JSON, and the findings in it."""
     report = json.loads(text)
     return report, [{**each, "keys": sorted(each["keys"])} for each in report["findings"]]

@@ -73,7 +73,7 @@ def tag_of(bucket: Bucket, key: str) -> str:
 
 
 def untag(bucket: Bucket, key: str) -> None:
-    """The same bytes, as a program writes them that knows of no tags."""
+    """Write the same bytes without a tag, like another program."""
     obstore.put(bucket.store(), key, bucket.read(key))
 
 
@@ -92,7 +92,7 @@ def bring_back(bucket: Bucket, store: PartsStore, chunk_key: str, suffix: str) -
 
 
 def beside(bucket: Bucket, store: PartsStore, chunk_key: str) -> tuple[str, ...]:
-    """What is beside a chunk."""
+    """Return the keys beside a chunk."""
     folder = chunk_of(store, chunk_key).side_folder
     return tuple(sorted(key for key in bucket.list_keys() if key.startswith(f"{folder}/")))
 
@@ -227,14 +227,14 @@ SCENES: dict[str, Scene] = {
 
 
 def finding_of(scene: Scene, bucket: Bucket, store: PartsStore, chunk_key: str) -> Finding:
-    """What is to be found."""
+    """Return the finding that is expected."""
     keys = beside(bucket, store, chunk_key) if scene.parts is None else tuple(chunk_key + each for each in scene.parts)
     key = chunk_of(store, chunk_key).side_folder if scene.is_stray else chunk_key
     return Finding(scene.problem, key, keys, scene.detail)
 
 
 def same(report: Report, *findings: Finding) -> None:
-    """The findings are these, in the order in which they are told; what is beside a chunk in any order."""
+    """Check the findings and their order; keys beside a chunk may be in any order."""
     assert [replace(each, keys=tuple(sorted(each.keys))) for each in report.findings] == [
         replace(each, keys=tuple(sorted(each.keys)))
         for each in sorted(findings, key=lambda each: (each.chunk_key, each.problem.value))

@@ -30,7 +30,7 @@ def proxy(server: Server) -> Iterator[CountingProxy]:
 
 @pytest.fixture
 def objects(bucket: Bucket, proxy: CountingProxy) -> S3Store:
-    """The bucket, through the proxy."""
+    """Return the bucket, with requests through the proxy."""
     return objects_below(bucket, proxy, None)
 
 

@@ -34,7 +34,7 @@ def objects_below(bucket: Bucket, proxy: CountingProxy, prefix: str | None) -> S
 
 @contextmanager
 def counted(proxy: CountingProxy, store: PartsStore) -> Iterator[list[Seen]]:
-    """The requests made inside, of which every one is counted by the store too."""
+    """Record the requests of the block, and check that the store counts the same."""
     seen: list[Seen] = []
     proxy.requests.clear()
     store.stats.reset()
@@ -80,5 +80,5 @@ def create_shards(store: PartsStore) -> zarr.Array[Any]:
 
 
 def in_main(offset: int) -> tuple[int, int]:
-    """The bytes of the main part that hold what is left of an inner chunk after the header."""
+    """Return the byte range of the inner chunk at an offset, within the main part."""
     return max(0, offset - HEADER_NBYTES), offset + INNER_NBYTES - HEADER_NBYTES

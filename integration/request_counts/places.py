@@ -155,7 +155,7 @@ COLUMNS = ("exclusive", "writers, unique", "writers, content", "full, unique", "
 
 
 def table(k: int) -> dict[str, tuple[Costs, ...]]:
-    """The costs of each act, in the order of the columns."""
+    """Return the costs of each act, in the order of the columns."""
     bare = {"put": k}
     # The staged copy and k parts; a look at each part before, and where ETags come back, at the anchor and at the
     # others who write.

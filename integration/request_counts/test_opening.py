@@ -38,7 +38,7 @@ type Act = Callable[[Store], Any]
 
 
 def both_logs(bucket: Bucket, proxy: CountingProxy, prepare: Act, act: Act, *, parts: bool = False) -> tuple[Log, Log]:
-    """What the same act costs with zarr's store and with ours, each on the same objects below a prefix of its own.
+    """Return the requests of an act with zarr's store and with `PartsStore`, each on a copy of the same objects.
 
     `prepare` writes what `act` finds, through another store, so that neither knows anything beforehand. With `parts`,
     ours finds arrays with parts where zarr's finds arrays without.

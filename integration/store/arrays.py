@@ -14,7 +14,7 @@ from parts_store import SHARD_INDEX, ConcatParts, Part, PartsStore
 
 
 def document(ndim: int, encoding: str, separator: str, parts: list[Part]) -> bytes:
-    """The stored document of an array with parts."""
+    """Return the stored document of an array with parts."""
     return json.dumps(
         {
             "zarr_format": 3,
@@ -49,7 +49,7 @@ def create_chunks(store: PartsStore, *, head: int = 10) -> zarr.Array[Any]:
 
 
 def stored(bucket: Bucket) -> dict[str, tuple[bytes, str | None, Any]]:
-    """Every object: its bytes, its ETag, and its user metadata."""
+    """Return the bytes, the ETag and the user metadata of all objects."""
     found = {}
     for key in bucket.list_keys():
         stat = bucket.client.stat_object(bucket.name, key)
@@ -58,7 +58,7 @@ def stored(bucket: Bucket) -> dict[str, tuple[bytes, str | None, Any]]:
 
 
 def metadata_of(bucket: Bucket, key: str) -> dict[str, str]:
-    """The user metadata of an object, as MinIO's own client sees it."""
+    """Return the user metadata of an object, read with MinIO's own client."""
     headers: Any = bucket.client.stat_object(bucket.name, key).metadata or {}
     start = "x-amz-meta-"
     return {

@@ -24,7 +24,7 @@ from tests.conftest import PIPELINES
 
 
 def options_for(user: Server) -> dict[str, Any]:
-    """What obstore needs for the server, by its names."""
+    """Return the options of obstore for the server."""
     return {
         "endpoint": user.endpoint,
         "access_key_id": user.access_key,

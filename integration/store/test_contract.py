@@ -200,7 +200,7 @@ class TestWithParts(Suite):
 
 
 def _chunk_keys(store: PartsStore) -> set[str]:
-    """The keys of the suite that are chunks of an array which the store knows."""
+    """Return the keys of the suite that are chunks of a known array."""
     keys = {
         ("", 1): {"c/0", "c/1", "c/1000"},
         ("", 2): {"c/0/0", "c/0/1", "c/1/0", "c/1/1", "c/0/2"},

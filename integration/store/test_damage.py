@@ -102,7 +102,7 @@ def replace_by_stranger(bucket: Bucket, key: str, data: bytes | None = None) -> 
 
 
 def replace_by_older(bucket: Bucket, array: zarr.Array[Any], key: str) -> None:
-    """The object of an older write, with the tag of that write, as a backup brings it back."""
+    """Restore the object of an older write with its tag, like a backup."""
     older = f"older/{key}"
     bucket.client.copy_object(bucket.name, older, CopySource(bucket.name, key))
     array[...] = 255 - VALUES

@@ -9,7 +9,7 @@ from tests.copying.places import fill, objects_in
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, bytes]:
-    """The objects of the same arrays on a store in memory, which nothing was copied to."""
+    """Return the objects of the same arrays, written to a store in memory."""
     objects = MemoryStore()
     fill(ps.PartsStore(objects))
     return objects_in(objects)

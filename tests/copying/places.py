@@ -40,7 +40,7 @@ def objects_in(objects: Any) -> dict[str, bytes]:
 
 
 def chunks_in(session: Any) -> dict[str, bytes]:
-    """Everything that Icechunk itself says is in a session, the nodes of parts included."""
+    """Return everything that Icechunk lists in a session, nodes of parts included."""
 
     async def collect() -> dict[str, bytes]:
         store = session.store
@@ -111,7 +111,7 @@ PARTS = {"two": TWO, "deep/er/shards": INDEXED, "deep/scalar": TWO, "empty": TWO
 
 
 def require_filled(store: ps.PartsStore, below: str = "") -> None:
-    """What `fill` wrote is there, as zarr sees it."""
+    """Check that zarr reads what `fill` wrote."""
     root = zarr.open_group(store, path=below, mode="r")
     two: Any = root["two"]
     assert two[...].tolist() == [1, 2, 3, 4, FILL, FILL, FILL, FILL, *range(9, 17)]
@@ -134,7 +134,7 @@ def require_filled(store: ps.PartsStore, below: str = "") -> None:
 
 
 def whole_chunks(objects: dict[str, bytes]) -> dict[str, bytes]:
-    """The chunks, put together from objects at their keys and suffixes."""
+    """Return the chunks, joined from the objects of their parts."""
     chunks = {}
     for key in CHUNKS:
         suffixes = next(([each.key_suffix for each in PARTS[path]] for path in PARTS if key.startswith(path)), [""])

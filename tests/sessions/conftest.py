@@ -12,7 +12,7 @@ from tests.sessions.histories import open_repository
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Icechunk:
-    """A repository on disk, whose sessions can be sent to other processes."""
+    """Create a repository on disk, whose sessions can be sent to other processes."""
     return open_repository(local_filesystem_storage(str(tmp_path / "repo")))
 
 

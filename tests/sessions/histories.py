@@ -81,17 +81,17 @@ SOLVERS: dict[str, ConflictSolver | None] = {
 
 
 def marked(mark: int, count: int = CHUNK) -> Values:
-    """Values that say whose they are, in every part of a chunk."""
+    """Return values that identify their writer in every part of a chunk."""
     return np.arange(mark, mark + count, dtype="int32")
 
 
 def repository(*, files: Path | None = None, **config: Any) -> Icechunk:
-    """An empty repository in memory, which may refer to the files of a folder."""
+    """Create a repository in memory that may reference the files of a folder."""
     return open_repository(in_memory_storage(), files=files, **config)
 
 
 def open_repository(storage: Any, *, files: Path | None = None, authorized: bool = True, **config: Any) -> Icechunk:
-    """A repository, made if there is none, which may refer to the files of a folder, and read them if `authorized`."""
+    """Open or create a repository that may reference the files of a folder, and read them if `authorized`."""
     settings = RepositoryConfig(**config)
     credentials = None
     if files is not None:
@@ -102,12 +102,12 @@ def open_repository(storage: Any, *, files: Path | None = None, authorized: bool
 
 
 def commit(session: Session, message: str = "by a test") -> str:
-    """The snapshot that comes of a session."""
+    """Commit a session, and return the snapshot."""
     return session.commit(message)
 
 
 def look(session: Session, name: str = "a") -> zarr.Array[Any]:
-    """An array as a reader of a session sees it, parts or not."""
+    """Open an array of a session for reading, with or without parts."""
     return zarr.open_array(ps.PartsStore.from_session(session), path=name, mode="r")
 
 
@@ -120,7 +120,7 @@ async def _raw(session: Session, key: str) -> bytes | None:
 
 
 def raw(session: Session, key: str) -> bytes | None:
-    """What Icechunk has under a key."""
+    """Return what Icechunk stores at a key."""
     return sync(_raw(session, key))
 
 
@@ -133,7 +133,7 @@ def part_keys(kind: Kind, number: int, name: str = "a") -> tuple[str, ...]:
 
 
 def raw_chunks(session: Session, kind: Kind, name: str = "a") -> dict[int, tuple[bytes | None, ...]]:
-    """The parts of every chunk that has any, by Icechunk alone."""
+    """Return the stored parts of all chunks, read with Icechunk alone."""
 
     async def read() -> dict[int, tuple[bytes | None, ...]]:
         store, found = session.store, {}
@@ -147,7 +147,7 @@ def raw_chunks(session: Session, kind: Kind, name: str = "a") -> dict[int, tuple
 
 
 def listing(session: Session) -> set[str]:
-    """All keys that Icechunk has, hidden or not, and all chunks."""
+    """Return all keys of Icechunk, hidden keys included, and all chunks."""
 
     async def list_all() -> set[str]:
         return {key async for key in session.store.list()}
@@ -324,7 +324,7 @@ MARKS = {"A": 1000, "B": 2000}
 
 
 def _end_of(session: Session, solver: ConflictSolver | None) -> str:
-    """How a commit ends, by the class of the error if it is one."""
+    """Commit, and return "committed", or the class and kind of the error."""
     try:
         session.commit("by a test", rebase_with=solver)
     except IcechunkError as error:
@@ -333,5 +333,5 @@ def _end_of(session: Session, solver: ConflictSolver | None) -> str:
 
 
 def pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every two of them, in both orders, and each with itself."""
+    """Return all ordered pairs, each element with itself included."""
     return ((one, other) for one in names for other in names)

@@ -29,7 +29,7 @@ def layouts(draw: st.DrawFn, *, sharded: bool) -> list[ps.Part]:
 
 
 def values(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-    """Values of an array, about a half of them the fill value."""
+    """Draw values of an array, about half of them the fill value."""
     random = np.random.default_rng(seed)
     numbers = random.integers(1, 2 if dtype == "bool" else 100, shape) * random.integers(0, 2, shape)
     return np.asarray(numbers).astype(dtype)

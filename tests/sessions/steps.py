@@ -24,13 +24,13 @@ by_split = pytest.mark.parametrize("kind", SPLIT.values(), ids=SPLIT)
 
 
 def begin(repo: Icechunk, branch: str = "main") -> tuple[Session, ps.PartsStore]:
-    """A writable session, and the store on it."""
+    """Return a writable session, and a store on it."""
     session = repo.writable_session(branch)
     return session, ps.PartsStore.from_session(session)
 
 
 def started(kind: Kind, repo: Icechunk) -> str:
-    """The snapshot of a repository with an array `a` of which the last of four chunks is not there."""
+    """Commit an array `a` of four chunks without the last chunk, and return the snapshot."""
     session, store = begin(repo)
     zarr.open_group(store, mode="w")
     kind.create(store)[: 3 * CHUNK] = marked(0, 3 * CHUNK)
@@ -56,6 +56,6 @@ def write_chunk(store: ps.PartsStore, number: int, mark: int) -> None:
 
 
 def elsewhere[T](value: T) -> T:
-    """The same in another process, as far as it can tell."""
+    """Return a copy by way of pickle, like in another process."""
     copy: T = pickle.loads(pickle.dumps(value))
     return copy

@@ -170,7 +170,7 @@ def _commit_as_far_as_possible(session: Session, solver: BasicConflictSolver) ->
 def _require_one_writers(
     session: Session, number: int, stored: tuple[bytes | None, ...] | None, states: set[Any]
 ) -> None:
-    """A chunk is absent, incomplete, or that of one writer."""
+    """Check that the chunk is absent, incomplete, or of one writer."""
     span = slice(number * CHUNK, (number + 1) * CHUNK)
     try:
         found: Any = look(session)[span]

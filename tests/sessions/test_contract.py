@@ -30,7 +30,7 @@ VALUE = b"\x01\x02\x03\x04"
 
 
 def document(ndim: int, *, parts: bool, split: bool = False) -> bytes:
-    """The stored document of an array of bytes, of 2000 chunks in each dimension."""
+    """Return the stored document of an array of bytes with 2000 chunks in each dimension."""
     stored: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -411,7 +411,7 @@ class Contract(StoreTests[InSession, cpu.Buffer]):
 
 
 def cut(data: bytes, wanted: ByteRequest | None) -> bytes:
-    """The bytes that a request is for."""
+    """Return the bytes that a request selects."""
     match wanted:
         case None:
             return data

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def writes_of(number: int) -> dict[str, tuple[Callable[[ps.PartsStore], object], list[int]]]:
-    """Ways to write a chunk, each with what it then holds."""
+    """Return ways to write a chunk, each with the resulting values."""
     span = slice(number * CHUNK, (number + 1) * CHUNK)
     partly = np.arange(number * CHUNK, (number + 1) * CHUNK) if number < 3 else FILL.copy()
     partly[::2] = marked(1000)[::2]
@@ -77,7 +77,7 @@ def test_committed_write_that_failed_at_any_call_leaves_no_mixture(kind: Kind, n
 
 
 def _require_old_or_new(session: Session, store: ps.PartsStore, number: int, old: list[int], new: list[int]) -> None:
-    """The chunk is what it was or what it should be, or says that it is incomplete; and so is every range of it."""
+    """Check that the chunk and all its ranges have the old or the new values, or raise `IncompleteChunkError`."""
     array = zarr.open_array(store, path="a", mode="r")
     try:
         found: Any = array[number * CHUNK : (number + 1) * CHUNK]

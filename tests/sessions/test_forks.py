@@ -97,7 +97,7 @@ def test_every_two_operations_in_forks_end_as_without_parts(kind: Kind, tmp_path
 
 
 def _merged(scene: Scene, first: str, second: str) -> object:
-    """What becomes of two forks, merged one after the other."""
+    """Merge two forks one after the other, and return the result."""
     scene.repo.reset_branch("main", scene.start)
     session = scene.repo.writable_session("main")
     forks = {who: session.fork() for who in MARKS}
@@ -159,7 +159,7 @@ def create_sharded(store: ps.PartsStore, *, split: bool, **more: Any) -> zarr.Ar
 
 
 def noise(seed: int, count: int = 1024) -> Any:
-    """Values that take more or less room when compressed, by the seed."""
+    """Return random values whose compressed size depends on the seed."""
     return np.random.default_rng(seed).integers(0, 4 ** (seed + 1), count, dtype="int32")
 
 

@@ -78,7 +78,7 @@ def test_a_move_beside_every_operation_ends_as_without_parts(kind: Kind, tmp_pat
 
 
 def _moved_beside(scene: Scene, operation: str, solver: str, is_first: bool) -> object:
-    """What becomes of a move of the array, and of something that is done to it at its old place."""
+    """Move the array beside an operation on its old path, and return the result."""
     scene.repo.reset_branch("main", scene.start)
     moving, session = scene.repo.rearrange_session("main"), scene.repo.writable_session("main")
     moving.move("/a", "/b")

@@ -57,7 +57,7 @@ VERSIONS: list[tuple[tuple[ps.Part, ...] | None, bool, int, int]] = [
 
 @pytest.fixture
 def versions(repo: Icechunk) -> list[str]:
-    """The snapshots of an array that was overwritten four times, each time as another one."""
+    """Return the snapshots of an array that was overwritten four times, each time with another layout."""
     snapshots = []
     for number, (parts, split, length, chunk) in enumerate(VERSIONS):
         session, store = begin(repo)

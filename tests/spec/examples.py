@@ -72,12 +72,12 @@ class Place:
 
 
 def opened(place: Place, path: str = "a", mode: Any = "r") -> Any:
-    """The array, by a store that knows nothing yet."""
+    """Open the array with a new store."""
     return zarr.open_array(place.store(), path=path, mode=mode)
 
 
 def around(codecs: str, **members: Any) -> str:
-    """A whole document around one that has codecs alone, which are left as they are printed."""
+    """Return a whole document around codecs, which stay as they are printed."""
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -91,7 +91,7 @@ def around(codecs: str, **members: Any) -> str:
 
 
 def zstd_frame(data: bytes) -> bytes:
-    """Data as a frame of Zstandard (RFC 8878) with raw blocks, which every decoder takes."""
+    """Return data as a Zstandard frame (RFC 8878) of raw blocks, which every decoder reads."""
     frame = struct.pack("<IBI", 0xFD2FB528, 0b10100000, len(data))
     blocks = [data[at : at + (1 << 17)] for at in range(0, len(data), 1 << 17)]
     for number, block in enumerate(blocks):
@@ -108,7 +108,7 @@ def ungzip(data: bytes) -> bytes:
 
 
 def pixels(shape: tuple[int, ...], dtype: str) -> Any:
-    """Values in which every row and column is another."""
+    """Return random values, so that all rows and columns differ."""
     return np.random.default_rng(7).integers(1, np.iinfo(dtype).max, shape, dtype)
 
 

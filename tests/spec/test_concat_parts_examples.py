@@ -29,7 +29,7 @@ def crc32c(data: bytes) -> bytes:
 
 
 def stored_chunk(place: Place, key: str, suffixes: list[str]) -> bytes:
-    """The bytes of a chunk: of a session whole, elsewhere those of its parts, in order."""
+    """Return the bytes of a chunk: in a session of the chunk, elsewhere of its parts in order."""
     return place.get(key) if place.is_session else b"".join(place.get(key + suffix) for suffix in suffixes)
 
 
@@ -80,7 +80,7 @@ def test_the_first_example_is_written_as_others_read_it(kind: str, tmp_path: Pat
 
 
 def one_of_hundred(chunk: bytes) -> bytes:
-    """A shard of 100 inner chunks of which the first is there: its bytes, and the index."""
+    """Return the bytes and the index of a shard of 100 inner chunks of which only the first is stored."""
     index = np.full((100, 2), NONE, "<u8")
     index[0] = 0, len(chunk)
     return chunk + index.tobytes() + crc32c(index.tobytes())

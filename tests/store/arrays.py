@@ -30,7 +30,7 @@ async def collect(items: AsyncIterator[str]) -> list[str]:
 
 
 def get(store: ps.PartsStore, key: str, byte_range: Any = None) -> bytes | None:
-    """The value, by both interfaces, which must agree."""
+    """Return the value, after checking that both interfaces agree."""
     found = sync(store.get(key, PROTOTYPE, byte_range))
     found_sync = store.get_sync(key, prototype=PROTOTYPE, byte_range=byte_range)
     assert (found is None) == (found_sync is None)
@@ -45,7 +45,7 @@ def put(store: ps.PartsStore, key: str, value: bytes) -> None:
 
 
 def create(store: ps.PartsStore, parts: Any, name: str = "a", **arguments: Any) -> zarr.Array[Any]:
-    """An array of 64 x 64 in four chunks, uncompressed."""
+    """Create an uncompressed array of 64 x 64 in four chunks."""
     chosen: dict[str, Any] = {"shape": (64, 64), "chunks": (32, 32), "dtype": "uint16", "compressors": None}
     return ps.create_array(store, name, parts=parts, **(chosen | arguments))
 

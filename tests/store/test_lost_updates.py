@@ -40,7 +40,7 @@ class Overtaken(ps.PartsStore):
 
 
 def corner(value: int) -> NDArray[Any]:
-    """A shard with values in one of its four inner chunks alone, and none if the value is that of the fill."""
+    """Return a shard with values in one of its four inner chunks only."""
     drawn = np.zeros(SHAPE, "uint16")
     drawn[:8, :8] = value
     return drawn
@@ -56,7 +56,7 @@ OTHERS: dict[str, NDArray[Any] | None] = {"writes": values(2, holes=False), "del
 
 
 def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tuple[zarr.Array[Any], Overtaken]:
-    """An array in a store in which others may act."""
+    """Create an array in a store that another client may interrupt."""
     array = create(ps.PartsStore(objects), compressed=False)
     if first is not None:
         array[...] = first

@@ -26,7 +26,7 @@ def store(session: icechunk.Session) -> ps.PartsStore:
 
 @pytest.fixture
 def referring(tmp_path: Path) -> tuple[icechunk.Repository, str]:
-    """A repository that may refer to the files of a folder, and where that is."""
+    """Create a repository that may reference the files of a folder, and return both."""
     folder = tmp_path / "files"
     folder.mkdir()
     location = f"file://{folder}/"

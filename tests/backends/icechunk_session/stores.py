@@ -42,7 +42,7 @@ def keys_of(listing: Any) -> set[str]:
 
 
 def make_sharded(store: ps.PartsStore, name: str = "a", *, split: bool, **arguments: Any) -> Any:
-    """An array of two shards of four inner chunks, and its values, none of them the fill value."""
+    """Create an array of two shards of four inner chunks, with values that are not the fill value."""
     options: dict[str, Any] = {"shape": (16,), "chunks": (2,), "shards": (8,), "dtype": "uint8", "compressors": None}
     array = ps.create_array(store, name, parts=SHARDED, split=split, **{**options, **arguments})
     array[:] = np.arange(1, array.shape[0] + 1)
@@ -55,7 +55,7 @@ def make_bytes(store: ps.PartsStore, parts: Any, name: str = "a", *, split: bool
 
 
 def requests(nbytes: int) -> Iterator[tuple[ByteRequest | None, slice]]:
-    """Every request at, in and beyond a value, and the slice that it is."""
+    """Yield all requests within and beyond a value, each with the slice that it means."""
     yield None, slice(None)
     for start, stop in itertools.product(range(nbytes + 3), repeat=2):
         if start <= stop:
@@ -77,7 +77,7 @@ PLAIN: dict[str, Any] = {"shape": (16,), "chunks": (2,), "shards": (8,), "dtype"
 
 
 def require_ours(error: BaseException) -> None:
-    """The error is of our tree, nothing that zarr takes for absence, and survives pickling."""
+    """Check that the error is one of this package, does not mean absence to zarr, and can be pickled."""
     assert isinstance(error, PartsStoreError)
     assert not isinstance(error, KeyError | FileNotFoundError)
     # Without where it came from: distributed, once imported, pickles that too, and it can be too deep.

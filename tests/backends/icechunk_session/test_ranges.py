@@ -27,7 +27,7 @@ from tests.backends.icechunk_session.stores import (
 
 
 def fixed_size(parts: list[Any]) -> tuple[int, bool]:
-    """How many bytes have their place, and whether others may follow."""
+    """Return the number of bytes in parts with a size, and whether there is a part without a size."""
     sizes = [each.size if isinstance(each, ps.Part) else None for each in parts]
     return sum(size for size in sizes if isinstance(size, int)), None in sizes
 
