@@ -1,6 +1,7 @@
-"""`make demo`: a picture in chunks that other programs read, in chunks of several objects, in versions, and in a file.
+"""The program of `make demo`: store a picture in several ways, and read it back. It needs no server.
 
-Without any server.
+The picture is stored in chunks that other programs can open, in chunks of several objects, in versions, and in an
+existing file.
 """
 
 import shutil
@@ -29,7 +30,7 @@ CHUNKS = (256, 256, 3)
 
 
 def main(folder: Path) -> None:
-    """Write the arrays below `folder`, read them back in several ways, and say what is where."""
+    """Write the arrays below `folder`, read them back in several ways, and print what was stored."""
     picture = julia_set(SIDE)
     store = PartsStore.from_url(folder / "pictures.zarr")
     checks = [
@@ -48,7 +49,7 @@ def main(folder: Path) -> None:
 
 
 def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
-    """Every chunk is a TIFF file: all have the same header."""
+    """Write an array whose chunks are TIFF files, all with the same header."""
     header = tiff(CHUNKS, dtype="uint8")
     array = zarr.create_array(store, name="tiles", compressors=[pad_codec(len(header), padding=header)], **of(picture))
     array[...] = picture
@@ -56,7 +57,7 @@ def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
 
 
 def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
-    """Every chunk is a TIFF file compressed with zstd: each has a header of its own, with its size."""
+    """Write an array whose chunks are TIFF files compressed with zstd; each header contains the size of its chunk."""
     header = TiffHeader(CHUNKS, dtype="uint8", compression="zstd")
     codecs = [ZstdCodec(level=9), pad_codec(header.nbytes, padding_func=header)]
     array = zarr.create_array(store, name="compressed", compressors=codecs, **of(picture))
@@ -66,7 +67,7 @@ def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) 
 
 
 def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
-    """A program that knows nothing of Zarr opens a chunk."""
+    """Open a chunk with a program that does not know Zarr."""
     with Image.open(folder / "pictures.zarr" / "tiles" / "c" / "1" / "2" / "0") as image:
         image.save(folder / "one-chunk.png")
         same = np.array_equal(np.asarray(image), picture[256:512, 512:768])
@@ -74,7 +75,7 @@ def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:
 
 
 def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
-    """Every chunk is a shard in three objects: a header, the data, and the index."""
+    """Write an array whose chunks are shards in three objects: a header, the data, and the index."""
     parts = [Part(".header", size=64), Part(""), Part(".index", size=SHARD_INDEX)]
     arguments = of(picture) | {"chunks": (64, 64, 3), "shards": CHUNKS}
     array = create_array(store, "parts", parts=parts, **arguments)
@@ -83,30 +84,30 @@ def write_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
 
 
 def read_from_parts(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
-    """A small read touches what it needs."""
+    """Read a small region, and print the requests for it."""
     selection = np.s_[300:340, 700:740]
-    # Before it is read: afterwards, the index is known.
+    # Before the read, which caches the index of the shard.
     requests = store.explain("parts", selection)
     array: Any = zarr.open_array(store, path="parts", mode="r")
     same = np.array_equal(array[selection], picture[selection])
     say("reading 40 x 40 pixels of it asks for", same=same)
     for request in requests:
-        # On a disk it is also looked whether somebody is writing.
+        # The other requests check for unfinished writes on the local disk.
         if request.kind == "get" and request.stop is not None:
             print(f"    {request.key:<22} bytes {request.start} to {request.stop:<7} ({request.why})")
     return same
 
 
 def assemble(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> bool:
-    """The whole picture, as a file to look at."""
+    """Read the whole picture, and save it as an image."""
     assembled = np.asarray(zarr.open_array(store, path="parts", mode="r")[...])
     Image.fromarray(assembled).save(folder / "picture.png")
     return say("zarr reads the whole picture from its parts", same=np.array_equal(assembled, picture))
 
 
 def keep_versions(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> list[bool]:
-    """The same array under version control: a commit has all parts of all chunks, or none."""
-    # About a local disk, where two must not commit at once: nobody else does.
+    """Keep versions of the array in an Icechunk repository: a commit contains all parts of all chunks, or none."""
+    # Hide the warning that concurrent commits on a local disk are unsafe: this is the only process that commits.
     icechunk.set_logs_filter("error")
     shutil.rmtree(folder / "history", ignore_errors=True)
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder / "history")))
@@ -136,14 +137,14 @@ def keep_versions(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -
 
 
 def at(repository: icechunk.Repository, version: str) -> zarr.Array[Any]:
-    """The array at the tip of a branch, or at a snapshot."""
+    """Return the array at the tip of a branch, or at a snapshot."""
     is_branch = version in repository.list_branches()
     session = repository.readonly_session(version) if is_branch else repository.readonly_session(snapshot_id=version)
     return zarr.open_array(PartsStore.from_session(session), path="parts", mode="r")
 
 
 def adopt_a_file(folder: Path, picture: NDArray[np.uint8]) -> bool:
-    """A netCDF4 file that exists already, as an array of Zarr: only an index is written."""
+    """Adopt an existing netCDF4 file as a Zarr array: only an index is written."""
     file = (folder / "picture.nc").resolve()
     with h5netcdf.File(file, "w") as dataset:
         dataset.dimensions = {"y": SIDE, "x": SIDE, "colour": 3}
@@ -172,23 +173,23 @@ def adopt_a_file(folder: Path, picture: NDArray[np.uint8]) -> bool:
 
 
 def of(picture: NDArray[np.uint8]) -> dict[str, Any]:
-    """The arguments that all the arrays have in common."""
+    """Return the arguments that all arrays have in common."""
     return {"shape": picture.shape, "chunks": CHUNKS, "dtype": "uint8", "overwrite": True}
 
 
 def equal(array: zarr.Array[Any], picture: NDArray[np.uint8]) -> bool:
-    """Whether an array holds the picture."""
+    """Return whether the values of an array are the picture."""
     return np.array_equal(np.asarray(array[...]), picture)
 
 
 def say(what: str, *, same: bool) -> bool:
-    """Print what was done and whether it came out equal."""
+    """Print what was done, and whether the result is equal to the picture."""
     print(f"{what:<75} {'equal' if same else 'DIFFERENT'}")
     return same
 
 
 def julia_set(side: int) -> NDArray[np.uint8]:
-    """A picture worth looking at, `side` pixels high and wide, in RGB."""
+    """Return an RGB picture of a Julia set, `side` pixels high and wide."""
     axis = np.linspace(-1.35, 1.35, side)
     z = axis[np.newaxis, :] + 1j * axis[:, np.newaxis]
     steps = np.zeros(z.shape)
@@ -197,7 +198,7 @@ def julia_set(side: int) -> NDArray[np.uint8]:
         inside = np.abs(z) < 4
         z[inside] = z[inside] ** 2 + constant
         steps[inside] = step
-    # Three phases of one wave make three colours that never clash.
+    # The colours are three phases of one wave.
     waves = [np.sin(steps / 16 + phase) for phase in (0.0, 0.9, 1.8)]
     return np.stack([(wave * 127.5 + 127.5).astype(np.uint8) for wave in waves], axis=-1)
 

@@ -30,7 +30,7 @@ def write_file(path: Path, **more: Any) -> Path:
 
 @pytest.mark.parametrize("place", ["disk", "memory"])
 @pytest.mark.parametrize("name", ["a.h5", "a.nc", "a.data"])
-def test_a_copy_is_an_array_to_zarr_and_a_file_to_others(tmp_path: Path, place: str, name: str) -> None:
+def test_copied_file_is_readable_by_zarr_and_h5py(tmp_path: Path, place: str, name: str) -> None:
     file = write_file(tmp_path / name)
     objects: Any = LocalStore(tmp_path / "out", mkdir=True) if place == "disk" else MemoryStore()
     store = ps.PartsStore(objects)
@@ -58,7 +58,7 @@ def test_file_with_several_datasets_is_refused_and_sessions_named(tmp_path: Path
     assert not obstore.list(objects).collect()
 
 
-def test_an_object_store_without_a_copy_and_a_session_with_one_are_refused(tmp_path: Path) -> None:
+def test_object_store_needs_copy_and_session_rejects_it(tmp_path: Path) -> None:
     file = write_file(tmp_path / "a.h5")
     with pytest.raises(StoreConfigError, match="copy=True"):
         ps.adopt(file, into=ps.PartsStore(MemoryStore()))
@@ -66,7 +66,7 @@ def test_an_object_store_without_a_copy_and_a_session_with_one_are_refused(tmp_p
         ps.adopt(file, into="not a session", copy=True)
 
 
-def test_what_is_there_stays_unless_it_may_be_overwritten(tmp_path: Path) -> None:
+def test_existing_arrays_are_kept_unless_overwrite_is_set(tmp_path: Path) -> None:
     file = write_file(tmp_path / "a.h5")
     store = ps.PartsStore(MemoryStore())
     old = zarr.create_array(store, name="g/a", shape=(3,), dtype="int8")
@@ -78,7 +78,7 @@ def test_what_is_there_stays_unless_it_may_be_overwritten(tmp_path: Path) -> Non
     np.testing.assert_array_equal(zarr.open_array(store, path="g/a")[:], VALUES)
 
 
-def test_the_command_adopts_into_a_repository_and_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_adopts_into_repository_and_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     icechunk = pytest.importorskip("icechunk")
     icechunk.set_logs_filter("error")
     file = write_file(tmp_path / "a.h5", text="hello")

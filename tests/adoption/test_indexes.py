@@ -59,7 +59,7 @@ def in_range(index: bytes) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_ten_thousand_wrong_indexes_give_our_errors_or_the_bytes_they_name() -> None:
+def test_wrong_indexes_raise_errors_or_read_the_named_bytes() -> None:
     outcomes: Counter[tuple[bool, bool]] = Counter()
     for seed in range(10_000):
         index = fuzzed(seed)

@@ -79,7 +79,7 @@ def is_equal(dataset: h5py.Dataset, store: ps.PartsStore, each: AdoptedArray) ->
 
 
 @pytest.mark.slow
-def test_every_dataset_of_public_samples_is_equal_or_named(tmp_path: Path) -> None:
+def test_datasets_of_public_samples_are_equal_or_reported(tmp_path: Path) -> None:
     base, counts = sources(), Counter[str]()
     reasons = Counter[str]()
     for path in sorted(each for package in PACKAGES for each in (base / package).rglob("*") if is_hdf5(each)):

@@ -40,7 +40,7 @@ def slots(shard: shard_plan.Shard, counts: tuple[int, ...]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 7, 8, 100])
-def test_every_chunk_is_in_one_slot_at_its_place_in_the_file(most: int) -> None:
+def test_every_chunk_is_in_one_index_slot_with_its_offset(most: int) -> None:
     for grid in GRIDS:
         array = chunked(grid)
         counts = shard_plan.chunks_of_shard(grid, most)
@@ -85,7 +85,7 @@ def test_what_was_never_written_is_no_shard() -> None:
 
 
 @pytest.mark.parametrize("most", range(1, 40))
-def test_shards_have_at_most_so_many_chunks_and_are_of_about_one_size(most: int) -> None:
+def test_shards_have_limited_and_similar_numbers_of_chunks(most: int) -> None:
     for grid in [*GRIDS, (97,), (3, 97), (97, 3), (1000, 1), (1, 1, 1, 50)]:
         counts = shard_plan.chunks_of_shard(grid, most)
         assert math.prod(counts) <= most
@@ -103,7 +103,7 @@ def test_shards_have_at_most_so_many_chunks_and_are_of_about_one_size(most: int)
             assert (counts[axis] - 1) * fewest < grid[axis]
 
 
-def test_the_document_says_what_the_chunks_are() -> None:
+def test_document_describes_shards_and_chunks() -> None:
     array = Chunked(header((10, 7), ">i2"), (4, 3), ({"name": "crc32c"},), *[np.zeros((3, 3), np.uint64)] * 2)
     document = shard_plan.sharded_document(array, (2, 3))
     assert document["chunk_grid"]["configuration"]["chunk_shape"] == [8, 9]
@@ -115,7 +115,7 @@ def test_the_document_says_what_the_chunks_are() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 12, 97, 4096, 4097, 2**20, 2**20 + 7, 10**7 + 19, 2**25 + 1])
 @pytest.mark.parametrize("columns", [1, 3, 2**20, 2**26])
-def test_what_is_in_one_piece_is_cut_into_equal_chunks(rows: int, columns: int) -> None:
+def test_contiguous_array_is_cut_into_equal_chunks(rows: int, columns: int) -> None:
     found = shard_plan.rows_of_chunk(Contiguous(header((rows, columns)), 0))
     assert rows % found == 0
     assert rows // found <= 4096

@@ -14,9 +14,7 @@ from parts_store.examples import demo
 
 
 @pytest.mark.slow
-def test_the_demo_writes_tiff_chunks_and_parts_and_a_picture_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_writes_tiff_chunks_parts_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         demo.main(tmp_path)
     expected = demo.julia_set(demo.SIDE)

@@ -15,7 +15,7 @@ def test_what_is_missing_is_named(use: str) -> None:
     assert "pip install 'parts_store[virtual]'" in ran.stdout
 
 
-def test_the_package_alone_imports_neither_virtualizarr_nor_xarray() -> None:
+def test_importing_parts_store_imports_no_virtualizarr_or_xarray() -> None:
     program = "import sys, parts_store; print(sorted({'virtualizarr', 'xarray', 'obspec_utils'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == "[]"

@@ -48,7 +48,7 @@ def create(store: ps.PartsStore, name: str = "a", **others: Any) -> zarr.Array[A
 # --- plain stores -------------------------------------------------------------------------------------------------
 
 
-def test_a_stored_array_is_references_from_one_listing(tmp_path: Path) -> None:
+def test_manifest_of_objects_needs_one_listing(tmp_path: Path) -> None:
     store = ps.PartsStore(LocalStore(tmp_path / "some data", mkdir=True))
     create(store, "group/a")
     store.stats.reset()
@@ -67,7 +67,7 @@ def test_a_stored_array_is_references_from_one_listing(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(array[8:]), VALUES[8:])
 
 
-def test_what_is_in_memory_alone_is_in_the_manifest() -> None:
+def test_chunks_in_memory_are_inlined_in_the_manifest() -> None:
     store = ps.PartsStore(MemoryStore())
     create(store)
     array = store.manifest("a")
@@ -98,7 +98,7 @@ def test_at_the_root_too(tmp_path: Path) -> None:
     assert np.asarray(store.manifest("")).tolist() == [1, 2, 3, 4]
 
 
-def test_what_is_damaged_or_being_written_is_refused(tmp_path: Path) -> None:
+def test_damaged_or_unfinished_chunks_are_rejected(tmp_path: Path) -> None:
     store = ps.PartsStore(LocalStore(tmp_path))
     create(store)
     index, chunk = tmp_path / "a/c/1/1.index", tmp_path / "a/c/1/1"
@@ -126,7 +126,7 @@ def test_what_is_damaged_or_being_written_is_refused(tmp_path: Path) -> None:
             store.manifest(path)
 
 
-def test_a_store_tells_the_url_that_its_objects_are_below(tmp_path: Path) -> None:
+def test_url_of_a_store_is_the_prefix_of_its_objects(tmp_path: Path) -> None:
     assert url_of(S3Store("bucket", prefix="a/b", region="x")) == "s3://bucket/a/b"
     assert url_of(S3Store("bucket", region="x")) == "s3://bucket"
     assert url_of(GCSStore("bucket", prefix="a/", skip_signature=True)) == "gs://bucket/a"
@@ -177,7 +177,7 @@ def in_files(array: PartsArray, scattered: Files, folder: Path) -> PartsArray:
         Kind("float64", "checksum", 2, (2, 3), (4, 6)),
     ],
 )
-def test_references_written_to_icechunk_read_the_same(kind: Kind, files: Path) -> None:
+def test_references_in_icechunk_read_the_same_values(kind: Kind, files: Path) -> None:
     scattered = Files(np.random.default_rng(4))
     made, values = make(random_values((7, 12), kind, scattered.rng), kind, scattered, holes=0.2)
     array = in_files(made, scattered, files)
@@ -199,7 +199,7 @@ def test_references_written_to_icechunk_read_the_same(kind: Kind, files: Path) -
         assert np.array_equal(zarr.open_array(session.store, path="deep/er/a", mode="r")[:], values)
 
 
-def test_chunk_keys_that_no_session_keeps_become_others(files: Path) -> None:
+def test_chunk_keys_are_converted_for_a_session(files: Path) -> None:
     (files / "f").write_bytes(bytes(range(8)))
     metadata = create_v3_array_metadata(
         shape=(8,), data_type=np.dtype("u1"), chunk_shape=(4,), chunk_key_encoding={"name": "default", "separator": "."}
@@ -212,7 +212,7 @@ def test_chunk_keys_that_no_session_keeps_become_others(files: Path) -> None:
     assert ps.PartsStore.from_session(session).parts_of("a") == array.parts
 
 
-def test_nothing_is_written_if_a_location_is_outside_of_the_containers(files: Path) -> None:
+def test_location_outside_containers_is_rejected_before_writing(files: Path) -> None:
     metadata = create_v3_array_metadata(shape=(4,), data_type=np.dtype("u1"), chunk_shape=(4,))
     good = PartsArray(metadata, [{"0": {"path": (files / "f").as_uri(), "offset": 0, "length": 4}}])
     for location in ("s3://other/f", (files.parent / "secret").as_uri(), f"{files.as_uri()}2/f"):
@@ -223,7 +223,7 @@ def test_nothing_is_written_if_a_location_is_outside_of_the_containers(files: Pa
         assert not session.has_uncommitted_changes
 
 
-def test_what_is_there_is_kept_unless_it_is_to_be_overwritten(files: Path) -> None:
+def test_existing_nodes_are_kept_unless_overwrite_is_set(files: Path) -> None:
     (files / "f").write_bytes(b"abcd")
     metadata = create_v3_array_metadata(shape=(4,), data_type=np.dtype("u1"), chunk_shape=(4,))
     array = PartsArray(metadata, [{"0": {"path": (files / "f").as_uri(), "offset": 0, "length": 4}}])
@@ -251,7 +251,7 @@ def test_what_is_there_is_kept_unless_it_is_to_be_overwritten(files: Path) -> No
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_an_array_in_a_session_is_references_to_its_chunks(tmp_path: Path, files: Path, split: bool) -> None:
+def test_manifest_of_a_session_refers_to_its_chunks(tmp_path: Path, files: Path, split: bool) -> None:
     place = tmp_path / "repo"
     repo = repository(files, icechunk.local_filesystem_storage(str(place)), inline=100)
     session = repo.writable_session("main")
@@ -266,7 +266,7 @@ def test_an_array_in_a_session_is_references_to_its_chunks(tmp_path: Path, files
     assert kinds == ([True, False, True] if split else [False, False, False])
 
 
-def test_an_array_in_a_session_whose_chunks_are_inline_needs_no_prefix() -> None:
+def test_inline_chunks_of_a_session_need_no_prefix() -> None:
     repo = Repository.create(icechunk.in_memory_storage())
     store = ps.PartsStore.from_session(repo.writable_session("main"))
     arguments: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "u1", "compressors": None}

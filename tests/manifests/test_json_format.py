@@ -28,7 +28,7 @@ def example() -> PartsGroup:
 
 @settings(max_examples=examples(40))
 @given(st.data(), seeds)
-def test_arrays_come_back_from_json_as_they_were(data: st.DataObject, seed: int) -> None:
+def test_array_survives_json_roundtrip(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())
     files = Files(np.random.default_rng(seed))
     array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files, holes=0.3)
@@ -38,7 +38,7 @@ def test_arrays_come_back_from_json_as_they_were(data: st.DataObject, seed: int)
     assert np.array_equal(again.load(files.registry()), values)
 
 
-def test_groups_come_back_from_json_as_they_were() -> None:
+def test_group_survives_json_roundtrip() -> None:
     group = example()
     for form in (group.to_json(), json.dumps(group.to_json()), json.dumps(group.to_json()).encode()):
         again = PartsGroup.from_json(form)
@@ -71,12 +71,12 @@ def floats() -> PartsArray:
         {"parts_store_manifest": 1, "node_type": "group", "arrays": {"a": None}},
     ],
 )
-def test_what_is_no_document_of_ours_is_refused_by_name(data: Any) -> None:
+def test_invalid_document_is_rejected_with_the_reason(data: Any) -> None:
     with pytest.raises(ManifestError):
         PartsGroup.from_json(data)
 
 
-def test_a_huge_grid_is_refused_before_memory_is_taken_for_it() -> None:
+def test_huge_grid_is_rejected_before_allocation() -> None:
     document = example().to_json()["arrays"]["a"] | {"parts_store_manifest": 1}
     document["metadata"] = document["metadata"] | {"shape": [2**60, 2**60]}
     with pytest.raises(ManifestError, match="at most"):
@@ -95,7 +95,7 @@ def test_too_many_arrays_are_refused_before_memory_is_allocated() -> None:
 
 
 @pytest.mark.parametrize("shape", [[], [0, 0], [0, 2**60]])
-def test_a_huge_number_of_parts_is_refused_also_where_there_are_no_chunks(shape: list[int]) -> None:
+def test_huge_number_of_parts_is_rejected_even_without_chunks(shape: list[int]) -> None:
     document = example().to_json()["arrays"]["a"] | {"parts_store_manifest": 1, "number_of_parts": 2**40, "chunks": {}}
     metadata = document["metadata"] | {"shape": shape}
     if not shape:
@@ -143,7 +143,7 @@ NASTY: list[Any] = [
 
 
 @pytest.mark.slow
-def test_ten_thousand_damaged_documents_give_references_or_our_own_errors() -> None:
+def test_damaged_documents_raise_only_errors_of_parts_store() -> None:
     rng = np.random.default_rng(20261116)
     original = example().to_json()
     places = _places(original)[1:]

@@ -45,7 +45,7 @@ def test_arrays_concatenate_as_numpys_do(data: st.DataObject, seed: int) -> None
 
 @FEW
 @given(st.data(), seeds)
-def test_arrays_stack_and_gain_axes_as_numpys_do(data: st.DataObject, seed: int) -> None:
+def test_stack_and_expand_dims_match_numpy(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())
     files = Files(np.random.default_rng(seed))
     shape = data.draw(shapes(kind))
@@ -101,7 +101,7 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...], chunks: tuple[int, ...])
 
 @settings(max_examples=examples(80))
 @given(st.data(), seeds)
-def test_an_index_on_the_boundaries_of_chunks_selects_what_numpy_selects(data: st.DataObject, seed: int) -> None:
+def test_index_on_chunk_boundaries_selects_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds())
     files = Files(np.random.default_rng(seed))
     shape = data.draw(shapes(kind))
@@ -114,7 +114,7 @@ def test_an_index_on_the_boundaries_of_chunks_selects_what_numpy_selects(data: s
 
 @FEW
 @given(st.data(), seeds)
-def test_any_other_slice_is_refused_or_what_numpy_selects(data: st.DataObject, seed: int) -> None:
+def test_other_slices_are_rejected_or_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
     kind = data.draw(kinds(ndim=2))
     files = Files(np.random.default_rng(seed))
     shape = data.draw(shapes(kind))
@@ -164,14 +164,14 @@ def test_joined_chunks_have_the_same_values(data: st.DataObject, seed: int) -> N
         (0.0, "expected integers, slices, an ellipsis or new axes; load the values"),
     ],
 )
-def test_an_index_that_references_cannot_serve_says_what_would_work(key: Any, expected: str) -> None:
+def test_rejected_index_suggests_a_valid_one(key: Any, expected: str) -> None:
     array, _ = simple()
     with pytest.raises(ManifestError, match=expected):
         array[key]
 
 
 @pytest.mark.parametrize("key", [np.s_[6], np.s_[-7], np.s_[:, :, :], np.s_[..., ...]])
-def test_an_index_that_numpy_refuses_is_an_index_error(key: Any) -> None:
+def test_index_out_of_bounds_is_an_index_error(key: Any) -> None:
     array, values = simple()
     with pytest.raises(IndexError):
         values[key]
@@ -218,7 +218,7 @@ def test_joined_chunks_are_lists_of_ranges() -> None:
     assert [each["data"] for each in filled[2:]] == [b"\0", b"\0\0\0"]
 
 
-def test_a_missing_chunk_is_not_joined_unless_all_are_missing() -> None:
+def test_join_rejects_missing_chunk_unless_all_are_missing() -> None:
     array = PartsArray(metadata((8,), (2,)), [{"2": entry(), "3": entry()}])
     assert list(array.join_chunks(2).dict()) == ["1"]
     with pytest.raises(ManifestError, match=r"chunk '3'.*missing"):
@@ -238,7 +238,7 @@ def test_chunks_that_are_not_contiguous_plain_values_are_not_joined() -> None:
     assert np.array_equal(array.join(1).load(), values)
 
 
-def test_more_parts_than_can_be_stored_can_be_loaded() -> None:
+def test_array_with_very_many_parts_can_be_loaded() -> None:
     array, values = simple((80,), Kind("<i4", "plain", 2, (1,)))
     joined = array.join()
     assert np.array_equal(joined.load(), values)

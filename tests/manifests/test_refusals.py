@@ -26,12 +26,12 @@ from tests.manifests.simple import GOOD, PLAIN, entry, metadata, simple
     ],
 )
 @pytest.mark.parametrize("function", [np.concatenate, np.stack])
-def test_arrays_that_differ_are_not_combined_and_it_is_said_in_what(other: Kind, named: str, function: Any) -> None:
+def test_combining_different_arrays_names_the_difference(other: Kind, named: str, function: Any) -> None:
     with pytest.raises(ManifestError, match=f"{function.__name__}, array 1: expected the {named} "):
         function([simple()[0], simple(kind=other)[0]])
 
 
-def test_arrays_of_different_parts_or_fill_values_are_not_combined() -> None:
+def test_combining_different_parts_or_fill_values_is_rejected() -> None:
     one = PartsArray(metadata(), [{"0": entry(), "1": entry()}], parts=[""])
     for parts in ([".a"], [ps.Part("", size=4)]):
         other = PartsArray(metadata(), one.manifests, parts=parts)
@@ -45,7 +45,7 @@ def test_arrays_of_different_parts_or_fill_values_are_not_combined() -> None:
         np.concatenate([one, filled])
 
 
-def test_a_partial_chunk_is_not_followed_by_others() -> None:
+def test_concatenate_rejects_partial_chunk_before_the_last() -> None:
     array, _ = simple((5, 6))
     with pytest.raises(ManifestError, match="not evenly divisible"):
         np.concatenate([array, array])
@@ -89,7 +89,7 @@ def test_a_partial_chunk_is_not_followed_by_others() -> None:
         (GOOD, [ps.Part("", size=3)], PartsConfigError, "expected 3 bytes in a part of chunk '0', found 4"),
     ],
 )
-def test_manifests_that_make_no_array_are_refused_by_name(
+def test_invalid_manifests_are_rejected_with_the_reason(
     manifests: Any, parts: Any, error: type[PartsStoreError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -99,7 +99,7 @@ def test_manifests_that_make_no_array_are_refused_by_name(
 @pytest.mark.parametrize(
     "document", [None, {}, {"shape": [4]}, {**metadata().to_dict(), "chunk_grid": {"name": "round"}}]
 )
-def test_metadata_that_is_none_is_refused_by_name(document: Any) -> None:
+def test_invalid_metadata_is_rejected_with_the_reason(document: Any) -> None:
     with pytest.raises(ManifestError, match="metadata"):
         PartsArray(document, GOOD)
 
@@ -116,7 +116,7 @@ def test_an_array_tells_what_it_is() -> None:
     assert PartsArray(metadata((), ()), [{"c": entry()}]).dict() == {"": [entry()]}
 
 
-def test_the_parts_of_a_stored_document_are_taken() -> None:
+def test_parts_are_read_from_a_metadata_document() -> None:
     parts = ps.ConcatParts([ps.Part(".a", size=1), ps.Part("")])
     document = {**metadata().to_dict(), "storage_transformers": [parts.to_json()]}
     array = PartsArray(document, [{"0": entry(length=1)}, {"0": entry()}])
@@ -128,7 +128,7 @@ def test_the_parts_of_a_stored_document_are_taken() -> None:
     assert empty.join_chunks(1).dict() == {"0": [entry()]}
 
 
-def test_comparison_is_by_elements_and_follows_the_chunks() -> None:
+def test_comparison_is_elementwise_by_chunks() -> None:
     one = PartsArray(metadata((3,), (2,)), [{"0": entry(), "1": entry(9)}])
     other = PartsArray(metadata((3,), (2,)), [{"0": entry(), "1": entry(8)}])
     assert (one == PartsArray(one.metadata, one.manifests)).tolist() == [True] * 3
@@ -144,7 +144,7 @@ def test_comparison_is_by_elements_and_follows_the_chunks() -> None:
         _ = one == "text"
 
 
-def test_arrays_and_groups_of_virtualizarr_go_through() -> None:
+def test_virtualizarr_arrays_and_groups_survive_roundtrip() -> None:
     theirs = ManifestArray(metadata=metadata(), chunkmanifest=ChunkManifest({"0": entry(), "1": entry(4)}))
     array = PartsArray.from_manifest_array(theirs)
     assert (array.to_manifest_array() == theirs).all()
@@ -168,7 +168,7 @@ def test_arrays_and_groups_of_virtualizarr_go_through() -> None:
         PartsGroup({"a": array}, {"a": PartsGroup()})
 
 
-def test_values_need_a_registry_and_are_never_had_without_a_copy() -> None:
+def test_loading_needs_a_registry_and_a_copy() -> None:
     array, values = simple()
     assert np.array_equal(np.asarray(array), values)
     assert np.asarray(array, dtype="f4").dtype == np.dtype("f4")
@@ -181,7 +181,7 @@ def test_values_need_a_registry_and_are_never_had_without_a_copy() -> None:
     assert np.asarray(inline).tolist() == [1, 2, 0, 0]
 
 
-def test_xarray_combines_datasets_of_references_and_reads_nothing() -> None:
+def test_xarray_combines_datasets_without_reading() -> None:
     files = Files(np.random.default_rng(1))
     (one, first), (two, second) = (make(random_values((6, 6), PLAIN, files.rng), PLAIN, files) for _ in range(2))
     unread = [PartsArray(each.metadata, each.manifests) for each in (one, two)]
@@ -218,7 +218,7 @@ def test_arrays_with_conflicting_registries_are_not_read() -> None:
         combined.load()
 
 
-def test_codecs_that_cannot_take_another_axis_are_named() -> None:
+def test_codec_that_cannot_accept_an_axis_is_named() -> None:
     codecs = [{"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes"}]
     document = metadata((4, 4), (2, 2)).to_dict() | {
         "codecs": codecs,
@@ -233,7 +233,7 @@ def test_codecs_that_cannot_take_another_axis_are_named() -> None:
     assert concatenated.metadata.dimension_names == ("y", "x")
 
 
-def test_the_names_of_dimensions_follow_their_axes() -> None:
+def test_dimension_names_follow_their_axes() -> None:
     document = metadata((4, 4), (1, 2), dimension_names=("y", "x"))
     array: Any = PartsArray(document, [{"0.0": entry()}])
     assert array[1].metadata.dimension_names == ("x",)

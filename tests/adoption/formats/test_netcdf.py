@@ -126,7 +126,7 @@ def test_a_missing_value_of_nan_is_no_obstacle(tmp_path: Path) -> None:
     assert np.array_equal(found["v"].values, expected["v"].values, equal_nan=True)
 
 
-def test_strings_and_characters_are_named_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_strings_are_reported_and_other_variables_adopted(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     dataset = weather()
     dataset["names"] = ("x", np.array(list("abcdefg"), object))
@@ -157,7 +157,7 @@ def test_dimensions_without_names_get_some(tmp_path: Path) -> None:
             assert np.array_equal(found[name].values, expected[name].values)
 
 
-def test_a_variable_called_like_a_dimension_that_it_is_not_along(tmp_path: Path) -> None:
+def test_variable_with_the_name_of_a_dimension_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     with h5netcdf.legacyapi.Dataset(path, "w") as file:
         file.createDimension("x", 3)
@@ -173,7 +173,7 @@ def test_a_variable_called_like_a_dimension_that_it_is_not_along(tmp_path: Path)
             assert np.array_equal(group[name][...], file[name][...])
 
 
-def test_what_is_appended_to_an_adopted_array_is_beside_the_file(tmp_path: Path) -> None:
+def test_append_to_adopted_array_leaves_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     weather().to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
     before = path.read_bytes()
