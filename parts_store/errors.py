@@ -28,7 +28,7 @@
 
 None of them is a `FileNotFoundError` or a `KeyError`, which zarr would take for absence and return fill values. All of
 them can be pickled, because their fields are their `args`. Passwords and signatures are removed from the arguments of
-every error when it is created, in `PartsStoreError.__init_subclass__`.
+every error when it is created, in `PartsStoreError.__post_init__`.
 
 The package raises other exceptions only where zarr or Python expects them:
 
@@ -42,8 +42,7 @@ The package raises other exceptions only where zarr or Python expects them:
 Exceptions of zarr (`ContainsArrayError`, `NodeNotFoundError` ...) are not changed.
 """
 
-from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn, override
 
 from parts_store.redaction import SHOWN, hide_in_text, hide_secrets
@@ -91,19 +90,12 @@ def describe(value: object) -> str:
 class PartsStoreError(Exception):
     """The base class of all errors of parts_store."""
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        """Remove passwords and signatures from the arguments of every error of the subclass."""
-        super().__init_subclass__(**arguments)
-        if "__init__" in vars(cls):
-            cls.__init__ = _without_secrets(cls.__init__)  # type: ignore[method-assign]
-
-
-def _without_secrets(init: Callable[..., None]) -> Callable[..., None]:
-    @wraps(init)
-    def hiding(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *map(_hide, args), **{name: _hide(value) for name, value in kwargs.items()})
-
-    return hiding
+    def __post_init__(self) -> None:
+        """Remove passwords and signatures from the fields, and make the fields the `args`, so that errors pickle."""
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type] # subclasses are dataclasses
+        for name in names:
+            setattr(self, name, _hide(getattr(self, name)))
+        self.args = tuple(getattr(self, name) for name in names)
 
 
 def _hide(value: Any) -> Any:
@@ -134,12 +126,14 @@ def without_secrets(error: BaseException) -> Exception:
     return Exception(f"{type(error).__name__}: {text}").with_traceback(error.__traceback__)
 
 
+@dataclass(eq=False, repr=False)
 class PartsConfigError(PartsStoreError, ValueError):
     """The parts of an array are not allowed by the specification, or cannot be written."""
 
-    def __init__(self, member: str, expected: str, found: str, array: str | None = None) -> None:
-        super().__init__(member, expected, found, array)
-        self.member, self.expected, self.found, self.array = member, expected, found, array
+    member: str
+    expected: str
+    found: str
+    array: str | None = None
 
     def of_array(self, array: str) -> "PartsConfigError":
         """Return the same error with the path of the array."""
@@ -151,24 +145,25 @@ class PartsConfigError(PartsStoreError, ValueError):
         return f"{where}concat-parts, {self.member!r}: expected {self.expected}, found {self.found}"
 
 
+@dataclass(eq=False, repr=False)
 class UnknownTransformerError(PartsStoreError, ValueError):
     """The array has an unknown storage transformer, or more than one."""
 
-    def __init__(self, array: str, found: str) -> None:
-        super().__init__(array, found)
-        self.array, self.found = array, found
+    array: str
+    found: str
 
     @override
     def __str__(self) -> str:
         return f"array {self.array!r}: expected one storage transformer, 'concat-parts', found {self.found}"
 
 
+@dataclass(eq=False, repr=False)
 class StoreConfigError(PartsStoreError, ValueError):
     """The store cannot be opened from this URL or with these options."""
 
-    def __init__(self, subject: str, expected: str, found: str) -> None:
-        super().__init__(subject, expected, found)
-        self.subject, self.expected, self.found = subject, expected, found
+    subject: str
+    expected: str
+    found: str
 
     @override
     def __str__(self) -> str:
@@ -180,14 +175,15 @@ class ServerFeatureError(StoreConfigError):
 
     def __init__(self, server: str, lacks: str, needed_for: str, advice: str) -> None:
         super().__init__(server, f"a server that supports {needed_for}", lacks)
-        self.args = (server, lacks, needed_for, advice)
-        self.server, self.lacks, self.needed_for, self.advice = server, lacks, needed_for, advice
+        self.args = _hide((server, lacks, needed_for, advice))
+        self.server, self.lacks, self.needed_for, self.advice = self.args
 
     @override
     def __str__(self) -> str:
         return f"server {self.server} cannot support {self.needed_for}: {self.lacks}; {self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class StorageError(PartsStoreError):
     """The object store refused a request, failed to carry it out, or did not answer.
 
@@ -196,9 +192,10 @@ class StorageError(PartsStoreError):
     response, or None. It is never raised for an absent object.
     """
 
-    def __init__(self, key: str, operation: str, code: str | None, message: str) -> None:
-        super().__init__(key, operation, code, message)
-        self.key, self.operation, self.code, self.message = key, operation, code, message
+    key: str
+    operation: str
+    code: str | None
+    message: str
 
     @override
     def __str__(self) -> str:
@@ -206,12 +203,12 @@ class StorageError(PartsStoreError):
         return f"object store, {self.operation} {self.key!r}: {code}{self.message}"
 
 
+@dataclass(eq=False, repr=False)
 class SessionError(PartsStoreError):
     """The Icechunk session does not support this, or failed. The cause is the error of Icechunk."""
 
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(key, problem)
-        self.key, self.problem = key, problem
+    key: str
+    problem: str
 
     @override
     def __str__(self) -> str:
@@ -222,12 +219,12 @@ class ReadOnlySessionError(SessionError, ValueError):
     """The session is read-only, was committed, or can only move nodes. Nothing was written."""
 
 
+@dataclass(eq=False, repr=False)
 class AdoptionError(PartsStoreError):
     """The file cannot be adopted, or not all of it with `strict=True`. Nothing was written."""
 
-    def __init__(self, location: str, problems: tuple[tuple[str, str], ...]) -> None:
-        super().__init__(location, problems)
-        self.location, self.problems = location, problems
+    location: str
+    problems: tuple[tuple[str, str], ...]
 
     @override
     def __str__(self) -> str:
@@ -236,48 +233,50 @@ class AdoptionError(PartsStoreError):
         return f"file {self.location!r} cannot be adopted, nothing was written: {shown}{more}"
 
 
+@dataclass(eq=False, repr=False)
 class ManifestError(PartsStoreError, ValueError):
     """The references of a manifest are wrong, or do not support an operation that needs the values."""
 
-    def __init__(self, subject: str, expected: str, found: str) -> None:
-        super().__init__(subject, expected, found)
-        self.subject, self.expected, self.found = subject, expected, found
+    subject: str
+    expected: str
+    found: str
 
     @override
     def __str__(self) -> str:
         return f"references, {self.subject}: expected {self.expected}, found {self.found}"
 
 
+@dataclass(eq=False, repr=False)
 class LocationError(PartsStoreError):
     """The file of a reference is in no registered store, cannot be read, is too short, or was changed."""
 
-    def __init__(self, location: str, problem: str) -> None:
-        super().__init__(location, problem)
-        self.location, self.problem = location, problem
+    location: str
+    problem: str
 
     @override
     def __str__(self) -> str:
         return f"location {self.location!r}: {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class LocalPathError(PartsStoreError):
     """The key leads out of the local folder, or a file or link is where a folder should be."""
 
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(key, problem)
-        self.key, self.problem = key, problem
+    key: str
+    problem: str
 
     @override
     def __str__(self) -> str:
         return f"key {self.key!r}: {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class ClusterWriteError(PartsStoreError):
     """Some tasks of a cluster failed. Nothing was committed, and the session is unchanged."""
 
-    def __init__(self, array: str, tasks: int, failed: tuple[tuple[str, str], ...]) -> None:
-        super().__init__(array, tasks, failed)
-        self.array, self.tasks, self.failed = array, tasks, failed
+    array: str
+    tasks: int
+    failed: tuple[tuple[str, str], ...]
 
     @override
     def __str__(self) -> str:
@@ -287,50 +286,52 @@ class ClusterWriteError(PartsStoreError):
         return f"array {self.array!r}: {count}, nothing was committed: {shown}{more}"
 
 
+@dataclass(eq=False, repr=False)
 class ReservedKeyError(PartsStoreError, ValueError):
     """The key belongs to a part of a chunk or to the write protocol, and cannot be written directly."""
 
-    def __init__(self, key: str, owner: str) -> None:
-        super().__init__(key, owner)
-        self.key, self.owner = key, owner
+    key: str
+    owner: str
 
     @override
     def __str__(self) -> str:
         return f"key {self.key!r} belongs to {self.owner} and cannot be written directly"
 
 
+@dataclass(eq=False, repr=False)
 class ChunkSizeError(PartsStoreError, ValueError):
     """The bytes of a chunk do not fit the sizes of its parts. Nothing was written."""
 
-    def __init__(self, chunk_key: str, expected: str, found: int) -> None:
-        super().__init__(chunk_key, expected, found)
-        self.chunk_key, self.expected, self.found = chunk_key, expected, found
+    chunk_key: str
+    expected: str
+    found: int
 
     @override
     def __str__(self) -> str:
         return f"chunk {self.chunk_key!r}: expected {self.expected} bytes for its parts, found {self.found}"
 
 
+@dataclass(eq=False, repr=False)
 class PartSizeError(PartsStoreError):
     """A stored part has not the size that the array or its tag gives."""
 
-    def __init__(self, part_key: str, expected: int, found: int) -> None:
-        super().__init__(part_key, expected, found)
-        self.part_key, self.expected, self.found = part_key, expected, found
+    part_key: str
+    expected: int
+    found: int
 
     @override
     def __str__(self) -> str:
         return f"part {self.part_key!r}: expected {self.expected} bytes, found {self.found}"
 
 
+@dataclass(eq=False, repr=False)
 class IncompleteChunkError(PartsStoreError):
     """The chunk exists, but some of its parts are missing or from another write."""
 
-    def __init__(
-        self, chunk_key: str, missing: tuple[str, ...], mixed: tuple[str, ...], problem: str | None = None
-    ) -> None:
-        super().__init__(chunk_key, missing, mixed, problem)
-        self.chunk_key, self.missing, self.mixed, self.problem = chunk_key, missing, mixed, problem
+    chunk_key: str
+    missing: tuple[str, ...]
+    mixed: tuple[str, ...]
+    problem: str | None = None
 
     @override
     def __str__(self) -> str:
@@ -341,51 +342,52 @@ class IncompleteChunkError(PartsStoreError):
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
 
 
+@dataclass(eq=False, repr=False)
 class LayoutChangedError(PartsStoreError):
     """The array was created again with another layout since it was opened. Nothing was written.
 
     Also raised if consolidated metadata is out of date, and for a chunk that was written with another layout.
     """
 
-    def __init__(self, array: str, problem: str) -> None:
-        super().__init__(array, problem)
-        self.array, self.problem = array, problem
+    array: str
+    problem: str
 
     @override
     def __str__(self) -> str:
         return f"array {self.array!r}: {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class ConcurrentWriteError(PartsStoreError):
     """Another client wrote the chunk while it was read or changed. This client did not write it."""
 
-    def __init__(self, chunk_key: str, problem: str) -> None:
-        super().__init__(chunk_key, problem)
-        self.chunk_key, self.problem = chunk_key, problem
+    chunk_key: str
+    problem: str
 
     @override
     def __str__(self) -> str:
         return f"chunk {self.chunk_key!r} is being written by another client: {self.problem}; read it again"
 
 
+@dataclass(eq=False, repr=False)
 class AmbiguousWriteError(PartsStoreError):
     """The store did not answer, so it is unknown whether the chunk was written."""
 
-    def __init__(self, chunk_key: str, problem: str) -> None:
-        super().__init__(chunk_key, problem)
-        self.chunk_key, self.problem = chunk_key, problem
+    chunk_key: str
+    problem: str
 
     @override
     def __str__(self) -> str:
         return f"chunk {self.chunk_key!r} may or may not have been written: {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class CopyMismatchError(PartsStoreError):
     """The destination of a copy does not return the bytes that were written."""
 
-    def __init__(self, key: str, expected: int, found: int | None) -> None:
-        super().__init__(key, expected, found)
-        self.key, self.expected, self.found = key, expected, found
+    key: str
+    expected: int
+    found: int | None
 
     @override
     def __str__(self) -> str:
@@ -393,12 +395,13 @@ class CopyMismatchError(PartsStoreError):
         return f"copy at {self.key!r}: expected the {self.expected} bytes that were written, found {found}"
 
 
+@dataclass(eq=False, repr=False)
 class CodecError(PartsStoreError, ValueError):
     """The chunk cannot be encoded, or the stored bytes cannot be decoded."""
 
-    def __init__(self, codec: str, expected: str, found: str) -> None:
-        super().__init__(codec, expected, found)
-        self.codec, self.expected, self.found = codec, expected, found
+    codec: str
+    expected: str
+    found: str
 
     @override
     def __str__(self) -> str:
@@ -410,8 +413,8 @@ class CodecConfigError(CodecError):
 
     def __init__(self, codec: str, member: str, expected: str, found: str) -> None:
         super().__init__(codec, expected, found)
-        self.args = (codec, member, expected, found)
-        self.member = member
+        self.member = _hide(member)
+        self.args = (self.codec, self.member, self.expected, self.found)
 
     @override
     def __str__(self) -> str:
@@ -423,8 +426,8 @@ class UnboundPaddingError(CodecError):
 
     def __init__(self, codec: str, argument: str) -> None:
         super().__init__(codec, f"a callable bound as {argument!r}", "none")
-        self.args = (codec, argument)
-        self.argument = argument
+        self.argument = _hide(argument)
+        self.args = (self.codec, self.argument)
 
     @override
     def __str__(self) -> str:
@@ -434,12 +437,13 @@ class UnboundPaddingError(CodecError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class HeaderError(PartsStoreError, ValueError):
     """The file format has no header for such a chunk."""
 
-    def __init__(self, file_format: str, expected: str, found: str) -> None:
-        super().__init__(file_format, expected, found)
-        self.file_format, self.expected, self.found = file_format, expected, found
+    file_format: str
+    expected: str
+    found: str
 
     @override
     def __str__(self) -> str:
