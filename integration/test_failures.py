@@ -60,8 +60,8 @@ def test_missing_bucket_is_named_by_its_error_code(server: Server, operation: st
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_wrong_credentials_are_named_by_their_error_code(bucket: Bucket, operation: str) -> None:
     server = bucket.server
-    unknown = open_store(server, bucket.name, key="nobody-at-all")
-    require_failure(unknown, operation, "InvalidAccessKeyId", "nobody-at-all", server.secret_key)
+    unknown = open_store(server, bucket.name, key="unknown-key")
+    require_failure(unknown, operation, "InvalidAccessKeyId", "unknown-key", server.secret_key)
     wrong = open_store(server, bucket.name, secret="not-the-secret-of-this-user")
     require_failure(wrong, operation, "SignatureDoesNotMatch", "not-the-secret-of-this-user")
 

@@ -120,8 +120,8 @@ def test_command_line_prints_the_report_and_exits_with_its_code(bucket: Bucket, 
 def test_unreachable_store_is_one_line_of_output(bucket: Bucket) -> None:
     create_chunks(PartsStore(bucket.store()))
     before = bucket.list_keys()
-    nobody = replace(bucket.server, access_key="nobody")
-    for command, where, user in (("repair", bucket, nobody), ("verify", replace(bucket, name="no-such-bucket"), None)):
+    unknown = replace(bucket.server, access_key="unknown")
+    for command, where, user in (("repair", bucket, unknown), ("verify", replace(bucket, name="no-such-bucket"), None)):
         code, out, errors = run(command, where, user=user)
         assert (code, out) == (2, "")
         assert len(errors.splitlines()) == 1

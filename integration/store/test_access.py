@@ -103,9 +103,9 @@ def test_a_store_shows_no_secret(bucket: Bucket) -> None:
 def test_the_errors_of_a_server_show_no_secret(bucket: Bucket, reader: Server) -> None:
     create_chunks(PartsStore(bucket.store()))
     elsewhere = Server("http://127.0.0.1:9", bucket.server.access_key, bucket.server.secret_key)
-    nobody = Server(bucket.server.endpoint, bucket.server.access_key, "not-the-secret-of-that-user")
+    unknown = Server(bucket.server.endpoint, bucket.server.access_key, "not-the-secret-of-that-user")
     hasty: dict[str, Any] = {"retry_config": {"max_retries": 0}}
-    for user in (elsewhere, nobody):
+    for user in (elsewhere, unknown):
         store = PartsStore.from_url(f"s3://{bucket.name}", **(options_for(user) | hasty))
         with pytest.raises(StorageError) as caught:
             store.get_sync("chunks/c/0/0")

@@ -158,7 +158,7 @@ def test_every_failure_of_a_server_is_a_storage_error(server: S3Server, answer: 
 
 
 def test_a_missing_bucket_is_never_an_absent_chunk(server: S3Server) -> None:
-    for error in failures_of(lambda: ps.PartsStore(server.store(bucket="nobody", **HASTY))):
+    for error in failures_of(lambda: ps.PartsStore(server.store(bucket="absent", **HASTY))):
         require_readable(error, ("NoSuchBucket",))
         assert "create the bucket" in str(error)
 

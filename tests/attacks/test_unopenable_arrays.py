@@ -22,20 +22,20 @@ CHANGES: dict[str, dict[str, Any] | bytes] = {
     "no members": b"{}",
     "another kind of node": {"node_type": "cube"},
     "another format": {"zarr_format": 4},
-    "unknown codec": {"codecs": [{"name": "nobody-knows"}, BYTES]},
+    "unknown codec": {"codecs": [{"name": "unknown-name"}, BYTES]},
     "unknown inner codec": {
         "codecs": [
-            {"name": "sharding_indexed", "configuration": {"chunk_shape": [2], "codecs": [{"name": "nobody-knows"}]}}
+            {"name": "sharding_indexed", "configuration": {"chunk_shape": [2], "codecs": [{"name": "unknown-name"}]}}
         ]
     },
     "wrong configuration": {"codecs": [BYTES, {"name": "gzip", "configuration": {"level": "high"}}]},
     "unknown type": {"data_type": "uint7"},
     "unknown grid": {"chunk_grid": {"name": "hexagonal"}},
     "no shape": {"shape": None},
-    "unknown transformer": {"storage_transformers": [{"name": "nobody-knows"}]},
+    "unknown transformer": {"storage_transformers": [{"name": "unknown-name"}]},
     "two transformers": {"storage_transformers": [{"name": "concat-parts"}, {"name": "concat-parts"}]},
     "wrong parts": {"storage_transformers": [{"name": "concat-parts", "configuration": {"parts": []}}]},
-    "unknown member": {"nobody-knows": {"must_understand": True}},
+    "unknown member": {"unknown-name": {"must_understand": True}},
 }
 
 

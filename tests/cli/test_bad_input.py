@@ -23,7 +23,7 @@ SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
 NOWHERE = "http://127.0.0.1:9"
 RETRIES = ["-o", 'retry_config={"max_retries": 0}']
 OPTIONS = [
-    *("-o", f"endpoint={NOWHERE}", "-o", f"secret_access_key={SECRET}", "-o", "access_key_id=somebody"),
+    *("-o", f"endpoint={NOWHERE}", "-o", f"secret_access_key={SECRET}", "-o", "access_key_id=a-user"),
     *("-o", "region=us-east-1", *RETRIES),
 ]
 

@@ -127,11 +127,11 @@ def test_foreign_objects_at_the_destination_survive_a_failure(tmp_path: Path) ->
     fill(source.store)
 
     def write(done: int, total: int) -> None:
-        obstore.put(destination.store.store, "x/new", b"somebody else's")
+        obstore.put(destination.store.store, "x/new", b"of another client")
 
     with pytest.raises(OSError, match="the disk is full"):
         ps.copy(source.store, destination.store, to="x", progress=write)
-    assert destination.raw() == {"x/new": b"somebody else's"}
+    assert destination.raw() == {"x/new": b"of another client"}
 
 
 def test_chunk_that_vanishes_during_a_copy_is_an_error(tmp_path: Path) -> None:

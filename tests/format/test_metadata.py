@@ -64,14 +64,14 @@ def test_a_complete_document_is_served_as_it_is_but_for_the_transformer() -> Non
         (["gzip"], ["bytes", "gzip"]),
         (["bytes", "zstd"], ["bytes", "zstd"]),
         (["packbits", "zstd"], ["packbits", "zstd"]),
-        (["nobody-knows"], ["nobody-knows"]),
+        (["unknown-name"], ["unknown-name"]),
     ],
 )
 def test_a_chain_without_serialiser_gets_bytes_and_any_other_stays(codecs: list[str], names: list[str]) -> None:
     document = array(codecs=[{"name": name} for name in codecs], data_type="uint8")
     served = complete(document)
     assert [codec["name"] for codec in served["codecs"]] == names
-    if "nobody-knows" not in names:
+    if "unknown-name" not in names:
         ArrayV3Metadata.from_dict(served)
 
 
@@ -267,7 +267,7 @@ def test_attributes_that_python_takes_for_equal_are_different(before: Any, after
 
 
 def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:
-    stored = array(codecs=[{"name": "nobody-knows"}], data_type="strange")
+    stored = array(codecs=[{"name": "unknown-name"}], data_type="strange")
     new = complete(stored) | {"shape": [8, 8]}
     assert put_back(new, stored) == stored | {"shape": [8, 8]}
 

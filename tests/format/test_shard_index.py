@@ -65,7 +65,7 @@ def test_the_second_examples_index_has_the_size_that_its_parts_say() -> None:
     "document",
     [
         array(),
-        array(codecs=[{"name": "nobody-knows"}]),
+        array(codecs=[{"name": "unknown-name"}]),
         array(codecs=[*sharded([BYTES])["codecs"], CRC]),
         array(shape="nonsense"),
     ],

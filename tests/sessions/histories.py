@@ -279,7 +279,7 @@ class Scene:
             self.urls[who] = f"file://{self.files / who}"
 
     def play(self, first: str, second: str, solver: ConflictSolver | None, interleaving: str) -> Result:
-        """What two writers do, each an operation; whoever commits second has the solver. Asserts that nothing mixes."""
+        """Run one operation of each of two writers, the second with the solver; assert that no writes mix."""
         self.cases += 1
         self.repo.reset_branch("main", self.start)
         writers = {who: self._writer(who) for who in MARKS}
@@ -304,7 +304,7 @@ class Scene:
     def _require_unmixed(self, session: Session, written: dict[str, dict[int, tuple[bytes | None, ...]]]) -> None:
         for number, parts in raw_chunks(session, self.kind).items():
             versions = [each.get(number) for each in (self.before, *written.values())]
-            assert parts in versions, f"chunk {number} is nobody's: {parts}"
+            assert parts in versions, f"chunk {number} is from no write: {parts}"
             assert None not in parts, f"chunk {number} is incomplete: {parts}"
         if self.kind.parts is not None:
             report = ps.PartsStore.from_session(session).verify()

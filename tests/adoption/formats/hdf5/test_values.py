@@ -322,7 +322,7 @@ def test_any_file_is_read_as_h5py_reads_it(
             usual = values[~np.isnan(values)]
             fill = usual[0] if each["fill"] and usual.size else None
             group = file.require_group("g" * (number + 1))
-            # Nobody knows what is in chunks that are filled never, where they are not written.
+            # With fill time "never", the content of chunks that were not written is undefined.
             when = each["fill_time"] if each["all"] else "ifset"
             options = {**each["options"], "fillvalue": fill, "fill_time": when if each["options"]["chunks"] else None}
             made = group.create_dataset("a", each["shape"], each["dtype"], **options)
