@@ -82,20 +82,33 @@ def _accept_array(
     digest = None if served is None else served.digest
     if digest is not None and digest != digest_of(before):
         raise layout_changed(path, before)
-    parts = options.parts_of(path) if before is Plain.NO_ARRAY and digest is None else None
-    if isinstance(before, ArrayRecord):
-        stored = metadata.put_back(document, before.stored)
-    elif parts is not None:
-        placement = catalog.protocol.new_placement(is_split=options.split)
-        must_understand = options.must_understand
-        stored = metadata.with_parts(document, parts, path, placement=placement, must_understand=must_understand)
-    elif isinstance(before, PlainArray) and (parsed := metadata.parse(before.stored)) is not None:
-        stored = metadata.put_back(document, parsed)
+    if before is Plain.NO_ARRAY and digest is None:
+        stored = _new_document(catalog, path, document, options)
     else:
-        stored = document
+        stored = _changed_document(document, before)
     kept = written if metadata.is_same(stored, document) else metadata.dump(stored)
     catalog.learn_written(path, catalog.entry_of(stored, path, kept))
     return kept
+
+
+def _new_document(catalog: Catalog, path: str, document: Document, options: StoreOptions) -> Document:
+    """Return what is stored of the document of a new array: with the parts that the options give to it."""
+    parts = options.parts_of(path)
+    if parts is None:
+        return document
+    placement = catalog.protocol.new_placement(is_split=options.split)
+    return metadata.with_parts(document, parts, path, placement=placement, must_understand=options.must_understand)
+
+
+def _changed_document(document: Document, before: Entry) -> Document:
+    """Return what is stored of a document that zarr writes for an existing array."""
+    match before:
+        case ArrayRecord(stored=stored):
+            return metadata.put_back(document, stored)
+        case PlainArray(stored) if (parsed := metadata.parse(stored)) is not None:
+            return metadata.put_back(document, parsed)
+        case _:
+            return document
 
 
 def _read_before_write(catalog: Catalog, path: str) -> Steps[Entry]:
