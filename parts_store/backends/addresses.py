@@ -97,15 +97,19 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     except BaseException as error:
         if not is_foreign(error) and not isinstance(error, ValueError | ArithmeticError):
             raise
-        shown = describe(text)
-        if not scheme or scheme == "file":
-            reason = failure("open", text, error).args[-1]
-            wrong = StoreConfigError("url", "a folder that can be opened", f"{shown} ({reason})")
-        elif scheme in _SCHEMES:
-            wrong = StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown)
-        else:
-            wrong = StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown)
+        wrong = _refused_url(text, scheme, error)
     raise wrong
+
+
+def _refused_url(text: str, scheme: str, error: BaseException) -> StoreConfigError:
+    """Return the error for a URL that obstore refuses."""
+    shown = describe(text)
+    if not scheme or scheme == "file":
+        reason = failure("open", text, error).args[-1]
+        return StoreConfigError("url", "a folder that can be opened", f"{shown} ({reason})")
+    if scheme in _SCHEMES:
+        return StoreConfigError("url", f"an address and options that obstore takes for {scheme}://", shown)
+    return StoreConfigError("url", f"a path, or one of {', '.join(_SCHEMES)}", shown)
 
 
 def _open(text: str, scheme: str, options: dict[str, Any], *, create: bool) -> Any:
