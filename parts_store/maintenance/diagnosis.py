@@ -11,7 +11,7 @@ from dataclasses import replace
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine.concurrent_steps import run_together
-from parts_store.engine.steps import Found, Get, Head, Missing, Steps, get, head
+from parts_store.engine.steps import Found, Get, Head, Missing, Outcome, Steps, get, head
 from parts_store.format.keys import Chunk, PartPlacement
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
@@ -173,8 +173,13 @@ def _diagnose_tagged(chunk: Chunk, index: ShardIndex | None, anchor: Found | Non
     # Readers use the copy only if the parts do not belong to one write.
     if copy is None or finding is None or finding.problem is Problem.CHECKSUM or not finding.problem.is_damage:
         return finding
-    with_copy = find_problem(chunk, [copy.get(part, outcome) for part, outcome in enumerate(outcomes)], None)
+    with_copy = find_problem(chunk, _replaced(outcomes, copy), None)
     return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail="the staged copy has what is missing")
+
+
+def _replaced(outcomes: Sequence[Outcome], staged: Mapping[int, Found]) -> list[Outcome]:
+    """Return the responses for the parts, with staged parts in place of the parts themselves."""
+    return [staged.get(part, outcome) for part, outcome in enumerate(outcomes)]
 
 
 def _read_staged_copy(chunk: Chunk, tag: Tag | None) -> Steps[Mapping[int, Found] | None]:
@@ -193,7 +198,7 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     keys = () if journal is None else staged_keys(chunk, journal.generation)
     staged = yield from _find_existing(keys)
     outcomes = yield part_requests(chunk, index)
-    finding = find_problem(chunk, [staged.get(part, outcome) for part, outcome in enumerate(outcomes)], index)
+    finding = find_problem(chunk, _replaced(outcomes, staged), index)
     if finding is not None and _is_suspicious(finding):
         return finding if journal is None else _without_orphans(finding, chunk)
     if found is not None and journal is None and any(isinstance(outcome, Found) for outcome in outcomes):
