@@ -168,7 +168,7 @@ def test_a_lock_file_that_its_holder_removed_is_not_taken_for_the_lock(
 
 
 def count_under_lock(folder: str, times: int) -> None:
-    """Adds to a number in a file, so that any two at the same time would lose one."""
+    """Increment a number in a file, so that two increments at the same time would lose one."""
     backend = LocalBackend(LocalStore(folder))
     number = Path(folder, "number")
     for _ in range(times):

@@ -14,7 +14,7 @@ type Codecs = Iterable[Mapping[str, object]]
 
 
 def document(shape: tuple[int, ...], dtype: str, chunks: tuple[int, ...], codecs: Codecs) -> dict[str, object]:
-    """The `zarr.json` of an array with exactly these codecs."""
+    """Return the `zarr.json` of an array with exactly these codecs."""
     return {
         "zarr_format": 3,
         "node_type": "array",

@@ -40,7 +40,7 @@ def components_as_integers(values: NDArray[Any]) -> list[int]:
 
 
 def expected_packing(values: NDArray[Any], first: int, last: int, place: str) -> bytes:
-    """The specification, by arithmetic on one whole number that holds all the bits."""
+    """Pack values as the specification says, by arithmetic on one integer with all bits."""
     kept = last - first + 1
     number = count = 0
     for pattern in components_as_integers(values):
@@ -52,7 +52,7 @@ def expected_packing(values: NDArray[Any], first: int, last: int, place: str) ->
 
 
 def expected_values(values: NDArray[Any], first: int, last: int) -> NDArray[Any]:
-    """What is left of the values: the kept bits in their place, and above them zeros, or the sign of an integer."""
+    """Return the values after packing: the stored bits in their place, and above them zeros or the sign."""
     width = values.dtype.itemsize * 8 // (2 if values.dtype.kind == "c" else 1)
     patterns = []
     for pattern in components_as_integers(values):

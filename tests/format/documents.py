@@ -93,7 +93,7 @@ TRANSFORMER = json.loads(FIRST_EXAMPLE)["storage_transformers"][0]
 
 
 def array(**members: Any) -> Document:
-    """The document of an array with parts, with whatever zarr asks for."""
+    """Return the document of an array with parts, with all members that zarr requires."""
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -127,7 +127,7 @@ def encode(document: object) -> bytes:
 
 
 def serve(catalog: Catalog, path: str, stored: bytes | None) -> bytes | None:
-    """What zarr is served of a document that was read just now."""
+    """Return the document that zarr gets for a stored document."""
     return documents.serve(catalog, path, stored, since=catalog.epoch)
 
 
@@ -139,7 +139,7 @@ def served_by(catalog: Catalog, path: str, stored: bytes) -> Document:
 
 
 def zarr_writes(served: Document, **changes: Any) -> Document:
-    """The document that zarr writes for one that it has read, after changes to it."""
+    """Return the document that zarr writes after it has read a document and changed it."""
     metadata = ArrayV3Metadata.from_dict(served | changes)
     document: Document = json.loads(metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes())
     return document

@@ -63,7 +63,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def mutated(document: Document, randomness: random.Random) -> Document:
-    """The document with up to three members replaced, removed, renamed, added or repeated."""
+    """Return the document with up to three members replaced, removed, renamed, added or repeated."""
     document = copy.deepcopy(document)
     for _ in range(randomness.choice([1, 1, 1, 2, 3])):
         container, key = randomness.choice(places(document) or [({}, "")])

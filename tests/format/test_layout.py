@@ -64,7 +64,7 @@ def test_any_range_reads_like_one_object(count: int) -> None:
 
 
 def probed(parts: Sequence[bytes], declared: tuple[int | None, ...], wanted: Wanted) -> bytes:
-    """The bytes that the first probes bring, in their order."""
+    """Return the bytes that the first probes return, in their order."""
     plan = plan_read(declared, wanted)
     assert isinstance(plan, NeedSizes)
     spans = [(probe.part, requested(probe.wanted, len(parts[probe.part]))) for probe in plan.probes]
@@ -157,7 +157,7 @@ def test_a_span_cannot_be_negative(start: int, stop: int) -> None:
 
 
 def bucket(chunk: bytes, sizes: tuple[int, ...], *, has_tags: bool) -> Objects:
-    """The parts of a chunk, written by this package or by another program."""
+    """Return the parts of a chunk, written by this package or by another program."""
     objects = Objects(has_tags=has_tags)
     for suffix, data in zip(SUFFIXES, pieces(chunk, sizes), strict=False):
         objects.put(KEY + suffix, data, Tag(GENERATION, "c", sizes))

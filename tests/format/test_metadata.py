@@ -189,7 +189,7 @@ def test_a_mistake_in_the_parts_names_the_array(members: Document) -> None:
 
 
 def written_back(stored: Document, **changes: Any) -> Document:
-    """What is stored when zarr reads a document, changes it and writes it."""
+    """Return what is stored after zarr has read a document, changed it and written it."""
     before = copy.deepcopy(stored)
     result = put_back(zarr_writes(complete(stored), **changes), stored)
     assert stored == before

@@ -395,7 +395,7 @@ transformers = json_values | st.fixed_dictionaries(
 
 
 def compatible(suffix: str) -> str:
-    """A suffix as a file system sees it that knows neither case nor Unicode forms."""
+    """Return a suffix as a file system sees it that ignores case and Unicode forms."""
     text = suffix
     for _ in range(2):
         text = unicodedata.normalize("NFKC", text).casefold()

@@ -39,7 +39,7 @@ def around(spelling: str, ndim: int, content: str | None = None) -> dict[str, An
 
 
 def describe_as_zarr(folder: Path, compressors: list[dict[str, Any]], spelling: str) -> None:
-    """Puts a `zarr.json` beside `attributes.json`, for the same blocks at the same keys."""
+    """Write a `zarr.json` beside `attributes.json`, for the same blocks at the same keys."""
     attributes = json.loads((folder / "attributes.json").read_text())
     ndim = len(attributes["dimensions"])
     transpose = {"name": "transpose", "configuration": {"order": list(reversed(range(ndim)))}}
