@@ -24,7 +24,7 @@ def find_chunked_array(source: SourceFile) -> Chunked:
     if len(placed) == 1 and isinstance(placed[0], Chunked):
         return placed[0]
     names = ", ".join(repr(array.header.name) for array in placed) or "none"
-    problem = f"expected one chunked dataset, for a copy is one shard, found {names}; adopt it into an Icechunk session"
+    problem = f"expected one chunked dataset (a copy is one shard), found {names}; adopt it into an Icechunk session"
     raise AdoptionError(source.stored.location, (("the file", problem),))
 
 

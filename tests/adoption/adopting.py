@@ -1,4 +1,4 @@
-"""Files adopted into a repository in memory, and held against what h5py reads."""
+"""Adopt files into a repository in memory, and compare them with what h5py reads."""
 
 import os
 from collections.abc import Iterator

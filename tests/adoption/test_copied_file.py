@@ -1,4 +1,4 @@
-"""Files copied to where they are the main part of an array: files to others, arrays to Zarr."""
+"""Files that are copied to be the main part of an array: other programs can still open them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Indexes of shards that say what is not so: an error of ours, or the very bytes, and nothing else."""
+"""Wrong shard indexes raise an error of parts_store, or return exactly the bytes that they name."""
 
 import struct
 from collections import Counter

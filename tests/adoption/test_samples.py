@@ -1,4 +1,4 @@
-"""The sample files of pyfive, h5py and netCDF4: every numeric dataset is equal to h5py's, or named with a reason."""
+"""The sample files of pyfive, h5py and netCDF4: every numeric dataset is equal to that of h5py, or reported."""
 
 import os
 import re

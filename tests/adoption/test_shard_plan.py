@@ -1,4 +1,4 @@
-"""Chunks cut into shards: every chunk in one slot, and an index that says where in the file it is."""
+"""The plan of shards: every chunk has one index slot, with its offset in the file."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""VirtualiZarr is an extra: nothing needs it but the manifests, which say so."""
+"""VirtualiZarr is needed only by `parts_store.manifests`, which names the extra that installs it."""
 
 import subprocess
 import sys

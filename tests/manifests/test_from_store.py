@@ -1,4 +1,4 @@
-"""Stored arrays are references, and references are written to Icechunk: the values stay the same."""
+"""Arrays of references made from stored arrays, and written to Icechunk, keep their values."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""References go through JSON and come back, and whatever else is in a file of JSON is refused by name."""
+"""Arrays of references survive a roundtrip through JSON, and invalid JSON is rejected with the reason."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Arrays of references that cannot be combined are refused, and what an array of references is."""
+"""Invalid arrays of references and combinations are rejected, and the attributes of an array are right."""
 
 import copy
 import pickle

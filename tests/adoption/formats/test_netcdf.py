@@ -1,4 +1,4 @@
-"""netCDF4 files adopted: xarray sees the dataset that it sees in the file."""
+"""Adopted netCDF4 files: xarray opens the same dataset as from the file."""
 
 from pathlib import Path
 from typing import Any

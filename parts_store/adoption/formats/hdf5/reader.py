@@ -160,7 +160,7 @@ class _Walk:
             start = tuple(at * size for at, size in zip(first, array.chunk_shape, strict=True))
             self.file.seek(int(offsets[0]))
             if self.file.read(int(lengths[0])) != bytes(dataset.id.read_direct_chunk(start)[1]):
-                raise CannotBeReadError("its chunks are not where the HDF5 library says, for the file has a user block")
+                raise CannotBeReadError("its chunks are not where the HDF5 library says (the file has a user block)")
 
 
 def _address(group: h5py.Group) -> int:
