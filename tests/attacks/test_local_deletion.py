@@ -149,7 +149,7 @@ def test_write_raises_if_its_staged_parts_are_removed(store: ps.PartsStore, fold
     for path in (folder / "g/a/.parts-txn").rglob("*"):
         if path.is_file():
             path.unlink()
-    with pytest.raises(ConcurrentWriteError, match="was removed"):
+    with pytest.raises(ConcurrentWriteError, match="the staged parts were removed"):
         paused.finish()
 
 
