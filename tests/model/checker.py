@@ -40,7 +40,7 @@ class Transition(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """What somebody finds who comes alone to a state of the store."""
+    """What a single client finds in a state of the store."""
 
     read: Answer
     others: tuple[tuple[str | tuple[int, ...], Answer], ...]
@@ -111,7 +111,7 @@ class Checker:
         return {key: self.store.object(part, tag, f"{number}.{at}") for at, (key, part) in enumerate(named)}
 
     def _staged_objects(self, value: Value) -> dict[str, Object]:
-        """What a writer leaves who dies right after his commit."""
+        """Return what a writer leaves behind that dies right after its commit."""
         copy = self._staged_copy(value, DEAD)
         assert value is not None
         anchor = self.layout.split(value)[self._anchor]
@@ -268,7 +268,7 @@ class Checker:
                 raise Violation(f"at rest, there is {', '.join(looks.beside_now)}")
 
     def _check_beside(self, looks: Looks, *, is_at_rest: bool) -> None:
-        """There are not more objects beside the chunk than there may be, though nobody repairs it."""
+        """Raise if there are more objects beside the chunk than allowed without a repair."""
         most = self.scenario.most_beside_at_rest if is_at_rest else self.scenario.most_beside
         if most is not None and len(looks.beside_now) > most:
             raise Violation(f"there are {len(looks.beside_now)} objects beside the chunk, and {most} are the most")
@@ -314,7 +314,7 @@ class Checker:
         return plain, tuple(beside)
 
     def _alone(self, store: int, operation: Operation | None) -> tuple[int, Answer]:
-        """What an operation, or a repair, returns if nobody else is there."""
+        """Return what an operation or a repair returns without other clients."""
         client = Client(self.setting, 9)
         steps: Steps[object] = client.repair(is_dead=True) if operation is None else client.steps(operation)
         requests = 0

@@ -248,7 +248,7 @@ class Client:
         encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
         record = self.plan.metadata.ArrayRecord({}, self.chunk.parts, encoding, self.index)
         survey = plan.survey.group_by_chunk(listed.entries, {ARRAY: record})
-        # On a local disk, locks tell who is alive.
+        # On a local disk, locks tell which writers are alive.
         knows_ages = not is_dead and not self.setting.is_local
         options = plan.repair.RepairOptions(drops_incomplete=True, retags=False)
         findings = yield from plan.diagnosis.diagnose_chunks(

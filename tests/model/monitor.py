@@ -79,7 +79,7 @@ class Answer:
 
 
 def _is_unknown(effect: Effect, answer: Answer) -> bool:
-    """Whether nobody can know, and the operation may take effect at any later time."""
+    """Return whether the result is unknown, and the operation may take effect at any later time."""
     match answer.error:
         case "AmbiguousWriteError":
             return True
@@ -187,7 +187,7 @@ class Monitor:
         return self._possible[state]
 
     def is_idle(self, state: int) -> bool:
-        """Whether no operation is under way, nor has ended so that nobody knows how."""
+        """Return whether no operation is under way, or has ended with an unknown result."""
         return not self._states[state].pending
 
     def again(self, state: int, value: Value) -> int:

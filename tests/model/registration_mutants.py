@@ -17,7 +17,7 @@ from tests.model.vocabulary import (
 
 EQUAL_ETAGS = [
     mutant(
-        "content: nobody looks at the registry",
+        "content: writers do not look at the registry",
         "rules",
         "return not self.has_unique_etags and self.level is not Level.EXCLUSIVE",
         "return False",
@@ -139,7 +139,7 @@ STALLS = [
         **CONTENT_ETAGS,
     ),
     mutant(
-        "stall, content: parts are written by one who was taken for dead",
+        "stall, content: a writer that was taken for dead writes parts",
         "part_writer",
         "if self.registration is None or not self.registration.is_old or not self.rules.is_registered:",
         "if True:",

@@ -9,7 +9,7 @@ from tests.model.values import SHARD, Layout, Value
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who does what, on which store, and what may go wrong."""
+    """What each client does, on which store, and which failures may occur."""
 
     name: str
     clients: tuple[tuple[Operation, ...], ...]
@@ -28,7 +28,7 @@ class Scenario:
     orphans: Value = None
     # What a writer committed before the beginning, and died: its staged copy is there, and no part but the anchor.
     interrupted: Value = None
-    # What a writer staged shortly before the beginning, and died before its commit: nobody can know that it is dead.
+    # What a writer staged shortly before the beginning and did not commit. It is dead, but looks like one at work.
     registered: Value = None
     # How often so much time passes that a repair takes what was written before for a dead writer's.
     stalls: int = 0

@@ -215,7 +215,7 @@ EXHAUSTIVE = [
     ),
     # ETags that come back with the bytes.
     make("content: write || delete || read", [write(SECOND)], [DELETE], [READ], initial=FIRST, **CONTENT_ETAGS),
-    # Beside a writer that died, and of which nobody knows that it did.
+    # Beside a dead writer that other clients cannot tell from one at work.
     make(
         "content: dead writer, overwrite x5",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST), overwrite(FIRST), overwrite(SECOND)],
@@ -231,7 +231,7 @@ EXHAUSTIVE = [
         registered=SECOND,
         **BOUNDED_LEFTOVERS,
     ),
-    # So much time passes that a repair, or another writer, takes one that stalled for dead.
+    # A writer stalls for so long that `repair` or another writer takes it for dead.
     make("stall: overwrite || repair", [overwrite(FIRST)], [REPAIR], initial=THIRD, stalls=1),
     make("stall: change || repair", [change(b"x")], [REPAIR], initial=THIRD, stalls=1),
     make("stall, content: create || repair", [write(FIRST)], [REPAIR], stalls=1, **CONTENT_ETAGS),
@@ -320,7 +320,7 @@ EXHAUSTIVE = [
 # What the protocol does not promise, and its documents say so: each of these has to be found, or they say too little.
 LIMITS = [
     make("two first creates || delete", [write(FIRST)], [write(SECOND)], [DELETE]),
-    make("a create whose answer was lost || delete || read", [write(FIRST)], [DELETE], [READ], faults=1),
+    make("a create without a response || delete || read", [write(FIRST)], [DELETE], [READ], faults=1),
     make("a late create after a delete", [write(FIRST), DELETE], **LATE_PUT),
     make("repair: orphans || create", [REPAIR], [write(FIRST)], orphans=THIRD),
     make("a delete after a read || change", [change(b"!")], [change(b"x")], initial=THIRD),

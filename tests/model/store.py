@@ -41,7 +41,7 @@ MISSING: Raw = ("missing",)
 REFUSED: Raw = ("refused",)
 LOST: Raw = ("lost",)
 
-# Before the key of a lock that somebody holds.
+# The prefix of the key of a lock that is held.
 LOCKED = "locked "
 # Under which a state keeps its time, if it is later than the beginning.
 TIME = "time"
@@ -52,7 +52,7 @@ OLD = "old"
 
 @dataclass(eq=False, slots=True)
 class Action:
-    """One request for one object, by somebody, at some point of what he does."""
+    """One request for one object, by a client, at a position in its operations."""
 
     kind: str
     key: str
@@ -177,12 +177,12 @@ class Store:
         return self.number({**self.states[state], TIME: Object("", b"", None, self.time(state) + 1)})
 
     def is_locked(self, state: int, key: str, owner: str) -> bool:
-        """Whether somebody else holds a lock."""
+        """Return whether another client holds a lock."""
         holder = self.states[state].get(f"{LOCKED}{key}")
         return holder is not None and holder.etag != owner
 
     def release(self, state: int, owner: str) -> int:
-        """The state without the locks that somebody holds; of everybody if `owner` is empty."""
+        """Return the state without the locks of an owner, or without all locks if `owner` is empty."""
         memo = (state, owner)
         if memo not in self._released:
             objects = self.states[state]

@@ -62,7 +62,7 @@ WRITERS = [
         [write(FIRST)],
     ),
     mutant(
-        "create over a part of somebody else",
+        "create over a part of another writer",
         "writer",
         "            if isinstance(outcome, Refused):\n                return False\n",
         "            if isinstance(outcome, Refused):\n                return True\n",

@@ -26,6 +26,6 @@ def beside(objects: Objects) -> set[str]:
 
 
 def seen_in(objects: Objects, layout: Layout) -> Seen:
-    """What somebody sees who reads the chunk in order to change it."""
+    """Return what a client sees of the chunk when it reads the chunk to change it."""
     known = objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk_of(layout), [None], settings()))
     return Absent() if known is None else known.version

@@ -146,7 +146,7 @@ def what_is_read(objects: Objects, chunk: Chunk, wanted: Wanted, *, with_anchor:
     try:
         result = objects.copy().run(steps)
     except IncompleteChunkError as error:
-        # An error that blames no part would help nobody.
+        # An error that names no part would not help a user.
         return "incomplete" if (*error.missing, *error.mixed) else "nothing is wrong"
     return None if result is None else b"".join(result.values[0] or ())
 

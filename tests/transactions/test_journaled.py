@@ -1,4 +1,4 @@
-"""The journal of a local disk: what it says is the chunk, whoever dies, and whoever brings it to its end."""
+"""The journal of a local disk: it decides what the chunk is, until a client has finished its write."""
 
 import pytest
 
@@ -37,9 +37,7 @@ EVERY_LEVEL = pytest.mark.parametrize("level", Level, ids=lambda level: level.va
 @EVERY_LEVEL
 @pytest.mark.parametrize("operation", [write, write_if_absent, delete])
 @EVERY_LAYOUT
-def test_every_change_happens_under_the_lock_of_its_chunk_unless_there_is_one_writer(
-    layout: Layout, operation: Operation, level: Level
-) -> None:
+def test_changes_hold_the_chunk_lock_unless_exclusive(layout: Layout, operation: Operation, level: Level) -> None:
     chunk = chunk_of(layout)
     place = Place(level, has_tags=False)
     for start in every_start(place, layout):
@@ -53,7 +51,7 @@ def test_every_change_happens_under_the_lock_of_its_chunk_unless_there_is_one_wr
 
 
 @IN_PARTS
-def test_an_overwrite_is_staged_then_committed_by_the_journal_then_moved(layout: Layout) -> None:
+def test_overwrite_is_staged_then_journaled_then_moved(layout: Layout) -> None:
     chunk = chunk_of(layout)
     objects = holds_old(DISK, layout, tuple(layout))
     objects.run(write(chunk, parts_of(layout, 3), DISK.protocol()))
@@ -74,7 +72,7 @@ def test_an_overwrite_is_staged_then_committed_by_the_journal_then_moved(layout:
 
 
 @EVERY_LAYOUT
-def test_a_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) -> None:
+def test_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) -> None:
     for operation in (write, write_if_absent):
         objects = DISK.empty()
         objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
@@ -84,8 +82,8 @@ def test_a_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) 
 
 
 @IN_PARTS
-def test_no_two_writes_stage_under_the_same_names(layout: Layout) -> None:
-    # A write that is cancelled may go on for a while, and must not hit what somebody else has staged.
+def test_writes_stage_under_different_names(layout: Layout) -> None:
+    # A cancelled write may go on for a while, and must not overwrite the staged parts of another write.
     chunk = chunk_of(layout)
     objects = holds_old(DISK, layout, tuple(layout))
     by = DISK.protocol()
@@ -99,7 +97,7 @@ def test_no_two_writes_stage_under_the_same_names(layout: Layout) -> None:
 
 
 @IN_PARTS
-def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and_its_size(layout: Layout) -> None:
+def test_readers_and_size_follow_the_journal(layout: Layout) -> None:
     chunk = chunk_of(layout)
     new, _ = value_of(layout, 3, 101)
     seen = 0
@@ -111,7 +109,7 @@ def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and
             assert stopped.copy().run(protocol(has_tags=False).size(chunk)) == len(new)
             result = stopped.copy().run(protocol(has_tags=False).read(chunk, [None], settings()))
             assert result is not None
-            # What is staged keeps its ETag when it is moved, so that who read it may change it.
+            # A staged part keeps its ETag when it is moved, so a client that has read it may change the chunk.
             after = stopped.copy()
             after.run(DISK.protocol(100).write(chunk, parts_of(layout, 1, 201), result.version))
             assert after.contents == stored_as(layout, 1, 201)
@@ -119,7 +117,7 @@ def test_while_there_is_a_journal_the_chunk_is_what_it_speaks_of_for_readers_and
 
 
 @IN_PARTS
-def test_whoever_comes_next_brings_a_journal_to_its_end_and_so_does_recovery(layout: Layout) -> None:
+def test_next_operation_and_recovery_finish_a_journal(layout: Layout) -> None:
     chunk = chunk_of(layout)
     start = holds_old(DISK, layout, tuple(layout))
     for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.protocol())):
@@ -144,7 +142,7 @@ def recovery(chunk: Chunk) -> Steps[None]:
 
 
 class Held(Objects):
-    """A disk on which somebody holds the lock for some time."""
+    """A disk on which another process holds the lock for some time."""
 
     def __init__(self, refusals: int) -> None:
         super().__init__(has_tags=False)
@@ -159,7 +157,7 @@ class Held(Objects):
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 5, 1000])
-def test_a_lock_that_somebody_holds_is_waited_for(refusals: int) -> None:
+def test_writer_waits_for_a_held_lock(refusals: int) -> None:
     layout: Layout = {"": None, ".i": 2}
     objects = Held(refusals)
     objects.run(write(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
@@ -169,7 +167,7 @@ def test_a_lock_that_somebody_holds_is_waited_for(refusals: int) -> None:
     assert waits == [min(repeat, 5) for repeat in range(1, refusals + 1)]
 
 
-def test_a_lock_that_is_never_given_back_is_an_error_after_five_minutes() -> None:
+def test_lock_that_is_never_released_raises_after_five_minutes() -> None:
     layout: Layout = {"": None, ".i": 2}
     for operation in (write, write_if_absent, delete):
         objects = Held(10**9)
@@ -182,12 +180,12 @@ def test_a_lock_that_is_never_given_back_is_an_error_after_five_minutes() -> Non
 
 
 @IN_PARTS
-def test_a_writer_that_is_not_the_only_one_although_it_said_so_finds_out_at_the_journal(layout: Layout) -> None:
+def test_exclusive_writer_notices_another_journal(layout: Layout) -> None:
     place = Place(Level.EXCLUSIVE, has_tags=False)
     chunk = chunk_of(layout)
 
     class Two(Objects):
-        """A disk on which somebody else commits just before we do."""
+        """A disk on which another process commits just before this one."""
 
         def perform(self, request: Request) -> Outcome:
             if isinstance(request, Put) and request.key == journal_key(chunk):
@@ -205,7 +203,7 @@ def found(data: bytes) -> Found:
     return Found(data, Span(0, len(data)), len(data), "etag", None, None)
 
 
-def test_a_record_comes_back_from_its_bytes_and_anything_else_is_none() -> None:
+def test_journal_is_parsed_from_its_bytes_and_nothing_else_is() -> None:
     record = Journal("c/0", "a" * 32, (1, 2, 3))
     assert Journal.parse(found(record.dump())) == record
     assert Journal.parse(None) is None

@@ -62,9 +62,7 @@ def joined(objects: Objects, steps: Steps[object]) -> bytes | None:
 
 @TAGGED
 @EVERY_LAYOUT
-def test_without_its_anchor_there_is_no_chunk_and_without_another_part_it_is_incomplete_by_name(
-    layout: dict[str, int | None], tagged: bool
-) -> None:
+def test_missing_anchor_is_no_chunk_and_missing_part_is_incomplete(layout: dict[str, int | None], tagged: bool) -> None:
     chunk = chunk_of(layout)
     parts = parts_of(layout, 2, 1)
     value = b"".join(parts.values())
@@ -89,7 +87,7 @@ def test_without_its_anchor_there_is_no_chunk_and_without_another_part_it_is_inc
 @TAGGED
 @pytest.mark.parametrize("retries", [0, 1, 3])
 @EVERY_LAYOUT
-def test_a_range_in_a_missing_part_is_absent_or_an_error_and_never_other_bytes(
+def test_range_in_a_missing_part_is_absent_or_an_error(
     layout: dict[str, int | None], tagged: bool, retries: int
 ) -> None:
     chunk = chunk_of(layout)
@@ -103,14 +101,14 @@ def test_a_range_in_a_missing_part_is_absent_or_an_error_and_never_other_bytes(
         try:
             found = joined(objects, steps)
         except IncompleteChunkError as error:
-            # Nobody writes here, so that a missing part is damage, however often one looks.
+            # There is no writer, so a missing part is damage after any number of repetitions.
             blamed = error.missing
             assert blamed == (missing,) != (chunk.anchor_key,)
         else:
             assert found == sliced(value, wanted) or (found is None and missing == chunk.anchor_key)
 
 
-def test_a_read_of_parts_that_outlived_their_anchor_finds_it_out_when_asked_to() -> None:
+def test_read_with_anchor_notices_orphans() -> None:
     chunk = chunk_of({"": None, ".index": 2})
     objects = Objects(has_tags=True)
     objects.put(f"{KEY}.index", b"ab", Tag(OLD, "c", (3, 2)))
@@ -120,7 +118,7 @@ def test_a_read_of_parts_that_outlived_their_anchor_finds_it_out_when_asked_to()
     )
 
 
-def test_an_absent_chunk_costs_one_request_or_two_where_the_anchor_is_not_asked_for() -> None:
+def test_absent_chunk_costs_one_request_or_two_without_the_anchor() -> None:
     chunk = chunk_of({".h": 1, "": None, ".i": 2})
     costs: list[tuple[Wanted, int]] = [
         (RangeByteRequest(1, 3), 1),
@@ -133,7 +131,7 @@ def test_an_absent_chunk_costs_one_request_or_two_where_the_anchor_is_not_asked_
         assert len(objects.asked) == requests
 
 
-def test_a_read_with_its_anchor_costs_one_more_request_in_the_same_batch() -> None:
+def test_read_with_anchor_costs_one_more_request_in_the_same_batch() -> None:
     chunk = chunk_of({"": None, ".i": 2})
     objects = Objects(has_tags=True)
     fill(objects, parts_of({"": None, ".i": 2}, 3, 1), OLD)
@@ -145,7 +143,7 @@ def test_a_read_with_its_anchor_costs_one_more_request_in_the_same_batch() -> No
 
 
 @EVERY_LAYOUT
-def test_a_mixture_of_two_writes_or_of_tagged_and_untagged_parts_is_incomplete(layout: dict[str, int | None]) -> None:
+def test_mixture_of_two_writes_is_incomplete(layout: dict[str, int | None]) -> None:
     chunk = chunk_of(layout)
     old, new = parts_of(layout, 2, 1), parts_of(layout, 2, 101)
     for origins in itertools.product(["old", "new", "foreign"], repeat=len(layout)):
@@ -167,7 +165,7 @@ def test_a_mixture_of_two_writes_or_of_tagged_and_untagged_parts_is_incomplete(l
 
 @TAGGED
 @EVERY_LAYOUT
-def test_a_part_of_another_size_than_declared_is_named_with_both(layout: dict[str, int | None], tagged: bool) -> None:
+def test_part_of_an_undeclared_size_is_reported_with_both_sizes(layout: dict[str, int | None], tagged: bool) -> None:
     chunk = chunk_of(layout)
     for suffix, declared in layout.items():
         for found in range(4):
@@ -181,7 +179,7 @@ def test_a_part_of_another_size_than_declared_is_named_with_both(layout: dict[st
             assert (caught.value.part_key, caught.value.expected, caught.value.found) == (KEY + suffix, declared, found)
 
 
-def test_a_part_of_another_size_than_its_tag_says_is_named_with_both() -> None:
+def test_part_that_contradicts_its_tag_is_reported_with_both_sizes() -> None:
     chunk = chunk_of({"": None, ".i": 2})
     objects = Objects(has_tags=True)
     objects.put(KEY, b"abc", Tag(OLD, "c", (4, 2)))
@@ -207,7 +205,7 @@ def test_the_size_of_a_chunk_is_that_of_its_bytes(layout: dict[str, int | None],
         assert objects.count(Get) == (0 if tagged or len(layout) == 1 else 2)
 
 
-# --- somebody writes at the same time -----------------------------------------------------------------------------
+# --- while another client writes ----------------------------------------------------------------------------------
 
 
 def requests_of[T](objects: Objects, steps: Steps[T], results: list[T]) -> Iterator[Request]:
@@ -261,7 +259,7 @@ PLACES = pytest.mark.parametrize(
 @PLACES
 @pytest.mark.parametrize("level", Level)
 @WRITABLE
-def test_a_read_amid_an_overwrite_is_the_old_or_the_new_chunk_and_never_a_mixture_or_an_error(
+def test_read_during_overwrite_returns_the_old_or_the_new_chunk(
     layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
 ) -> None:
     chunk = chunk_of(layout)
@@ -280,7 +278,7 @@ def test_a_read_amid_an_overwrite_is_the_old_or_the_new_chunk_and_never_a_mixtur
 @PLACES
 @pytest.mark.parametrize("level", Level)
 @WRITABLE
-def test_a_read_amid_a_deletion_is_the_chunk_or_none(
+def test_read_during_deletion_returns_the_chunk_or_none(
     layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
 ) -> None:
     chunk = chunk_of(layout)
@@ -304,7 +302,7 @@ def test_a_read_writes_nothing_and_takes_no_lock(layout: dict[str, int | None]) 
         assert objects.contents == contents
 
 
-def test_a_read_after_an_interrupted_overwrite_costs_the_anchor_again_and_the_staged_copy() -> None:
+def test_read_after_interrupted_overwrite_costs_two_more_requests() -> None:
     layout: dict[str, int | None] = {".h": 1, "": None, ".i": 2}
     chunk = chunk_of(layout)
     old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
@@ -324,7 +322,7 @@ def test_a_read_after_an_interrupted_overwrite_costs_the_anchor_again_and_the_st
 
 
 @pytest.mark.parametrize("damage", ["cut", "other write", "other parts", "no copy", "settle", "no json"])
-def test_a_staged_copy_that_is_not_what_it_should_be_is_no_copy(damage: str) -> None:
+def test_invalid_staged_copy_is_not_used(damage: str) -> None:
     layout: dict[str, int | None] = {"": None, ".i": 2}
     chunk = chunk_of(layout)
     old, new = parts_of(layout, 2, 1), parts_of(layout, 3, 101)
@@ -348,7 +346,7 @@ def test_a_staged_copy_that_is_not_what_it_should_be_is_no_copy(damage: str) -> 
 
 
 class Restless(Objects):
-    """A bucket in which somebody writes one object again after every look at it."""
+    """A bucket in which another client writes one object again after every request for it."""
 
     def __init__(self, key: str, *, has_tags: bool) -> None:
         super().__init__(has_tags=has_tags)
@@ -364,7 +362,7 @@ class Restless(Objects):
 
 @TAGGED
 @pytest.mark.parametrize("suffix", ["", ".i"])
-def test_a_chunk_that_changes_at_every_look_is_being_written_and_not_incomplete(suffix: str, tagged: bool) -> None:
+def test_chunk_that_keeps_changing_is_not_reported_as_incomplete(suffix: str, tagged: bool) -> None:
     chunk = chunk_of({"": 4, ".i": 4})
     objects = Restless(KEY + suffix, has_tags=tagged)
     fill(objects, {KEY: b"abcd", f"{KEY}.i": b"efgh"}, OLD)

@@ -1,4 +1,4 @@
-"""The staged copy of a write: it comes back as it was, or is none; and who is at work on a chunk."""
+"""Staged copies are restored exactly or refused, and the registry tells which writers are at work."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def staged(layout: Layout, unsized: int = 3) -> tuple[Tag, bytes]:
 
 
 @EVERY_LAYOUT
-def test_a_staged_copy_is_the_format_that_is_documented(layout: Layout) -> None:
+def test_staged_copy_has_the_documented_format(layout: Layout) -> None:
     data = parts_of(layout, 3)
     tag, copy = staged(layout)
     assert copy[:10] == b"PARTSTXN1\n"
@@ -46,7 +46,7 @@ def test_a_staged_copy_is_the_format_that_is_documented(layout: Layout) -> None:
 
 
 @EVERY_LAYOUT
-def test_the_copy_is_written_beside_the_chunk_under_the_name_of_its_write_and_unconditionally(layout: Layout) -> None:
+def test_staged_copy_is_written_unconditionally_under_its_generation(layout: Layout) -> None:
     data = parts_of(layout, 3)
     tag = Tag(GENERATION, "s", tuple(part.nbytes for part in data))
     put = stage(chunk_of(layout), data, tag)
@@ -56,7 +56,7 @@ def test_the_copy_is_written_beside_the_chunk_under_the_name_of_its_write_and_un
 
 @EVERY_LAYOUT
 @pytest.mark.parametrize("unsized", [0, 1, 3])
-def test_every_part_but_the_anchor_comes_back(layout: Layout, unsized: int) -> None:
+def test_all_parts_but_the_anchor_are_restored_from_a_copy(layout: Layout, unsized: int) -> None:
     tag, copy = staged(layout, unsized)
     parts = unstage(chunk_of(layout), found(copy), tag)
     assert parts is not None
@@ -73,7 +73,7 @@ def test_every_part_but_the_anchor_comes_back(layout: Layout, unsized: int) -> N
 
 
 @EVERY_LAYOUT
-def test_a_copy_that_is_cut_or_goes_on_is_none(layout: Layout) -> None:
+def test_copy_that_is_too_short_or_too_long_is_refused(layout: Layout) -> None:
     tag, copy = staged(layout)
     for length in range(len(copy)):
         assert unstage(chunk_of(layout), found(copy[:length]), tag) is None, length
@@ -81,7 +81,7 @@ def test_a_copy_that_is_cut_or_goes_on_is_none(layout: Layout) -> None:
 
 
 @EVERY_LAYOUT
-def test_a_copy_with_any_one_byte_of_its_header_changed_is_none_or_says_the_same(layout: Layout) -> None:
+def test_copy_with_a_changed_header_byte_is_refused_or_equal(layout: Layout) -> None:
     tag, copy = staged(layout)
     header = 14 + int.from_bytes(copy[10:14], "little")
     whole = unstage(chunk_of(layout), found(copy), tag)
@@ -95,12 +95,12 @@ def test_a_copy_with_any_one_byte_of_its_header_changed_is_none_or_says_the_same
 
 
 @pytest.mark.parametrize("header", [b"[]", b"null", b"3", b'"x"', b"{}", b"{", b"\xff", b'{"gen": 1}'])
-def test_what_has_another_header_is_no_copy(header: bytes) -> None:
+def test_object_with_another_header_is_not_a_copy(header: bytes) -> None:
     body = b"PARTSTXN1\n" + len(header).to_bytes(4, "little") + header
     assert unstage(chunk_of({"": None, ".i": 2}), found(body + b"ab"), Tag(GENERATION, "s", (3, 2))) is None
 
 
-def test_the_copy_of_another_write_or_of_other_parts_is_none() -> None:
+def test_copy_of_another_write_or_of_other_parts_is_refused() -> None:
     layout: Layout = {"": None, ".i": 2}
     tag, copy = staged(layout)
     assert unstage(chunk_of(layout), found(copy), tag) is not None
@@ -109,7 +109,7 @@ def test_the_copy_of_another_write_or_of_other_parts_is_none() -> None:
     assert unstage(chunk_of({".i": 2, "": None}), found(copy), tag) is None
 
 
-def test_one_who_only_settles_stages_no_parts() -> None:
+def test_settling_writer_stages_no_parts() -> None:
     layout: Layout = {"": None, ".i": 2}
     data = parts_of(layout, 3)
     tag = Tag(GENERATION, "s", (3, 2))
@@ -129,7 +129,7 @@ def entries(present: Iterable[str], done: Iterable[str] = (), *, modified: datet
     return [Entry(f"x/.parts-txn/h/{name}", 1, None, modified) for name in names]
 
 
-def test_a_registry_tells_who_is_at_work_and_who_has_finished() -> None:
+def test_registry_tells_writers_at_work_and_finished_writers() -> None:
     for present, done in itertools.product(range(8), repeat=2):
         here = {name for bit, name in enumerate(NAMES) if present >> bit & 1}
         finished = {name for bit, name in enumerate(NAMES) if done >> bit & 1}
@@ -143,11 +143,11 @@ def test_a_registry_tells_who_is_at_work_and_who_has_finished() -> None:
             assert registry.finished((me,), (dead,)) == tuple(sorted((here | finished) - {me} - (at_work - {dead})))
 
 
-def test_who_was_there_a_day_before_us_is_not_at_work_any_more() -> None:
+def test_writer_registered_a_day_earlier_is_dead() -> None:
     longer, shorter = NOW - FORGOTTEN_AFTER - timedelta(seconds=1), NOW - FORGOTTEN_AFTER
     listed = [*entries(["a"]), *entries(["b"], modified=shorter), *entries(["c"], modified=longer)]
     assert Registry.of(listed).others_at_work(("a",)) == {"b"}
     assert Registry.of(listed).finished(("a",)) == ("c",)
-    # The youngest of our own tells what time it is; without one, nobody knows.
+    # The newest own object tells the time of the store. Without one, no writer counts as dead.
     assert Registry.of(listed).others_at_work(("a", "c")) == {"b"}
     assert Registry.of(listed).others_at_work(("d",)) == {"a", "b", "c"}

@@ -32,7 +32,7 @@ from tests.transactions.objects import Objects, chunk_of, every_request, protoco
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @EVERY_LAYOUT
-def test_an_interrupted_operation_leaves_what_was_until_what_is_to_be_is_there(
+def test_interrupted_operation_leaves_the_old_or_the_new_chunk(
     layout: Layout, operation: Operation, place: Place
 ) -> None:
     chunk = chunk_of(layout)
@@ -54,9 +54,7 @@ def test_an_interrupted_operation_leaves_what_was_until_what_is_to_be_is_there(
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @EVERY_LAYOUT
-def test_every_range_after_an_interruption_is_of_the_write_that_is_read_whole(
-    layout: Layout, operation: Operation, place: Place
-) -> None:
+def test_ranges_after_interruption_belong_to_the_same_write(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = chunk_of(layout)
     old, sizes = value_of(layout, 2, 1)
     for unsized in NEW_SIZES:
@@ -79,7 +77,7 @@ def test_every_range_after_an_interruption_is_of_the_write_that_is_read_whole(
 @EVERY_PLACE
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(OPERATIONS, repeat=2)))
 @IN_PARTS
-def test_after_any_interruption_the_next_operation_does_what_it_says(
+def test_next_operation_after_any_interruption_succeeds(
     layout: Layout, first: Operation, second: Operation, place: Place
 ) -> None:
     chunk = chunk_of(layout)
@@ -99,9 +97,7 @@ def test_after_any_interruption_the_next_operation_does_what_it_says(
 @pytest.mark.sampled(5)
 @EVERY_PLACE
 @IN_PARTS
-def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_writer_had_not_finished(
-    layout: Layout, place: Place
-) -> None:
+def test_write_after_an_interrupted_write_leaves_only_its_leftovers(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for start in every_start(place, layout):
         old = before(start, layout)
@@ -110,10 +106,10 @@ def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_write
             left = beside(stopped)
             stopped.run(write(chunk, parts_of(layout, 3, 201), place.protocol(first_generation=100)))
             if not place.has_tags:
-                # What a journal speaks of is brought to its end; what was staged for none, nobody knows of.
+                # The write of a journal is finished. Files that were staged without a journal remain.
                 assert beside(stopped) == (set() if is_committed else left)
             elif place.has_unique_etags or place.level is Level.EXCLUSIVE:
-                # A copy that was never committed, nobody can know to be left behind; nor, without looking, any other.
+                # A copy that was never committed remains, because it looks like the copy of a writer at work.
                 is_found = is_committed and place.level is not Level.EXCLUSIVE
                 assert beside(stopped) == (set() if is_found else left)
             else:
@@ -126,7 +122,7 @@ def test_after_an_interrupted_write_the_next_one_leaves_only_what_the_dead_write
 @pytest.mark.sampled(5)
 @EVERY_PLACE
 @IN_PARTS
-def test_writes_that_die_one_after_the_other_are_each_read_whole(layout: Layout, place: Place) -> None:
+def test_two_interrupted_writes_in_a_row_are_read_intact(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     values = [value_of(layout, 2, 1)[0], value_of(layout, 3, 101)[0], value_of(layout, 1, 201)[0]]
     start = holds_old(place, layout, tuple(layout))
@@ -140,7 +136,7 @@ def test_writes_that_die_one_after_the_other_are_each_read_whole(layout: Layout,
 
 @EVERY_PLACE
 @EVERY_LAYOUT
-def test_a_finished_write_is_there_alone_whatever_was_before(layout: Layout, place: Place) -> None:
+def test_finished_write_leaves_nothing_else_behind(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for unsized in NEW_SIZES:
         new, _ = value_of(layout, unsized, 101)
@@ -152,7 +148,7 @@ def test_a_finished_write_is_there_alone_whatever_was_before(layout: Layout, pla
 
 @EVERY_PLACE
 @EVERY_LAYOUT
-def test_a_finished_deletion_leaves_nothing_or_orphans_where_others_may_write(layout: Layout, place: Place) -> None:
+def test_deletion_leaves_nothing_or_orphans_at_level_writers(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for objects in every_start(place, layout):
         others = {key: data for key, data in objects.contents.items() if key != chunk.anchor_key}
@@ -164,7 +160,7 @@ def test_a_finished_deletion_leaves_nothing_or_orphans_where_others_may_write(la
 
 @EVERY_PLACE
 @EVERY_LAYOUT
-def test_a_write_if_absent_changes_nothing_of_a_chunk_and_replaces_orphans(layout: Layout, place: Place) -> None:
+def test_write_if_absent_keeps_a_chunk_and_replaces_orphans(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for unsized in NEW_SIZES:
         for objects in every_start(place, layout):
@@ -181,9 +177,7 @@ def test_a_write_if_absent_changes_nothing_of_a_chunk_and_replaces_orphans(layou
 
 @WITH_TAGS
 @EVERY_LAYOUT
-def test_all_parts_of_a_write_carry_one_tag_with_all_sizes_and_no_two_attempts_the_same(
-    layout: Layout, place: Place
-) -> None:
+def test_parts_of_a_write_share_a_tag_and_attempts_do_not(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for start in every_start(place, layout):
         start.run(write(chunk, parts_of(layout, 3), place.protocol()))
@@ -206,7 +200,7 @@ def cost(objects: Objects) -> dict[type[Request], int]:
 
 @WITH_TAGS
 @EVERY_LAYOUT
-def test_a_new_chunk_costs_one_put_for_each_part_and_the_anchor_is_the_last(layout: Layout, place: Place) -> None:
+def test_new_chunk_costs_one_put_per_part_with_the_anchor_last(layout: Layout, place: Place) -> None:
     parts = len(layout)
     for operation in (write, write_if_absent):
         objects = place.empty()
@@ -222,7 +216,7 @@ def test_a_new_chunk_costs_one_put_for_each_part_and_the_anchor_is_the_last(layo
 
 @WITH_TAGS
 @IN_PARTS
-def test_an_overwrite_after_a_read_costs_what_the_table_says(layout: Layout, place: Place) -> None:
+def test_overwrite_after_a_read_costs_the_documented_requests(layout: Layout, place: Place) -> None:
     parts = len(layout)
     chunk = chunk_of(layout)
     objects = holds_old(place, layout, tuple(layout))
@@ -239,7 +233,7 @@ def test_an_overwrite_after_a_read_costs_what_the_table_says(layout: Layout, pla
 
 @WITH_TAGS
 @IN_PARTS
-def test_a_blind_overwrite_finds_out_that_there_is_a_chunk_by_being_refused(layout: Layout, place: Place) -> None:
+def test_overwrite_notices_the_chunk_by_a_refused_create(layout: Layout, place: Place) -> None:
     parts = len(layout)
     objects = holds_old(place, layout, tuple(layout))
     objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
@@ -253,7 +247,7 @@ def test_a_blind_overwrite_finds_out_that_there_is_a_chunk_by_being_refused(layo
 
 @WITH_TAGS
 @EVERY_LAYOUT
-def test_a_deletion_costs_one_request_for_the_anchor_and_one_for_the_rest(layout: Layout, place: Place) -> None:
+def test_deletion_costs_two_requests(layout: Layout, place: Place) -> None:
     objects = holds_old(place, layout, tuple(layout))
     objects.run(place.protocol().delete(chunk_of(layout)))
     rest = int(len(layout) > 1 and place.level is not Level.WRITERS)

@@ -32,7 +32,7 @@ from tests.transactions.objects import Objects, Returned, chunk_of, next_batch
 @EVERY_PLACE
 @pytest.mark.parametrize("present", [False, True], ids=["absent", "present"])
 @EVERY_LAYOUT
-def test_a_chunk_that_is_still_what_was_read_is_changed(layout: Layout, present: bool, place: Place) -> None:
+def test_change_of_an_unchanged_chunk_succeeds(layout: Layout, present: bool, place: Place) -> None:
     chunk = chunk_of(layout)
     start = holds_old(place, layout, tuple(layout) if present else ())
     seen = seen_in(start, layout)
@@ -47,7 +47,7 @@ def test_a_chunk_that_is_still_what_was_read_is_changed(layout: Layout, present:
 @pytest.mark.parametrize("meanwhile", [write, delete])
 @pytest.mark.parametrize("present", [False, True], ids=["absent", "present"])
 @EVERY_LAYOUT
-def test_a_chunk_that_is_not_what_was_read_any_more_is_left_as_it_is(
+def test_change_of_a_chunk_that_has_changed_is_refused(
     layout: Layout, present: bool, meanwhile: Operation, place: Place
 ) -> None:
     chunk = chunk_of(layout)
@@ -69,16 +69,14 @@ def test_a_chunk_that_is_not_what_was_read_any_more_is_left_as_it_is(
             assert start.contents == contents
 
 
-# At `exclusive` nobody else writes at all, and on S3 ETags alone do not tell.
-NOBODY_ELSE = [place for place in PLACES if place.level is Level.EXCLUSIVE and not place.has_unique_etags]
+# At the level "exclusive" there is no other writer, and on S3 the ETag alone does not show a change.
+UNNOTICED = [place for place in PLACES if place.level is Level.EXCLUSIVE and not place.has_unique_etags]
 
 
 @pytest.mark.parametrize("change", ["write", "delete"])
-@pytest.mark.parametrize("place", [place for place in PLACES if place not in NOBODY_ELSE], ids=str)
+@pytest.mark.parametrize("place", [place for place in PLACES if place not in UNNOTICED], ids=str)
 @IN_PARTS
-def test_a_write_that_changed_all_but_the_anchor_is_not_what_was_read_either(
-    layout: Layout, place: Place, change: str
-) -> None:
+def test_change_is_refused_if_all_parts_but_the_anchor_changed(layout: Layout, place: Place, change: str) -> None:
     chunk = chunk_of(layout)
     start = holds_old(place, layout, tuple(layout))
     seen = seen_in(start, layout)
@@ -97,7 +95,7 @@ def test_a_write_that_changed_all_but_the_anchor_is_not_what_was_read_either(
 
 @EVERY_PLACE
 @IN_PARTS
-def test_a_change_that_is_interrupted_is_made_or_not(layout: Layout, place: Place) -> None:
+def test_interrupted_change_is_applied_or_not(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for present in ((), tuple(layout)):
         start = holds_old(place, layout, present)
@@ -141,7 +139,7 @@ def interleaved(objects: Objects, first: Steps[None], second: Steps[None], pause
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
 @IN_PARTS
-def test_of_two_writers_one_is_there_whole_and_nothing_beside_it(layout: Layout, place: Place) -> None:
+def test_one_of_two_concurrent_writes_survives_without_leftovers(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     values = [stored_as(layout, 3, 101), stored_as(layout, 1, 201)]
     for present in ((), tuple(layout)):
@@ -161,7 +159,7 @@ def test_of_two_writers_one_is_there_whole_and_nothing_beside_it(layout: Layout,
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
 @IN_PARTS
-def test_of_two_who_change_what_they_have_read_exactly_one_succeeds(layout: Layout, place: Place) -> None:
+def test_one_of_two_concurrent_changes_succeeds(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for present in ((), tuple(layout)):
         for pauses in every_pause(layout):
@@ -187,9 +185,7 @@ def test_of_two_who_change_what_they_have_read_exactly_one_succeeds(layout: Layo
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
 @IN_PARTS
-def test_a_write_that_nothing_was_read_for_is_never_undone_by_a_change_that_did_not_see_it(
-    layout: Layout, place: Place
-) -> None:
+def test_change_never_undoes_a_write_that_it_did_not_see(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for present in ((), tuple(layout)):
         for pauses, is_first in itertools.product(every_pause(layout), (True, False)):

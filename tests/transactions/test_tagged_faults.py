@@ -41,7 +41,7 @@ class Faulty(Objects):
             return super().perform(request)
         if self.fault == "answer lost":
             super().perform(request)
-        # Some refuse although nobody is there, when two come at the same time.
+        # Some servers refuse one of two simultaneous requests, although the condition is met.
         if self.fault == "refused":
             return Refused() if request.condition is not None else super().perform(request)
         return Lost(OSError("connection reset"))
@@ -52,14 +52,14 @@ class Faulty(Objects):
 @pytest.mark.parametrize("fault", ["request lost", "answer lost", "refused"])
 @pytest.mark.parametrize("operation", [write, write_if_absent])
 @EVERY_LAYOUT
-def test_a_request_without_an_answer_or_refused_for_no_reason_does_not_stop_a_write(
+def test_unanswered_or_refused_request_does_not_stop_a_write(
     layout: Layout, operation: Operation, fault: str, place: Place
 ) -> None:
     chunk = chunk_of(layout)
     for start in every_start(place, layout):
         old = before(start, layout)
         if old == "incomplete":
-            # There is somebody else's anchor, and whether ours was before it nobody can know.
+            # The anchor of another writer is there. Whether this one was written before it is not known.
             continue
         expected = wanted_by(operation, value_of(layout, 3, 101)[0], old)
         for at in itertools.count():
@@ -71,7 +71,7 @@ def test_a_request_without_an_answer_or_refused_for_no_reason_does_not_stop_a_wr
 
 
 class Overtaken(Objects):
-    """A bucket in which our anchor gets lost, and somebody else's chunk is there instead."""
+    """A bucket that does not answer the PUT of the anchor, and then has the chunk of another writer."""
 
     def __init__(self, anchor_key: str, theirs: Objects) -> None:
         super().__init__(has_tags=True, has_unique_etags=theirs.has_unique_etags)
@@ -86,7 +86,7 @@ class Overtaken(Objects):
 
 @WITH_TAGS
 @EVERY_LAYOUT
-def test_a_change_without_an_answer_that_finds_another_write_is_ambiguous(layout: Layout, place: Place) -> None:
+def test_unanswered_change_that_finds_another_write_is_ambiguous(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     theirs = place.empty()
     theirs.run(write(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
@@ -113,7 +113,7 @@ class Deaf(Objects):
 
 @WITH_TAGS
 @IN_PARTS
-def test_an_anchor_that_is_never_answered_is_ambiguous_and_tried_six_times(layout: Layout, place: Place) -> None:
+def test_unanswered_anchor_is_ambiguous_after_six_attempts(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for start in (place.empty(), holds_old(place, layout, tuple(layout))):
         known = seen_in(start, layout)
@@ -132,9 +132,7 @@ def test_an_anchor_that_is_never_answered_is_ambiguous_and_tried_six_times(layou
 
 @WITH_TAGS
 @IN_PARTS
-def test_a_staged_copy_that_is_never_answered_is_the_stores_error_and_nothing_was_written(
-    layout: Layout, place: Place
-) -> None:
+def test_unanswered_staged_copy_raises_and_writes_nothing(layout: Layout, place: Place) -> None:
     start = holds_old(place, layout, tuple(layout))
     objects = Deaf(start, SIDE)
     with pytest.raises(OSError, match="connection reset") as caught:
@@ -145,9 +143,7 @@ def test_a_staged_copy_that_is_never_answered_is_the_stores_error_and_nothing_wa
 
 @WITH_TAGS
 @IN_PARTS
-def test_a_part_that_is_never_answered_after_the_commit_is_read_from_the_staged_copy(
-    layout: Layout, place: Place
-) -> None:
+def test_unanswered_part_after_commit_is_read_from_the_staged_copy(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for deaf_to in chunk.other_keys:
         objects = Deaf(holds_old(place, layout, tuple(layout)), deaf_to)
@@ -155,7 +151,7 @@ def test_a_part_that_is_never_answered_after_the_commit_is_read_from_the_staged_
         objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert what_is_read(objects, chunk, None) == value_of(layout, 3, 101)[0]
         assert len(beside(objects)) == 1
-        # And whoever writes next, while requests are answered, leaves the chunk whole.
+        # The next write, whose requests are answered, leaves an intact chunk.
         after = objects.copy()
         after.run(write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100)))
         assert what_is_read(after, chunk, None) == value_of(layout, 1, 201)[0]
