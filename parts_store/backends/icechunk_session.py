@@ -28,26 +28,9 @@ from zarr.buffer import default_buffer_prototype
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
 from parts_store.backends.session_changes import Writes
+from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest, Capabilities, WriteIdentity
-from parts_store.engine.steps import (
-    Delete,
-    Done,
-    Entry,
-    Found,
-    Get,
-    Head,
-    IfAbsent,
-    List,
-    Listed,
-    Lock,
-    Missing,
-    Move,
-    Outcome,
-    OutOfRange,
-    Put,
-    Refer,
-    Refused,
-)
+from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, join, parse_node_key, split, splits
 from parts_store.format.metadata import is_array, parse
@@ -145,25 +128,25 @@ class SessionBackend:
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
         match request:
-            case Get(key, wanted):
+            case steps.Get(key, wanted):
                 return await self._get(key, wanted)
-            case Head(key):
+            case steps.Head(key):
                 return await self._head(key)
-            case Put(key):
+            case steps.Put(key):
                 return await self._put(request)
-            case Refer(key):
+            case steps.Refer(key):
                 return await self._refer(request)
-            case Delete(keys):
+            case steps.Delete(keys):
                 # One after the other: a node is deleted after the nodes below it.
                 for key in keys:
                     # A delete that fails leaves the old chunk or no chunk.
                     writing = self._writes.writing(key, secrets.token_hex(16), or_same=True)
                     with _translated(key), _absent_if_no_key(), writing:
                         await self.icechunk.delete(key)
-                return Done()
-            case List(folder):
-                return Listed(tuple([entry async for entry in self.list(folder)]))
-            case Move():
+                return steps.Done()
+            case steps.List(folder):
+                return steps.Listed(tuple([entry async for entry in self.list(folder)]))
+            case steps.Move():
                 raise TypeError(f"only a local disk has renames: {request}")
             case never:
                 assert_never(never)
@@ -175,7 +158,7 @@ class SessionBackend:
         """
         return sync(self.perform(request))
 
-    def lock(self, lock: Lock) -> Callable[[], None] | None:
+    def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
         """Take a lock for this process, which is the only one that writes to this session."""
         with self._writes.guard:
             if lock.key in self._locks:
@@ -185,17 +168,17 @@ class SessionBackend:
 
     async def _get(self, key: str, wanted: Wanted) -> Outcome:
         if await self._is_stray(key):
-            return Missing()
+            return steps.Missing()
         before = self._label(key)
         if wanted is None:
             return await self._get_whole(key, wanted, before)
         # Icechunk refuses ranges beyond the end of a chunk.
         nbytes = await self._size(key)
         if nbytes is None:
-            return Missing()
+            return steps.Missing()
         span = resolve(wanted, nbytes)
         if not span.nbytes:
-            return OutOfRange()
+            return steps.OutOfRange()
         try:
             with _translated(key):
                 byte_range = RangeByteRequest(span.start, span.stop)
@@ -208,7 +191,7 @@ class SessionBackend:
             # The size, and so the range, may be from another write. The whole chunk gives both from one write.
             return await self._get_whole(key, wanted, before)
         if buffer is None:
-            return Missing()
+            return steps.Missing()
         data = memoryview(buffer.as_buffer_like())
         if data.nbytes != span.nbytes:
             raise SessionError(key, f"expected {span.nbytes} bytes, found {data.nbytes}")
@@ -220,41 +203,41 @@ class SessionBackend:
         with _translated(key), _absent_if_no_key():
             buffer = await self.icechunk.get(key, default_buffer_prototype())
         if buffer is None:
-            return Missing()
+            return steps.Missing()
         data = memoryview(buffer.as_buffer_like())
         span = resolve(wanted, data.nbytes)
         if wanted is not None and not span.nbytes:
-            return OutOfRange()
+            return steps.OutOfRange()
         return self._found(key, data[span.start : span.stop], span, data.nbytes, before)
 
     async def _head(self, key: str) -> Outcome:
         if await self._is_stray(key):
-            return Missing()
+            return steps.Missing()
         before = self._label(key)
         nbytes = await self._size(key)
-        return Missing() if nbytes is None else self._found(key, b"", Span(0, 0), nbytes, before)
+        return steps.Missing() if nbytes is None else self._found(key, b"", Span(0, 0), nbytes, before)
 
-    async def _put(self, put: Put) -> Outcome:
+    async def _put(self, put: steps.Put) -> Outcome:
         await self._require_place(put.key)
-        if isinstance(put.condition, IfAbsent) and await self._size(put.key) is not None:
-            return Refused()
-        if put.condition is not None and not isinstance(put.condition, IfAbsent):
+        if isinstance(put.condition, steps.IfAbsent) and await self._size(put.key) is not None:
+            return steps.Refused()
+        if put.condition is not None and not isinstance(put.condition, steps.IfAbsent):
             raise TypeError(f"expected no condition on an ETag in a session, where locks protect writes: {put}")
         generation = secrets.token_hex(16) if put.tag is None else put.tag.generation
         # Without a copy, and for any object with the buffer interface.
         value = default_buffer_prototype().buffer.from_bytes(memoryview(put.data))
         with _translated(put.key), self._writes.writing(put.key, generation):
             await self.icechunk.set(put.key, value)
-        return Done()
+        return steps.Done()
 
-    async def _refer(self, refer: Refer) -> Outcome:
+    async def _refer(self, refer: steps.Refer) -> Outcome:
         await self._require_place(refer.key)
         to: Reference = refer.reference
         with _translated(refer.key), self._writes.writing(refer.key, refer.tag.generation):
             await self.icechunk.set_virtual_ref_async(
                 refer.key, to.location, offset=to.offset, length=to.length, checksum=_whole_seconds(to.checksum)
             )
-        return Done()
+        return steps.Done()
 
     def _label(self, key: str) -> str | None:
         return self._writes.label(key, self.snapshot)
@@ -321,13 +304,13 @@ class SessionBackend:
 
     # --- listing --------------------------------------------------------------------------------------------------
 
-    async def list(self, folder: str) -> AsyncIterator[Entry]:
+    async def list(self, folder: str) -> AsyncIterator[steps.Entry]:
         """Yield every document and chunk below a folder, including those of the nodes of parts."""
         arrays = []
         async for key in self._keys(folder):
             path, name = split(key)
             if name == DOCUMENT:
-                yield Entry(key, await self._size(key) or 0, None, _LONG_AGO)
+                yield steps.Entry(key, await self._size(key) or 0, None, _LONG_AGO)
                 arrays.append(path)
         # If the folder is inside an array, the document of the array is not below the folder.
         inside = [] if arrays else self._above(folder)
@@ -349,14 +332,14 @@ class SessionBackend:
                 if not folder or key.startswith(f"{folder}/"):
                     yield key
 
-    async def _chunks(self, path: str) -> AsyncIterator[Entry]:
+    async def _chunks(self, path: str) -> AsyncIterator[steps.Entry]:
         """Yield the chunks of the array at a path; none if it is a group."""
         if not await self._is_array(path):
             return
         with _translated(join(path, DOCUMENT)):
             async for coordinates, _, _, _, lengths, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
                 for at, nbytes in zip(coordinates.tolist(), lengths.tolist(), strict=True):
-                    yield Entry(join(path, "/".join([_CHUNKS, *map(str, at)])), nbytes, None, _LONG_AGO)
+                    yield steps.Entry(join(path, "/".join([_CHUNKS, *map(str, at)])), nbytes, None, _LONG_AGO)
 
     async def _is_array(self, path: str) -> bool:
         document = join(path, DOCUMENT)

@@ -28,26 +28,9 @@ from parts_store.backends.local_folders import (
 )
 from parts_store.backends.local_locks import HAS_LOCKS, take_lock
 from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest
-from parts_store.engine.steps import (
-    Condition,
-    Delete,
-    Done,
-    Entry,
-    Get,
-    Head,
-    IfAbsent,
-    List,
-    Listed,
-    Lock,
-    Lost,
-    Missing,
-    Move,
-    Outcome,
-    Put,
-    Refused,
-    gate_of,
-)
+from parts_store.engine.steps import Condition, Outcome
 from parts_store.errors import ConcurrentWriteError, LocalPathError
 from parts_store.format.keys import PROTOCOL_FOLDER
 from parts_store.format.tags import Tag
@@ -77,11 +60,11 @@ class LocalBackend(ObjectBackend):
     async def perform(self, request: BackendRequest) -> Outcome:
         # Requests under a lock run on this thread: in a thread, a cancelled request would continue without the lock.
         match request:
-            case Move() | Put(condition=IfAbsent()):
+            case steps.Move() | steps.Put(condition=steps.IfAbsent()):
                 return self.perform_sync(request)
-            case Delete(keys) if len(keys) <= _MAX_AT_ONCE:
+            case steps.Delete(keys) if len(keys) <= _MAX_AT_ONCE:
                 return self.perform_sync(request)
-            case Put(tag=Tag()) | Delete() | List(through_links=False):
+            case steps.Put(tag=Tag()) | steps.Delete() | steps.List(through_links=False):
                 return await asyncio.to_thread(self.perform_sync, request)
         try:
             outcome = await self._perform(request)
@@ -93,16 +76,16 @@ class LocalBackend(ObjectBackend):
     @translating
     def perform_sync(self, request: BackendRequest) -> Outcome:
         match request:
-            case Move():
+            case steps.Move():
                 return self._move(request)
-            case Put(tag=Tag()) | Put(condition=IfAbsent()):
+            case steps.Put(tag=Tag()) | steps.Put(condition=steps.IfAbsent()):
                 return self._put(request)
-            case Delete(keys):
+            case steps.Delete(keys):
                 for folder in {self._delete_file(key) for key in keys}:
                     remove_empty(folder, self._root)
-                return Done()
-            case List(folder, through_links=False):
-                return Listed(tuple(self._walk(folder)))
+                return steps.Done()
+            case steps.List(folder, through_links=False):
+                return steps.Listed(tuple(self._walk(folder)))
         try:
             outcome = self._perform_sync(request)
         except Exception as error:
@@ -126,9 +109,9 @@ class LocalBackend(ObjectBackend):
 
     def _answered(self, request: BackendRequest, outcome: Outcome) -> Outcome:
         """Return the outcome; raise for a lost response, and for a link without a target, which is not absence."""
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, steps.Lost):
             raise outcome.error
-        if isinstance(outcome, Missing) and isinstance(request, Get | Head):
+        if isinstance(outcome, steps.Missing) and isinstance(request, steps.Get | steps.Head):
             self._require_absent(request.key)
         return outcome
 
@@ -147,7 +130,7 @@ class LocalBackend(ObjectBackend):
 
     def _put_again(self, request: BackendRequest, error: Exception) -> Outcome:
         """Write an object again if obstore failed because a folder was removed; raise any other error."""
-        if isinstance(request, Put) and (isinstance(error, FileNotFoundError) or "os error 2)" in str(error)):
+        if isinstance(request, steps.Put) and (isinstance(error, FileNotFoundError) or "os error 2)" in str(error)):
             return self._put(request)
         raise error
 
@@ -164,7 +147,7 @@ class LocalBackend(ObjectBackend):
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _put(self, put: Put) -> Outcome:
+    def _put(self, put: steps.Put) -> Outcome:
         """Write a file without obstore, whose unfinished files are in no listing and would never be removed."""
         path = self._path(put.key)
         folder, name = os.path.split(path)
@@ -198,18 +181,18 @@ class LocalBackend(ObjectBackend):
     def _put_in_place(self, unfinished: str, path: str, key: str, condition: Condition | None) -> Outcome:
         if condition is None:
             os.replace(unfinished, path)
-            return Done()
-        if not isinstance(condition, IfAbsent):
+            return steps.Done()
+        if not isinstance(condition, steps.IfAbsent):
             raise TypeError(f"a local disk supports only the condition that the file is absent: {condition}")
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            return Refused()
+            return steps.Refused()
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
             return self._create_by_rename(unfinished, path, key)
-        return Done()
+        return steps.Done()
 
     def _create_by_rename(self, unfinished: str, path: str, key: str) -> Outcome:
         """Create a file without hard links: check and rename under a lock that every creator takes."""
@@ -219,26 +202,26 @@ class LocalBackend(ObjectBackend):
             if release is not None:
                 try:
                     if os.path.lexists(path):
-                        return Refused()
+                        return steps.Refused()
                     os.replace(unfinished, path)
-                    return Done()
+                    return steps.Done()
                 finally:
                     release()
             time.sleep(_CREATE_SECONDS)
         raise ConcurrentWriteError(key, "other processes keep creating it")
 
-    def _move(self, request: Move) -> Outcome:
+    def _move(self, request: steps.Move) -> Outcome:
         source, target = self._path(request.source), self._path(request.target)
         for _ in range(MAX_TRIES):
             try:
                 os.replace(source, target)
             except NOT_THERE:
                 if not os.path.exists(source):
-                    return Missing()
+                    return steps.Missing()
                 # Another process may remove the folder with the last object in it.
                 make_folder(os.path.dirname(target), request.target)
             else:
-                return Done()
+                return steps.Done()
         raise removed_meanwhile(request.target)
 
     def _delete_file(self, key: str) -> str:
@@ -254,7 +237,7 @@ class LocalBackend(ObjectBackend):
             pass
         return os.path.dirname(path)
 
-    def _walk(self, folder: str) -> Iterator[Entry]:
+    def _walk(self, folder: str) -> Iterator[steps.Entry]:
         """Yield all files below a folder, and links themselves, without following them."""
         if folder and os.path.islink(path := self._path(folder)):
             yield _entry(folder, os.lstat(path))
@@ -273,10 +256,10 @@ class LocalBackend(ObjectBackend):
 
     @override
     @translating
-    def lock(self, lock: Lock) -> Callable[[], None] | None:
+    def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
         if lock.shared is None:
             return take_lock(self._path(lock.key), lock.key, self._root, is_shared=False)
-        gate = self._path(gate_of(lock.shared))
+        gate = self._path(steps.gate_of(lock.shared))
         if os.path.lexists(gate):
             # A writer that waits for exclusive use of the shared lock goes first. If it died, this removes its file.
             passed = take_lock(gate, lock.shared, self._root, is_shared=False)
@@ -305,5 +288,5 @@ class LocalBackend(ObjectBackend):
         return release_both
 
 
-def _entry(key: str, found: os.stat_result) -> Entry:
-    return Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
+def _entry(key: str, found: os.stat_result) -> steps.Entry:
+    return steps.Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))

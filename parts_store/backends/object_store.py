@@ -26,23 +26,9 @@ from parts_store.backends.obstore_outcomes import (
     range_of,
     require_about_object,
 )
+from parts_store.engine import steps
 from parts_store.engine.backend import MAX_BULK_DELETE, BackendRequest, Capabilities, WriteIdentity
-from parts_store.engine.steps import (
-    Delete,
-    Done,
-    Entry,
-    Get,
-    Head,
-    IfAbsent,
-    IfMatch,
-    List,
-    Listed,
-    Lock,
-    Move,
-    Outcome,
-    Put,
-    Refer,
-)
+from parts_store.engine.steps import Outcome
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
 from parts_store.format.ranges import Wanted
 from parts_store.format.references import Reference
@@ -128,21 +114,21 @@ class ObjectBackend:
         """Carry out a request without translating the errors of obstore."""
         try:
             match request:
-                case Get(key, wanted, _, if_match):
+                case steps.Get(key, wanted, _, if_match):
                     return await self._get(key, wanted, self._if_match(if_match))
-                case Head(key):
+                case steps.Head(key):
                     return found_of(await obstore.get_async(self.store, key, options={"head": True}), b"")
-                case Put(key, data):
+                case steps.Put(key, data):
                     store = self._store_for(request)
                     await obstore.put_async(store, key, cast("bytes", data), **self._options_of(request))
                     self._record_answer(request, None)
-                    return Done()
-                case Delete(keys):
+                    return steps.Done()
+                case steps.Delete(keys):
                     await self._delete(keys)
-                    return Done()
-                case List(folder):
-                    return Listed(tuple([entry async for entry in self.list(folder)]))
-                case Move() | Refer():
+                    return steps.Done()
+                case steps.List(folder):
+                    return steps.Listed(tuple([entry async for entry in self.list(folder)]))
+                case steps.Move() | steps.Refer():
                     return _refuse(request)
                 case never:
                     assert_never(never)
@@ -150,7 +136,7 @@ class ObjectBackend:
             self._record_answer(request, error)
             return outcome_of(request, error, lambda: self.secrets)
 
-    def lock(self, lock: Lock) -> Callable[[], None] | None:
+    def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
         """Raise: an object store has no locks."""
         return _refuse(lock)
 
@@ -163,21 +149,21 @@ class ObjectBackend:
         """Carry out a request without an event loop and without translating the errors of obstore."""
         try:
             match request:
-                case Get(key, wanted, _, if_match):
+                case steps.Get(key, wanted, _, if_match):
                     return self._get_sync(key, wanted, self._if_match(if_match))
-                case Head(key):
+                case steps.Head(key):
                     return found_of(obstore.get(self.store, key, options={"head": True}), b"")
-                case Put(key, data):
+                case steps.Put(key, data):
                     store = self._store_for(request)
                     obstore.put(store, key, cast("bytes", data), **self._options_of(request))
                     self._record_answer(request, None)
-                    return Done()
-                case Delete(keys):
+                    return steps.Done()
+                case steps.Delete(keys):
                     self._delete_sync(keys)
-                    return Done()
-                case List(folder):
-                    return Listed(tuple(entry_of(each) for batch in self._pages(folder) for each in batch))
-                case Move() | Refer():
+                    return steps.Done()
+                case steps.List(folder):
+                    return steps.Listed(tuple(entry_of(each) for batch in self._pages(folder) for each in batch))
+                case steps.Move() | steps.Refer():
                     return _refuse(request)
                 case never:
                     assert_never(never)
@@ -185,10 +171,10 @@ class ObjectBackend:
             self._record_answer(request, error)
             return outcome_of(request, error, lambda: self.secrets)
 
-    def _options_of(self, put: Put) -> dict[str, Any]:
+    def _options_of(self, put: steps.Put) -> dict[str, Any]:
         return _put_options(put, keeps_tags=self._keeps_tags)
 
-    def _store_for(self, put: Put) -> Any:
+    def _store_for(self, put: steps.Put) -> Any:
         """Return the store for a PUT: a store without retries until the server has answered a conditional PUT.
 
         obstore retries every response with a status of 500 or more, also 501 (not implemented), which never changes.
@@ -199,7 +185,7 @@ class ObjectBackend:
 
     def _record_answer(self, request: BackendRequest, error: Exception | None) -> None:
         """Record that the server supports conditional PUTs; raise if it answered that it does not."""
-        if isinstance(request, Put) and request.condition is not None:
+        if isinstance(request, steps.Put) and request.condition is not None:
             if error is not None and is_not_implemented(error):
                 advice = "open the store with concurrency='exclusive' and the option conditional_put='disabled'"
                 lacks = "it does not implement them (501)"
@@ -259,7 +245,7 @@ class ObjectBackend:
                     with suppress(*ABSENT):
                         obstore.delete(self.store, each)
 
-    async def list(self, folder: str) -> AsyncIterator[Entry]:
+    async def list(self, folder: str) -> AsyncIterator[steps.Entry]:
         """Yield every object below a folder."""
         async for batch in translated_list(folder, aiter(self._pages(folder)), lambda: self.secrets):
             for each in batch:
@@ -302,16 +288,16 @@ def _as_offset(wanted: Wanted, nbytes: int) -> Wanted:
     return OffsetByteRequest(max(0, nbytes - wanted.suffix)) if isinstance(wanted, SuffixByteRequest) else wanted
 
 
-def _refuse(request: Lock | Move | Refer) -> Never:
+def _refuse(request: steps.Lock | steps.Move | steps.Refer) -> Never:
     raise TypeError(f"an object store has no locks, renames and references: {request}")
 
 
-def _put_options(put: Put, *, keeps_tags: bool) -> dict[str, Any]:
+def _put_options(put: steps.Put, *, keeps_tags: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     match put.condition:
-        case IfAbsent():
+        case steps.IfAbsent():
             options["mode"] = "create"
-        case IfMatch(etag, version):
+        case steps.IfMatch(etag, version):
             # obstore refuses None as a value.
             known = {"e_tag": etag, "version": version}
             options["mode"] = {name: value for name, value in known.items() if value is not None}

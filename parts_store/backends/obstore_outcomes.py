@@ -8,22 +8,9 @@ from typing import Any, Final
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
 from parts_store.backends.failures import failure_of_request, is_about_object
+from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest
-from parts_store.engine.steps import (
-    Delete,
-    Entry,
-    Found,
-    Get,
-    Head,
-    IfAbsent,
-    IfMatch,
-    Lost,
-    Missing,
-    Outcome,
-    OutOfRange,
-    Put,
-    Refused,
-)
+from parts_store.engine.steps import Found, Outcome
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.tags import ATTRIBUTE, Tag
 
@@ -44,9 +31,9 @@ _OUT_OF_RANGE: Final = (
 _BELOW_FILE: Final = re.compile(r"Os \{\s+code: \d+,\s+kind: NotADirectory,")
 
 
-def entry_of(meta: Any) -> Entry:
+def entry_of(meta: Any) -> steps.Entry:
     """Return the entry of a listing for the metadata of an object."""
-    return Entry(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"])
+    return steps.Entry(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"])
 
 
 def found_of(response: Any, data: Any) -> Found:
@@ -64,7 +51,7 @@ def range_of(found: Found, wanted: Wanted) -> Outcome:
     """Return the requested range of a whole object, for web servers that do not support ranges."""
     span = resolve(wanted, found.nbytes)
     if wanted is not None and span.nbytes == 0:
-        return OutOfRange()
+        return steps.OutOfRange()
     return replace(found, data=memoryview(found.data)[span.start : span.stop], span=span)
 
 
@@ -72,20 +59,22 @@ def outcome_of(request: BackendRequest, error: Exception, secrets: Callable[[], 
     """Return the outcome that an error of obstore stands for; raise the error if it stands for none."""
     require_about_object(error)
     match request:
-        case Get() | Head() if isinstance(error, ABSENT) or _is_below_file(error):
-            return Missing()
-        case Get() if isinstance(error, GenericError) and _is_out_of_range(error):
-            return OutOfRange()
-        case Get(if_match=str()) if isinstance(error, PreconditionError):
-            return Refused()
-        case Put(condition=IfAbsent() | IfMatch()) if isinstance(error, _REFUSALS):
-            return Refused()
-        case Put() | Delete() if is_not_implemented(error):
+        case steps.Get() | steps.Head() if isinstance(error, ABSENT) or _is_below_file(error):
+            return steps.Missing()
+        case steps.Get() if isinstance(error, GenericError) and _is_out_of_range(error):
+            return steps.OutOfRange()
+        case steps.Get(if_match=str()) if isinstance(error, PreconditionError):
+            return steps.Refused()
+        case steps.Put(condition=steps.IfAbsent() | steps.IfMatch()) if isinstance(error, _REFUSALS):
+            return steps.Refused()
+        case steps.Put() | steps.Delete() if is_not_implemented(error):
             # The server answered. A retry would get the same answer.
             pass
         # A timeout or a closed connection. MinIO closes some connections after a refusal, before it has read the body.
-        case Put(tag=Tag()) | Put(condition=IfAbsent() | IfMatch()) | Delete() if isinstance(error, GenericError):
-            return Lost(failure_of_request(request, error, secrets()))
+        case steps.Put(tag=tag, condition=condition) if isinstance(error, GenericError) and (tag or condition):
+            return steps.Lost(failure_of_request(request, error, secrets()))
+        case steps.Delete() if isinstance(error, GenericError):
+            return steps.Lost(failure_of_request(request, error, secrets()))
     raise error
 
 

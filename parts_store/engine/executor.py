@@ -10,29 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from typing import assert_never
 
+from parts_store.engine import steps
 from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Stats
-from parts_store.engine.steps import (
-    Delete,
-    Done,
-    Failed,
-    Found,
-    Get,
-    Head,
-    List,
-    Lock,
-    Move,
-    Outcome,
-    Put,
-    Refer,
-    Refused,
-    Request,
-    Steps,
-    Trial,
-    Wait,
-    gate_of,
-)
+from parts_store.engine.steps import Found, Outcome, Request, Steps
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
 
@@ -44,69 +26,69 @@ _MAX_SECONDS_ON_LOOP = 5.0
 _MAX_THREADS = 32
 
 
-async def run[T](steps: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
+async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
     """Carry out steps to their end, with up to `at_once` requests of a batch at the same time."""
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     # The steps are closed as soon as a request fails, so that they can undo what they prepared.
-    with ExitStack() as held, closing(steps):
+    with ExitStack() as held, closing(operation):
         while True:
             try:
-                batch = next(steps) if outcomes is None else steps.send(outcomes)
+                batch = next(operation) if outcomes is None else operation.send(outcomes)
             except StopIteration as done:
                 value: T = done.value
                 return value
-            if isinstance(batch[0], Lock):
+            if isinstance(batch[0], steps.Lock):
                 outcomes = (_take(batch[0], backend, held),)
-                if isinstance(outcomes[0], Done):
+                if isinstance(outcomes[0], steps.Done):
                     held.enter_context(_held_by_loop(batch[0], backend))
             else:
                 outcomes = await _perform_all(batch, backend, stats, at_once)
 
 
-def run_sync[T](steps: Steps[T], backend: Backend, stats: Stats) -> T:
+def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
     """Carry out steps to their end without an event loop."""
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     refused_since: float | None = None
-    with ExitStack() as held, closing(steps):
+    with ExitStack() as held, closing(operation):
         while True:
             try:
-                batch = next(steps) if outcomes is None else steps.send(outcomes)
+                batch = next(operation) if outcomes is None else operation.send(outcomes)
             except StopIteration as done:
                 value: T = done.value
                 return value
-            if isinstance(batch[0], Lock):
+            if isinstance(batch[0], steps.Lock):
                 outcomes = (_take(batch[0], backend, held),)
-                if isinstance(outcomes[0], Refused):
+                if isinstance(outcomes[0], steps.Refused):
                     refused_since = refused_since or time.monotonic()
                     _require_no_blocked_loop(batch[0], backend, refused_since)
             else:
                 outcomes = _perform_all_sync(batch, backend, stats)
 
 
-def _take(lock: Lock, backend: Backend, held: ExitStack) -> Outcome:
+def _take(lock: steps.Lock, backend: Backend, held: ExitStack) -> Outcome:
     """Take a lock without waiting for it; it is released when the steps have ended."""
     taken = backend.lock(lock)
     if taken is None:
-        return Refused()
+        return steps.Refused()
     held.callback(taken)
-    return Done()
+    return steps.Done()
 
 
 # How often the tasks of each event loop hold each lock.
 _held_by_loops: Counter[tuple[int, str, str]] = Counter()
 
 
-def _names(lock: Lock, backend: Backend) -> list[tuple[int, str, str]]:
+def _names(lock: steps.Lock, backend: Backend) -> list[tuple[int, str, str]]:
     """Return the entries of `_held_by_loops` for a lock and its shared lock, for the running event loop."""
     loop = id(asyncio.get_running_loop())
-    shared = [] if lock.shared is None else [lock.shared, gate_of(lock.shared)]
+    shared = [] if lock.shared is None else [lock.shared, steps.gate_of(lock.shared)]
     return [(loop, str(backend), key) for key in (lock.key, *shared)]
 
 
 @contextmanager
-def _held_by_loop(lock: Lock, backend: Backend) -> Iterator[None]:
+def _held_by_loop(lock: steps.Lock, backend: Backend) -> Iterator[None]:
     """Record that a task of the running event loop holds a lock."""
     name = _names(lock, backend)[0]
     _held_by_loops[name] += 1
@@ -118,7 +100,7 @@ def _held_by_loop(lock: Lock, backend: Backend) -> Iterator[None]:
             del _held_by_loops[name]
 
 
-def _require_no_blocked_loop(lock: Lock, backend: Backend, since: float) -> None:
+def _require_no_blocked_loop(lock: steps.Lock, backend: Backend, since: float) -> None:
     """Raise if waiting blocks the event loop whose task holds the lock, or blocks any event loop for long."""
     try:
         names = _names(lock, backend)
@@ -136,7 +118,7 @@ def _require_no_blocked_loop(lock: Lock, backend: Backend, since: float) -> None
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
     if len(batch) == 1:
         return (await _perform(batch[0], backend, stats),)
-    if all(isinstance(request, Get) for request in batch):
+    if all(isinstance(request, steps.Get) for request in batch):
         # After an error, what the other reads return is of no use.
         return tuple(await run_for_each(batch, lambda request: _perform(request, backend, stats), at_once))
     places = asyncio.Semaphore(at_once)
@@ -175,17 +157,17 @@ def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, .
 
 
 async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
-    if isinstance(request, Trial):
+    if isinstance(request, steps.Trial):
         try:
             return await _perform(request.request, backend, stats)
         except Exception as error:
             return _failed(request, error, stats)
-    if isinstance(request, Wait):
+    if isinstance(request, steps.Wait):
         await asyncio.sleep(_seconds(request))
-        return Done()
-    if isinstance(request, Lock):
+        return steps.Done()
+    if isinstance(request, steps.Lock):
         raise TypeError(f"expected a lock in a batch of its own, found {request}")
-    if isinstance(request, Put | Refer | Delete | Move):
+    if isinstance(request, steps.Put | steps.Refer | steps.Delete | steps.Move):
         outcome = await _finish(request, backend)
     else:
         outcome = await backend.perform(request)
@@ -210,48 +192,48 @@ async def _finish(request: BackendRequest, backend: Backend) -> Outcome:
 
 
 def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
-    if isinstance(request, Trial):
+    if isinstance(request, steps.Trial):
         try:
             return _perform_sync(request.request, backend, stats)
         except Exception as error:
             return _failed(request, error, stats)
-    if isinstance(request, Wait):
+    if isinstance(request, steps.Wait):
         time.sleep(_seconds(request))
-        return Done()
-    if isinstance(request, Lock):
+        return steps.Done()
+    if isinstance(request, steps.Lock):
         raise TypeError(f"expected a lock in a batch of its own, found {request}")
     outcome = backend.perform_sync(request)
     _count(request, outcome, stats)
     return outcome
 
 
-def _failed(trial: Trial, error: Exception, stats: Stats) -> Outcome:
+def _failed(trial: steps.Trial, error: Exception, stats: Stats) -> Outcome:
     """Return the outcome of a trial that raised, and count the request."""
-    outcome = Failed(error)
+    outcome = steps.Failed(error)
     _count(trial.request, outcome, stats)
     return outcome
 
 
-def _seconds(wait: Wait) -> float:
+def _seconds(wait: steps.Wait) -> float:
     return _FIRST_WAIT_SECONDS * 2.0 ** (wait.repeat - 1)
 
 
 def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
     match request:
-        case Get():
+        case steps.Get():
             stats.count("get", nbytes_read=memoryview(outcome.data).nbytes if isinstance(outcome, Found) else 0)
-        case Head():
+        case steps.Head():
             stats.count("head")
-        case Put(data=data):
-            written = 0 if isinstance(outcome, Refused | Failed) else memoryview(data).nbytes
+        case steps.Put(data=data):
+            written = 0 if isinstance(outcome, steps.Refused | steps.Failed) else memoryview(data).nbytes
             stats.count("put", nbytes_written=written)
-        case Refer():
+        case steps.Refer():
             stats.count("put")
-        case Delete(keys):
+        case steps.Delete(keys):
             stats.count("delete", calls=-(-len(keys) // MAX_BULK_DELETE))
-        case List():
+        case steps.List():
             stats.count("list")
-        case Move():
+        case steps.Move():
             stats.count("copy")
         case never:
             assert_never(never)

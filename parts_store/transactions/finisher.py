@@ -3,23 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from parts_store.engine.steps import (
-    MAX_TRIES,
-    Condition,
-    Delete,
-    Found,
-    Head,
-    List,
-    Listed,
-    Lost,
-    Outcome,
-    Put,
-    Steps,
-    Wait,
-    get,
-    head,
-    unchanged,
-)
+from parts_store.engine import steps
+from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
 from parts_store.transactions.part_writer import PartWriter
@@ -34,15 +19,15 @@ class Finisher(PartWriter):
 
     def finish_committed(self) -> Steps[None]:
         """Bring all parts to the generation of the anchor, if its staged copy exists."""
-        for repeat in range(MAX_TRIES):
+        for repeat in range(steps.MAX_TRIES):
             if repeat > 1:
-                yield (Wait(repeat - 1),)
+                yield (steps.Wait(repeat - 1),)
             tag, stale = yield from self._find_stale()
             if tag is None or not stale:
                 return
             parts = yield from self._read_copy(tag)
             if parts is None:
-                after = yield from head(self.chunk.anchor_key, WHOSE)
+                after = yield from steps.head(self.chunk.anchor_key, WHOSE)
                 if after is not None and after.generation == tag.generation:
                     return
                 continue
@@ -56,7 +41,7 @@ class Finisher(PartWriter):
         helper.registration = self.registration
         conditions: list[Condition | None] = [None] * len(self.chunk.part_keys)
         for part, now in stale.items():
-            conditions[part] = unchanged(now)
+            conditions[part] = steps.unchanged(now)
         yield from helper.write_others(conditions)
         # A request of the helper without a response may still be carried out.
         self.lost = self.lost or helper.lost
@@ -65,15 +50,15 @@ class Finisher(PartWriter):
     def _find_stale(self) -> Steps[tuple[Tag | None, dict[int, Outcome]]]:
         """Return the tag of the anchor, None if it has none, and the parts that do not belong to its write."""
         # The parts first, then the anchor, which permits to write them.
-        outcomes = yield tuple(Head(self.chunk.part_keys[part], WHOSE) for part in self.others)
-        anchor = yield from head(self.chunk.anchor_key, WHOSE)
+        outcomes = yield tuple(steps.Head(self.chunk.part_keys[part], WHOSE) for part in self.others)
+        anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
         tag = None if anchor is None else anchor.tag
         found = zip(self.others, outcomes, strict=True)
         return tag, {part: now for part, now in found if tag is not None and not _is_of(now, tag)}
 
     def _read_copy(self, tag: Tag) -> Steps[dict[int, Found] | None]:
         """Return the parts in the staged copy of a write, None if there is no such copy."""
-        copy = yield from get(staging.key_of(self.chunk, tag.generation), "staged copy")
+        copy = yield from steps.get(staging.key_of(self.chunk, tag.generation), "staged copy")
         return None if copy is None else staging.unstage(self.chunk, copy, tag)
 
     def leave(self, registry: Registry | None, previous: str | None) -> Steps[None]:
@@ -86,7 +71,7 @@ class Finisher(PartWriter):
         if registry is None:
             yield from self._leave_unregistered(previous)
             return
-        anchor = yield from head(self.chunk.anchor_key, WHOSE)
+        anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
         if not self.is_own(anchor):
             yield from self.settle()
             return
@@ -115,9 +100,9 @@ class Finisher(PartWriter):
         names = [each if each in registry.present else each + staging.DONE for each in finished]
         names += [each for each in self.own_generations if each != self.generation]
         gone = tuple(staging.key_of(self.chunk, each) for each in names)
-        done = Put(staging.key_of(self.chunk, self.generation) + staging.DONE, b"", self.tag, None, "finished")
-        outcome, *_ = yield (done, *([Delete(gone, "staged copies")] if gone else []))
-        if isinstance(outcome, Lost):
+        done = steps.Put(staging.key_of(self.chunk, self.generation) + staging.DONE, b"", self.tag, None, "finished")
+        outcome, *_ = yield (done, *([steps.Delete(gone, "staged copies")] if gone else []))
+        if isinstance(outcome, steps.Lost):
             # A copy without a mark looks like a writer at work.
             yield (done,)
 
@@ -129,7 +114,7 @@ class Finisher(PartWriter):
         yield from self.finish_committed()
         if self._must_stay:
             return False
-        (listed,) = yield (List(self.chunk.side_folder, "which other writers are at work"),)
+        (listed,) = yield (steps.List(self.chunk.side_folder, "which other writers are at work"),)
         registry = registry_in((listed,))
         is_alone = registry is not None and not registry.others_at_work(self.own_generations, dead)
         if registry is not None and is_alone:
@@ -170,6 +155,6 @@ def _is_of(outcome: Outcome, tag: Tag) -> bool:
 def registry_in(outcomes: tuple[Outcome, ...]) -> Registry | None:
     """Return the registry that a listing among these outcomes shows, None if there is no listing."""
     for outcome in outcomes:
-        if isinstance(outcome, Listed):
+        if isinstance(outcome, steps.Listed):
             return Registry.of(outcome.entries)
     return None

@@ -8,23 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from parts_store.engine.steps import (
-    MAX_TRIES,
-    Condition,
-    Delete,
-    Done,
-    Found,
-    Lost,
-    Missing,
-    Outcome,
-    Put,
-    Refused,
-    Request,
-    Steps,
-    Wait,
-    head,
-    unchanged,
-)
+from parts_store.engine import steps
+from parts_store.engine.steps import Condition, Found, Outcome, Request, Steps
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
@@ -81,15 +66,15 @@ class PartWriter:
         """Return the generations under which this writer is registered."""
         return () if self.registration is None else self.registration.generations
 
-    def put(self, part: int, condition: Condition | None) -> Put:
+    def put(self, part: int, condition: Condition | None) -> steps.Put:
         """Return the request that writes a part."""
-        return Put(self.chunk.part_keys[part], self.data[part], self.tag, condition, "part of a chunk")
+        return steps.Put(self.chunk.part_keys[part], self.data[part], self.tag, condition, "part of a chunk")
 
     def record(self, outcome: Outcome) -> bool:
         """Return whether a request was carried out; remember that it got no response."""
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, steps.Lost):
             self.lost = outcome.error
-        return isinstance(outcome, Done)
+        return isinstance(outcome, steps.Done)
 
     def is_own(self, found: Found | None) -> bool:
         """Return whether an object was written by this writer."""
@@ -97,14 +82,14 @@ class PartWriter:
 
     def not_written(self, outcome: Outcome) -> Exception:
         """Return the error of a write that left nothing behind that other clients can see."""
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, steps.Lost):
             outcome.error.add_note(f"chunk {self.chunk.chunk_key!r} is not written; {SLOW}")
             return outcome.error
         return TypeError(f"a write was answered with {outcome}")
 
     # --- registering ----------------------------------------------------------------------------------------------
 
-    def register(self, kind: staging.Kind) -> Put:
+    def register(self, kind: staging.Kind) -> steps.Put:
         """Return the request that registers this writer. It must be carried out before anything else is written."""
         self.registration = Registration((self.generation,), self.rules.start_watch())
         data = [self.data[part] for part in range(len(self.data))]
@@ -123,22 +108,22 @@ class PartWriter:
         put = staging.stage(self.chunk, (), replace(self.tag, generation=generation), "settle")
         outcome = yield from self._put_repeatedly(put)
         # Without a registration, nothing must be written any more: as if this process had ended here.
-        self.needs_copy = not isinstance(outcome, Done)
+        self.needs_copy = not isinstance(outcome, steps.Done)
         return True
 
-    def put_own(self, put: Put) -> Steps[None]:
+    def put_own(self, put: steps.Put) -> Steps[None]:
         """Write an object that no other writer writes; raise if the store never confirms it."""
         outcome = yield from self._put_repeatedly(put)
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, steps.Done):
             raise self.not_written(outcome)
 
-    def _put_repeatedly(self, put: Put) -> Steps[Outcome]:
-        outcome: Outcome = Missing()
-        for repeat in range(MAX_TRIES):
+    def _put_repeatedly(self, put: steps.Put) -> Steps[Outcome]:
+        outcome: Outcome = steps.Missing()
+        for repeat in range(steps.MAX_TRIES):
             if repeat:
-                yield (Wait(repeat),)
+                yield (steps.Wait(repeat),)
             (outcome,) = yield (put,)
-            if isinstance(outcome, Done):
+            if isinstance(outcome, steps.Done):
                 break
         return outcome
 
@@ -148,11 +133,11 @@ class PartWriter:
         Objects that stay do no harm: the chunk is written, and `repair` removes leftovers.
         """
         keys = tuple(staging.key_of(self.chunk, each) + suffix for each in generations)
-        (outcome,) = yield (Delete(keys, "staged copy"),)
-        if isinstance(outcome, Lost):
+        (outcome,) = yield (steps.Delete(keys, "staged copy"),)
+        if isinstance(outcome, steps.Lost):
             # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
-            (outcome,) = yield (Delete(keys, "staged copy"),)
-        return not isinstance(outcome, Lost)
+            (outcome,) = yield (steps.Delete(keys, "staged copy"),)
+        return not isinstance(outcome, steps.Lost)
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
@@ -163,7 +148,7 @@ class PartWriter:
         parts = [part for part in self.others if part in self.data]
         if (yield from self._registers_again()):
             # The parts may have changed, so each is looked at before it is written.
-            outcomes: tuple[Outcome, ...] = (*(Refused() for _ in parts), *((yield also) if also else ()))
+            outcomes: tuple[Outcome, ...] = (*(steps.Refused() for _ in parts), *((yield also) if also else ()))
         else:
             outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
         for outcome in outcomes[: len(parts)]:
@@ -178,22 +163,22 @@ class PartWriter:
 
         If the part cannot be written, readers need the staged copy.
         """
-        for repeat in range(MAX_TRIES):
+        for repeat in range(steps.MAX_TRIES):
             if self.record(outcome) or self.needs_copy:
                 return True
             if repeat:
-                yield (Wait(repeat),)
+                yield (steps.Wait(repeat),)
             # In this order: the part, then the anchor, which permits the write, then the write.
-            now = yield from head(self.chunk.part_keys[part], WHOSE)
+            now = yield from steps.head(self.chunk.part_keys[part], WHOSE)
             if self.is_own(now):
                 return True
-            anchor = yield from head(self.chunk.anchor_key, WHOSE)
+            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
             if not self.is_own(anchor):
                 return False
             if (yield from self._registers_again()):
-                outcome = Refused()
+                outcome = steps.Refused()
                 continue
-            (outcome,) = yield (self.put(part, unchanged(now) if self.rules.has_conditions else None),)
+            (outcome,) = yield (self.put(part, steps.unchanged(now) if self.rules.has_conditions else None),)
         # As if this process had ended here: the write is committed, and readers use the staged copy.
         if not self.record(outcome):
             self.needs_copy = True

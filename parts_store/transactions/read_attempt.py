@@ -11,23 +11,9 @@ from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
+from parts_store.engine import steps
 from parts_store.engine.coalesce import coalesce
-from parts_store.engine.steps import (
-    Done,
-    Failed,
-    Found,
-    Get,
-    Head,
-    IfMatch,
-    Listed,
-    Lost,
-    Missing,
-    Outcome,
-    OutOfRange,
-    Refused,
-    Request,
-    Steps,
-)
+from parts_store.engine.steps import Found, Outcome, Request, Steps
 from parts_store.errors import ConcurrentWriteError, PartSizeError
 from parts_store.format.keys import Chunk
 from parts_store.format.layout import Located, NeedSizes, Probe, Slice, plan_read
@@ -77,7 +63,7 @@ class Attempt:
     # How many requests were saved by merging ranges.
     saved: int = 0
     # The objects that the parts must still be, where they are known.
-    expected: Mapping[int, IfMatch] = field(default_factory=dict)
+    expected: Mapping[int, steps.IfMatch] = field(default_factory=dict)
     # A part is not the expected object.
     is_outdated: bool = False
     # A HEAD request was sent for the anchor.
@@ -207,7 +193,7 @@ def _next_requests(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> li
     is_needed = anchor not in touched and (with_anchor or not touched)
     if is_needed and not attempt.asked_for_anchor:
         attempt.asked_for_anchor = True
-        requests.append((anchor, Head(attempt.keys[anchor], task.why)))
+        requests.append((anchor, steps.Head(attempt.keys[anchor], task.why)))
     return requests
 
 
@@ -216,7 +202,7 @@ def _carry_out(attempt: Attempt, requests: Sequence[tuple[int, Request]]) -> Ste
     outcomes = yield tuple(request for _, request in requests)
     too_short = _add_all(attempt, requests, outcomes)
     if too_short:
-        heads = [(part, Head(attempt.keys[part], "size of a part")) for part in too_short]
+        heads = [(part, steps.Head(attempt.keys[part], "size of a part")) for part in too_short]
         _add_all(attempt, heads, (yield tuple(request for _, request in heads)))
 
 
@@ -227,13 +213,13 @@ def _add_all(attempt: Attempt, requests: Sequence[tuple[int, Request]], outcomes
         match outcome:
             case Found():
                 attempt.add(part, outcome)
-            case Missing():
+            case steps.Missing():
                 attempt.missing.add(part)
-            case OutOfRange():
+            case steps.OutOfRange():
                 too_short.append(part)
-            case Refused() if part in attempt.expected:
+            case steps.Refused() if part in attempt.expected:
                 attempt.is_outdated = True
-            case Listed() | Done() | Refused() | Lost() | Failed():
+            case steps.Listed() | steps.Done() | steps.Refused() | steps.Lost() | steps.Failed():
                 raise TypeError(f"a read was answered with {outcome}")
             case never:
                 assert_never(never)
@@ -245,14 +231,15 @@ def _data_requests(attempt: Attempt, task: ReadTask) -> list[tuple[int, Request]
     spans, probes = _unread(attempt, task.wanted)
     etags = {part: each.etag for part, each in attempt.expected.items()}
     requests: list[tuple[int, Request]] = [
-        (probe.part, Get(attempt.keys[probe.part], probe.wanted, task.why, etags.get(probe.part))) for probe in probes
+        (probe.part, steps.Get(attempt.keys[probe.part], probe.wanted, task.why, etags.get(probe.part)))
+        for probe in probes
     ]
     for part, of_part in sorted(spans.items()):
         merged = coalesce(of_part, max_gap=task.settings.max_gap, max_nbytes=task.settings.max_nbytes)
         attempt.saved += len(of_part) - len(merged)
         key = attempt.keys[part]
         ranges = [RangeByteRequest(span.start, span.stop) for span in merged]
-        requests += [(part, Get(key, each, task.why, etags.get(part))) for each in ranges]
+        requests += [(part, steps.Get(key, each, task.why, etags.get(part))) for each in ranges]
     return requests
 
 

@@ -18,27 +18,8 @@ from typing import Final
 
 from zarr.abc.store import SuffixByteRequest
 
-from parts_store.engine.steps import (
-    MAX_TRIES,
-    Condition,
-    Delete,
-    Done,
-    Failed,
-    Found,
-    Get,
-    Head,
-    IfAbsent,
-    List,
-    Listed,
-    Lost,
-    Outcome,
-    Put,
-    Refused,
-    Steps,
-    Trial,
-    TrialRequest,
-    Wait,
-)
+from parts_store.engine import steps
+from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import ServerFeatureError
 from parts_store.format.keys import PROTOCOL_FOLDER, probe_key
 from parts_store.format.tags import Tag
@@ -152,9 +133,9 @@ def probe(
 
     The object is written below `path`, where the caller is about to write anyway: it may be allowed nowhere else.
     """
-    for repeat in range(MAX_TRIES):
+    for repeat in range(steps.MAX_TRIES):
         if repeat:
-            yield (Wait(repeat),)
+            yield (steps.Wait(repeat),)
         # Each attempt has its own key, because a request without a response may be carried out later.
         key = probe_key(path, new_generation())
         asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
@@ -198,8 +179,8 @@ class _Probe:
         is_implemented = (yield from self._is_implemented()) if self.has_conditions else None
         if not is_implemented:
             yield from self._is_done(None, b"a1")
-        refuses_create = is_implemented and not (yield from self._is_done(IfAbsent(), b"a2"))
-        first = yield from self._found(Head(self.key, _WHY))
+        refuses_create = is_implemented and not (yield from self._is_done(steps.IfAbsent(), b"a2"))
+        first = yield from self._found(steps.Head(self.key, _WHY))
         refuses_update = is_implemented and (yield from self._is_done(first.unchanged, b"a3"))
         if refuses_update:
             refuses_update = not (yield from self._is_done(first.unchanged, b"a4"))
@@ -209,24 +190,24 @@ class _Probe:
     def remove(self) -> Steps[None]:
         """Delete the object; if that fails, a hidden object of two bytes remains."""
         for _ in range(2):
-            (outcome,) = yield (Trial(Delete((self.key,), _WHY)),)
-            if not isinstance(outcome, Lost):
+            (outcome,) = yield (steps.Trial(steps.Delete((self.key,), _WHY)),)
+            if not isinstance(outcome, steps.Lost):
                 return
 
     def _more(self, features: Features) -> Steps[Features]:
-        now = yield from self._found(Head(self.key, _WHY))
-        last = yield from self._ask(Get(self.key, SuffixByteRequest(1), _WHY))
+        now = yield from self._found(steps.Head(self.key, _WHY))
+        last = yield from self._ask(steps.Get(self.key, SuffixByteRequest(1), _WHY))
         has_suffix_ranges = isinstance(last, Found) and len(memoryview(last.data)) == 1 and now.nbytes == 2
-        pinned = yield from self._ask(Get(self.key, None, _WHY, '"00000000000000000000000000000000"'))
+        pinned = yield from self._ask(steps.Get(self.key, None, _WHY, '"00000000000000000000000000000000"'))
         yield from self._is_done(None, b"a5")
-        before = yield from self._found(Head(self.key, _WHY))
+        before = yield from self._found(steps.Head(self.key, _WHY))
         yield from self._is_done(None, b"a5")
-        after = yield from self._found(Head(self.key, _WHY))
-        listed = yield from self._ask(List(PROTOCOL_FOLDER, _WHY))
-        keys = [entry.key for entry in listed.entries] if isinstance(listed, Listed) else []
+        after = yield from self._found(steps.Head(self.key, _WHY))
+        listed = yield from self._ask(steps.List(PROTOCOL_FOLDER, _WHY))
+        keys = [entry.key for entry in listed.entries] if isinstance(listed, steps.Listed) else []
         return replace(
             features,
-            refuses_read=isinstance(pinned, Refused),
+            refuses_read=isinstance(pinned, steps.Refused),
             has_suffix_ranges=has_suffix_ranges,
             has_unique_etags=before.unchanged != after.unchanged,
             has_listing=self.key in keys,
@@ -234,35 +215,35 @@ class _Probe:
 
     def _is_implemented(self) -> Steps[bool]:
         """Return whether a conditional PUT is carried out if its condition is met."""
-        (outcome,) = yield (Trial(self._put(IfAbsent(), b"a1")),)
-        if isinstance(outcome, Failed) and isinstance(outcome.error, ServerFeatureError):
+        (outcome,) = yield (steps.Trial(self._put(steps.IfAbsent(), b"a1")),)
+        if isinstance(outcome, steps.Failed) and isinstance(outcome.error, ServerFeatureError):
             self.was_answered = True
             return False
-        return isinstance(self._checked(outcome), Done)
+        return isinstance(self._checked(outcome), steps.Done)
 
     def _is_done(self, condition: Condition | None, data: bytes) -> Steps[bool]:
-        return isinstance((yield from self._ask(self._put(condition, data))), Done)
+        return isinstance((yield from self._ask(self._put(condition, data))), steps.Done)
 
-    def _put(self, condition: Condition | None, data: bytes) -> Put:
-        return Put(self.key, data, self.tag, condition, _WHY)
+    def _put(self, condition: Condition | None, data: bytes) -> steps.Put:
+        return steps.Put(self.key, data, self.tag, condition, _WHY)
 
-    def _found(self, request: Head) -> Steps[Found]:
-        (outcome,) = yield (Trial(request),)
+    def _found(self, request: steps.Head) -> Steps[Found]:
+        (outcome,) = yield (steps.Trial(request),)
         self._checked(outcome)
         if not isinstance(outcome, Found):
             raise _UnansweredError(TypeError(f"{self.key!r} was written, and a HEAD was answered with {outcome}"))
         return outcome
 
-    def _ask(self, request: TrialRequest) -> Steps[Outcome]:
+    def _ask(self, request: steps.TrialRequest) -> Steps[Outcome]:
         """Send a request and return its outcome. A GET or a listing may fail; if a PUT fails, the probe fails."""
-        (outcome,) = yield (Trial(request),)
-        return self._checked(outcome) if isinstance(request, Put) else outcome
+        (outcome,) = yield (steps.Trial(request),)
+        return self._checked(outcome) if isinstance(request, steps.Put) else outcome
 
     def _checked(self, outcome: Outcome) -> Outcome:
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, steps.Failed):
             self.was_refused = True
             raise _UnansweredError(outcome.error)
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, steps.Lost):
             raise _UnansweredError(outcome.error)
         self.was_answered = True
         return outcome

@@ -32,20 +32,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import (
-    DATA,
-    MAX_TRIES,
-    Condition,
-    Done,
-    Entry,
-    Found,
-    Head,
-    Outcome,
-    Put,
-    Steps,
-    head,
-    remove,
-)
+from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
@@ -77,7 +64,7 @@ class TaggedProtocol(ChunkProtocol):
         # A write that depends on no earlier read counts as carried out just before the write that replaced it.
         if end is End.CROWDED_OUT:
             raise ConcurrentWriteError(
-                chunk.chunk_key, f"other writers changed it {MAX_TRIES} times while it was written"
+                chunk.chunk_key, f"other writers changed it {steps.MAX_TRIES} times while it was written"
             )
         if end is End.SUPERSEDED and seen is not None:
             raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
@@ -97,17 +84,19 @@ class TaggedProtocol(ChunkProtocol):
         writes between the two requests is deleted, too.
         """
         if seen is not None:
-            require_still(seen, (yield from head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
-        for _ in range(MAX_TRIES):
-            yield from remove((chunk.anchor_key,), "the chunk")
+            require_still(seen, (yield from steps.head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
+        for _ in range(steps.MAX_TRIES):
+            yield from steps.remove((chunk.anchor_key,), "the chunk")
             # Where other clients may write, the other parts may be theirs. A part without an anchor does no harm.
             if self.rules.level is not Level.WRITERS and chunk.other_keys:
-                yield from remove(chunk.other_keys, "the rest of the chunk")
+                yield from steps.remove(chunk.other_keys, "the rest of the chunk")
             if self.rules.level is not Level.FULL:
                 return
-            if (yield from head(chunk.anchor_key, "whether the chunk was written meanwhile")) is None:
+            if (yield from steps.head(chunk.anchor_key, "whether the chunk was written meanwhile")) is None:
                 return
-        raise ConcurrentWriteError(chunk.chunk_key, f"it was written again {MAX_TRIES} times while it was deleted")
+        raise ConcurrentWriteError(
+            chunk.chunk_key, f"it was written again {steps.MAX_TRIES} times while it was deleted"
+        )
 
     @override
     def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
@@ -119,7 +108,7 @@ class TaggedProtocol(ChunkProtocol):
     ) -> Steps[Read | Outdated | None]:
         if version.tag is not None:
             return ChunkProtocol.read_version(self, chunk, wanted, settings, version)
-        return tagged_reading.read_same_objects(ReadTask(chunk, wanted, settings, DATA), version)
+        return tagged_reading.read_same_objects(ReadTask(chunk, wanted, settings, steps.DATA), version)
 
     @override
     def can_recognise(self, version: Version) -> bool:
@@ -133,8 +122,8 @@ class TaggedProtocol(ChunkProtocol):
     def put_if_absent(self, key: str, data: Buffer, why: str) -> Steps[None]:
         if self.rules.has_conditions:
             yield from steps.put_if_absent(key, data, why)
-        elif (yield from head(key, "whether it exists")) is None:
-            yield (Put(key, data, None, None, why),)
+        elif (yield from steps.head(key, "whether it exists")) is None:
+            yield (steps.Put(key, data, None, None, why),)
 
     @override
     def check_server(self, *, has_conditions: bool) -> Steps[Features]:
@@ -145,7 +134,9 @@ class TaggedProtocol(ChunkProtocol):
         return TaggedProtocol(replace(self.rules, has_conditions=False))
 
     @override
-    def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
+    def finish_write(
+        self, chunk: Chunk, parts: Mapping[int, steps.Entry], beside: Sequence[steps.Entry]
+    ) -> Steps[bool]:
         if not (yield from _can_be_finished(chunk, parts)):
             return False
         return (yield from _finisher(chunk, self.rules).finish_dead(Registry.of(beside).present))
@@ -156,7 +147,7 @@ class TaggedProtocol(ChunkProtocol):
         if self.rules.is_registered:
             # A client that commits from now on finds this registration, and keeps a copy of what may be removed.
             (outcome,) = yield (helper.register("settle"),)
-            if not isinstance(outcome, Done):
+            if not isinstance(outcome, steps.Done):
                 return False
         is_absent = yield from ChunkProtocol.remove_orphans(self, chunk, orphans)
         yield from helper.settle() if self.rules.is_registered else helper.finish_committed()
@@ -191,7 +182,7 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
             # Another array replaced this one, and its listings would show these parts. No writer of the new array
             # overwrites a part of another layout, so the parts still belong to this write.
             if creation.created:
-                yield from remove(creation.created, "parts of another layout")
+                yield from steps.remove(creation.created, "parts of another layout")
             raise
     return (yield from _write_over(chunk, data, rules, seen))
 
@@ -214,7 +205,7 @@ def _finisher(chunk: Chunk, rules: Rules) -> Finisher:
     return Finisher(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
 
 
-def _can_be_finished(chunk: Chunk, parts: Mapping[int, Entry]) -> Steps[bool]:
+def _can_be_finished(chunk: Chunk, parts: Mapping[int, steps.Entry]) -> Steps[bool]:
     """Return whether every listed part of the anchor's own write has the size that the anchor's tag says.
 
     A part of a wrong size has the right tag, so it would not be written again, and the staged copy may be the only
@@ -224,7 +215,7 @@ def _can_be_finished(chunk: Chunk, parts: Mapping[int, Entry]) -> Steps[bool]:
     if not set(doubtful) - {chunk.parts.anchor}:
         return True
     keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
-    anchor, *others = yield tuple(Head(key, WHOSE) for key in keys)
+    anchor, *others = yield tuple(steps.Head(key, WHOSE) for key in keys)
     tag = anchor.tag if isinstance(anchor, Found) else None
     if tag is None or len(tag.sizes) != len(chunk.part_keys):
         return True

@@ -7,22 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from parts_store.engine.steps import (
-    MAX_TRIES,
-    Condition,
-    Done,
-    Found,
-    Head,
-    IfAbsent,
-    List,
-    Outcome,
-    Put,
-    Refused,
-    Steps,
-    Wait,
-    head,
-    unchanged,
-)
+from parts_store.engine import steps
+from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError
 from parts_store.transactions.finisher import Finisher, registry_in
 from parts_store.transactions.part_writer import MAX_STALL, SLOW
@@ -61,17 +47,19 @@ class Writer(Finisher):
 
     def create(self) -> Steps[End]:
         """Write the other parts, then the anchor, each only if it does not exist."""
-        condition: Condition | None = IfAbsent()
+        condition: Condition | None = steps.IfAbsent()
         watch = self.rules.start_watch()
         if not self.rules.has_conditions:
-            anchor = yield from head(self.chunk.anchor_key, "whether the chunk exists")
+            anchor = yield from steps.head(self.chunk.anchor_key, "whether the chunk exists")
             require_layout(self.chunk, anchor)
             if anchor is not None:
                 return End.SUPERSEDED
             condition = None
         puts = [self.put(part, condition) for part in self.others]
         outcomes = yield tuple(puts)
-        self.created = tuple(put.key for put, first in zip(puts, outcomes, strict=True) if isinstance(first, Done))
+        self.created = tuple(
+            put.key for put, first in zip(puts, outcomes, strict=True) if isinstance(first, steps.Done)
+        )
         for put, first in zip(puts, outcomes, strict=True):
             if not (yield from self._is_created(put, first)):
                 # Parts of any other write are overwritten with a staged copy.
@@ -80,17 +68,17 @@ class Writer(Finisher):
         self.lost = None
         return (yield from self.commit(condition, watch=watch))
 
-    def _is_created(self, put: Put, outcome: Outcome) -> Steps[bool]:
+    def _is_created(self, put: steps.Put, outcome: Outcome) -> Steps[bool]:
         """Return whether a part that is not the anchor belongs to this write."""
-        for repeat in range(MAX_TRIES):
+        for repeat in range(steps.MAX_TRIES):
             if repeat:
-                yield (Wait(repeat),)
+                yield (steps.Wait(repeat),)
                 (outcome,) = yield (put,)
             if self.record(outcome):
                 return True
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, steps.Refused):
                 return False
-            now = yield from head(put.key, WHOSE)
+            now = yield from steps.head(put.key, WHOSE)
             if now is not None:
                 return self.is_own(now)
         raise self.not_written(outcome)
@@ -104,9 +92,9 @@ class Writer(Finisher):
 
         A `watch` tells how long the other parts may have existed without an anchor.
         """
-        for repeat in range(MAX_TRIES):
+        for repeat in range(steps.MAX_TRIES):
             if repeat > 1:
-                yield (Wait(repeat - 1),)
+                yield (steps.Wait(repeat - 1),)
             if not (yield from self._may_commit(seen, watch)):
                 return self._lost_to(None)
             (outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)
@@ -114,7 +102,7 @@ class Writer(Finisher):
                 return End.COMMITTED
             if condition is None:
                 continue
-            now = yield from head(self.chunk.anchor_key, WHOSE)
+            now = yield from steps.head(self.chunk.anchor_key, WHOSE)
             if self.is_own(now):
                 return End.COMMITTED
             if _is_as_seen(now, condition, seen):
@@ -122,10 +110,10 @@ class Writer(Finisher):
             end = self._lost_to(now)
             if end is not End.CROWDED_OUT:
                 return end
-            condition = unchanged(now)
+            condition = steps.unchanged(now)
         if self.lost is None:
             return End.CROWDED_OUT
-        problem = f"no answer came to {MAX_TRIES} requests; {SLOW}"
+        problem = f"no answer came to {steps.MAX_TRIES} requests; {SLOW}"
         raise AmbiguousWriteError(self.chunk.chunk_key, problem) from self.lost
 
     def _may_commit(self, seen: Seen | None, watch: Callable[[], float] | None) -> Steps[bool]:
@@ -160,7 +148,9 @@ class Writer(Finisher):
             if self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
                 yield from self.remove_copies(self.own_generations)
             return end
-        listing = (List(self.chunk.side_folder, "which other writers are at work"),) if self.rules.is_registered else ()
+        listing = (
+            (steps.List(self.chunk.side_folder, "which other writers are at work"),) if self.rules.is_registered else ()
+        )
         listed = yield from self.write_others(conditions, listing)
         yield from self.leave(registry_in(listed), previous)
         return end
@@ -188,20 +178,20 @@ class Writer(Finisher):
         unknown = [part for part, condition in enumerate(known) if condition is None]
         if self._must_compare(seen):
             unknown.append(self.chunk.parts.anchor)
-        heads = tuple(Head(self.chunk.part_keys[part], WHOSE) for part in unknown)
+        heads = tuple(steps.Head(self.chunk.part_keys[part], WHOSE) for part in unknown)
         first, *found = yield (copy, *heads)
-        if not isinstance(first, Done):
+        if not isinstance(first, steps.Done):
             yield from self.put_own(copy)
         yield from self._require_layout(found)
         looked = dict(zip(unknown, found, strict=True))
         anchor = looked.pop(self.chunk.parts.anchor, None)
         for part, outcome in looked.items():
-            known[part] = unchanged(outcome)
+            known[part] = steps.unchanged(outcome)
         if isinstance(seen, Version):
             self.was_overtaken = anchor is not None and _is_overtaken(anchor, seen)
             return known, seen.staged_generation
         if anchor is not None:
-            known[self.chunk.parts.anchor] = unchanged(anchor)
+            known[self.chunk.parts.anchor] = steps.unchanged(anchor)
         return known, _staged_generation(anchor)
 
     def _must_compare(self, seen: Seen | None) -> bool:
@@ -230,7 +220,7 @@ class Writer(Finisher):
             # A PUT with the old generation may still be carried out: its copy is removed when this write has ended.
             self.registration.generations += old
         if isinstance(seen, Version) and self._must_compare(seen):
-            now = yield from head(self.chunk.anchor_key, WHOSE)
+            now = yield from steps.head(self.chunk.anchor_key, WHOSE)
             self.was_overtaken = _is_overtaken(now, seen)
 
 
@@ -245,7 +235,7 @@ def _is_as_seen(now: Found | None, condition: Condition, seen: Seen | None) -> b
     On S3, an anchor of another write has the same ETag if its bytes are the same.
     """
     is_rewritten = isinstance(seen, Version) and now is not None and now.generation != seen.generation
-    return condition == unchanged(now) and not is_rewritten
+    return condition == steps.unchanged(now) and not is_rewritten
 
 
 def _staged_generation(anchor: Outcome | None) -> str | None:

@@ -76,7 +76,7 @@ LEFTOVERS = [
         "content: a writer does not say that it has finished",
         "finisher",
         "        outcome, *_ = yield (done, *",
-        "        outcome, *_ = yield (List(self.chunk.side_folder, ''), *",
+        "        outcome, *_ = yield (steps.List(self.chunk.side_folder, ''), *",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
         initial=FIRST,
         registered=SECOND,

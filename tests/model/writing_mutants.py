@@ -22,7 +22,7 @@ WRITERS = [
         "overwrite without staging",
         "writer",
         "first, *found = yield (copy, *heads)",
-        "first, *found = (Done(), *(yield heads))",
+        "first, *found = (steps.Done(), *(yield heads))",
         [overwrite(FIRST)],
         initial=THIRD,
     ),
@@ -64,8 +64,8 @@ WRITERS = [
     mutant(
         "create over a part of another writer",
         "writer",
-        "            if isinstance(outcome, Refused):\n                return False\n",
-        "            if isinstance(outcome, Refused):\n                return True\n",
+        "            if isinstance(outcome, steps.Refused):\n                return False\n",
+        "            if isinstance(outcome, steps.Refused):\n                return True\n",
         [write(FIRST)],
         [write(SECOND)],
     ),
@@ -83,7 +83,7 @@ WRITERS = [
         "writer",
         "            if condition is None:\n                continue\n",
         "            if condition is None:\n                continue\n"
-        "            if isinstance(outcome, Refused):\n                return End.SUPERSEDED\n",
+        "            if isinstance(outcome, steps.Refused):\n                return End.SUPERSEDED\n",
         [overwrite(FIRST)],
         initial=THIRD,
         faults=1,
@@ -109,12 +109,12 @@ WRITERS = [
     mutant(
         "licence before the look at the part",
         "part_writer",
-        "            now = yield from head(self.chunk.part_keys[part], WHOSE)\n"
+        "            now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
         "            if self.is_own(now):\n"
         "                return True\n"
-        "            anchor = yield from head(self.chunk.anchor_key, WHOSE)\n",
-        "            anchor = yield from head(self.chunk.anchor_key, WHOSE)\n"
-        "            now = yield from head(self.chunk.part_keys[part], WHOSE)\n"
+        "            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)\n",
+        "            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)\n"
+        "            now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
         "            if self.is_own(now):\n"
         "                return True\n",
         [overwrite(FIRST)],
@@ -199,9 +199,9 @@ WRITERS = [
     mutant(
         "delete removes the other parts first",
         "tagged",
-        '            yield from remove((chunk.anchor_key,), "the chunk")\n',
-        '            yield from remove(chunk.other_keys, "the chunk")\n'
-        '            yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '            yield from steps.remove((chunk.anchor_key,), "the chunk")\n',
+        '            yield from steps.remove(chunk.other_keys, "the chunk")\n'
+        '            yield from steps.remove((chunk.anchor_key,), "the chunk")\n',
         [DELETE],
         initial=THIRD,
         **EXCLUSIVE,
