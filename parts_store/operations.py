@@ -27,8 +27,7 @@ from parts_store.options import StoreOptions
 from parts_store.transactions import part_nodes, reading
 from parts_store.transactions.protocol import ChunkProtocol, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
-from parts_store.transactions.server import Server
-from parts_store.transactions.server_probe import Features, require_features
+from parts_store.transactions.server import Features, Server, require_features
 
 _FOREIGN = (
     "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
@@ -225,7 +224,7 @@ class Operations:
             else:
                 yield from self.protocol.put_document(key, stored)
             if (record := self.catalog.arrays().get(path)) is not None:
-                yield from self.protocol.sync_part_nodes(path, record)
+                yield from part_nodes.follow(path, record)
         except BaseException:
             # It is unknown whether the document was written.
             self.catalog.doubt(path)

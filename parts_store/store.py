@@ -41,8 +41,7 @@ from parts_store.options import (
     protocol_of,
 )
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.server import Server
-from parts_store.transactions.server_probe import Features
+from parts_store.transactions.server import Features, Server
 from parts_store.zarr_methods import ZarrMethods
 
 

@@ -77,29 +77,25 @@ def copy_file(file: StoredFile, store: Any, key: str) -> int:
     On one local disk, the file is linked instead of copied.
     """
     with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
-        return _copy_file(file, store, key)
-
-
-def _copy_file(file: StoredFile, store: Any, key: str) -> int:
-    if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
-        source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
-            return file.nbytes
-        return 0
-    (one, above), (other, above_other) = address_of(file.store), address_of(store)
-    if one == other and isinstance(store, S3Store):
-        # A store of the whole bucket, which contains both keys.
-        container = S3Store(config={**store.config}, client_options=store.client_options)
-        source_key, target_key = (
-            f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))
-        )
-        obstore.copy(container, source_key, target_key)
-    else:
-        with obstore.open_writer(store, key) as writer:
-            for start in range(0, file.nbytes, _BLOCK):
-                writer.write(file.read(start, start + _BLOCK))
-    return file.nbytes
+        if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
+            source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copy2(source, target)
+                return file.nbytes
+            return 0
+        (one, above), (other, above_other) = address_of(file.store), address_of(store)
+        if one == other and isinstance(store, S3Store):
+            # A store of the whole bucket, which contains both keys.
+            container = S3Store(config={**store.config}, client_options=store.client_options)
+            source_key, target_key = (
+                f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))
+            )
+            obstore.copy(container, source_key, target_key)
+        else:
+            with obstore.open_writer(store, key) as writer:
+                for start in range(0, file.nbytes, _BLOCK):
+                    writer.write(file.read(start, start + _BLOCK))
+        return file.nbytes

@@ -4,10 +4,9 @@ Reads the texts of obstore's errors. Does not call obstore.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Final, NoReturn
+from typing import Final
 from xml.sax.saxutils import unescape
 
 from parts_store.engine.backend import BackendRequest
@@ -106,7 +105,11 @@ def _code_and_message(text: str) -> tuple[str | None, str]:
         problem = "the server redirects to another host, which is not followed; open the store there, or allow the host"
         return "Redirect", f"{problem}: client_options={{'proxy_excludes': 'HOST'}}"
     said, _, dump = text.partition("\n\nDebug source")
-    return _from_response(said) or _without_response(said, dump) or (None, _bare_message(said) or _NO_REASON)
+    return (
+        _from_response(said)
+        or _without_response(said, dump)
+        or (None, _GENERIC.sub("", _BEFORE.sub("", said)).strip() or _NO_REASON)
+    )
 
 
 def _from_response(said: str) -> tuple[str, str] | None:
@@ -140,20 +143,6 @@ def _without_response(said: str, dump: str) -> tuple[str | None, str] | None:
             return None
 
 
-def _bare_message(said: str) -> str:
-    return _GENERIC.sub("", _BEFORE.sub("", said)).strip()
-
-
-def raise_failure(operation: str, key: str, error: BaseException, secrets: Iterable[str] = ()) -> NoReturn:
-    """Raise the error of this package in place of another error."""
-    raise_translated(failure(operation, key, error, secrets))
-
-
-def failure_of_request(request: BackendRequest, error: BaseException, secrets: Iterable[str]) -> PartsStoreError:
-    """Return the error of this package for an error that a request raised."""
-    return failure(*_name_and_key(request), error, secrets)
-
-
 @contextmanager
 def translated(operation: str, key: str, secrets: Callable[[], Iterable[str]] = tuple) -> Iterator[None]:
     """Raise errors of this package in place of those of obstore, the operating system and Rust."""
@@ -162,10 +151,10 @@ def translated(operation: str, key: str, secrets: Callable[[], Iterable[str]] = 
     except BaseException as error:
         if not is_foreign(error):
             raise
-        raise_failure(operation, key, error, secrets())
+        raise_translated(failure(operation, key, error, secrets()))
 
 
-def _name_and_key(request: BackendRequest | Lock) -> tuple[str, str]:
+def name_and_key(request: BackendRequest | Lock) -> tuple[str, str]:
     """Return the name of a request, and its key."""
     match request:
         case Delete(keys):
@@ -177,40 +166,3 @@ def _name_and_key(request: BackendRequest | Lock) -> tuple[str, str]:
         case _:
             key = request.key
     return type(request).__name__.lower(), key
-
-
-def translating[B: Any, R: Any, T](perform: Callable[[B, R], T]) -> Callable[[B, R], T]:
-    """Decorate the method of a backend that carries out a request, so that it raises only errors of this package."""
-
-    @wraps(perform)
-    def call(backend: B, request: R) -> T:
-        with translated(*_name_and_key(request), lambda: backend.secrets):
-            return perform(backend, request)
-
-    return call
-
-
-def translating_async[B: Any, R: Any, T](
-    perform: Callable[[B, R], Coroutine[Any, Any, T]],
-) -> Callable[[B, R], Coroutine[Any, Any, T]]:
-    """Decorate an asynchronous method of a backend in the same way."""
-
-    @wraps(perform)
-    async def call(backend: B, request: R) -> T:
-        with translated(*_name_and_key(request), lambda: backend.secrets):
-            return await perform(backend, request)
-
-    return call
-
-
-async def translated_list[T](
-    folder: str, entries: AsyncIterator[T], secrets: Callable[[], Iterable[str]]
-) -> AsyncIterator[T]:
-    """Yield the entries of a listing, and raise only errors of this package."""
-    while True:
-        with translated("list", folder, secrets):
-            try:
-                entry = await anext(entries)
-            except StopAsyncIteration:
-                return
-        yield entry

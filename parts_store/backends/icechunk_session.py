@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import Any, ClassVar, assert_never
 
 from icechunk import (
     ErrorKind,
@@ -32,8 +32,8 @@ from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
-from parts_store.format.keys import DOCUMENT, NodeKey, join, parse_node_key, split, splits
-from parts_store.format.metadata import is_array, parse
+from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
+from parts_store.format.metadata import Document, is_array, parse
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
@@ -46,21 +46,22 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 _BY_NAME = "vcc://"
 # The folder of an array's chunks.
 _CHUNKS = "c"
-_ZARR_V2_DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
-
-_CAPABILITIES = Capabilities(
-    identifies_writes_by=WriteIdentity.SESSION,
-    has_conditions=True,
-    has_unique_etags=True,
-    is_remote=True,
-    is_writable=True,
-    is_listable=True,
-)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SessionBackend:
     """A backend that stores chunks and documents in an Icechunk session of any kind."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        identifies_writes_by=WriteIdentity.SESSION,
+        has_conditions=True,
+        has_unique_etags=True,
+        is_remote=True,
+        is_writable=True,
+        is_listable=True,
+    )
+    # The chunks and nodes of a session are not files.
+    file_stamp: ClassVar[None] = None
 
     session: Session
     icechunk: IcechunkStore = field(init=False)
@@ -82,11 +83,6 @@ class SessionBackend:
         return self.session
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What a session can do, if it may."""
-        return _CAPABILITIES
-
-    @property
     def snapshot(self) -> str:
         """The snapshot that the session is based on, with another label after changes were discarded."""
         return self._writes.base(self.session)
@@ -95,11 +91,6 @@ class SessionBackend:
     def is_settled(self) -> bool:
         """Whether the session has no uncommitted changes, some of which could not be detected."""
         return not self.session.has_uncommitted_changes
-
-    @property
-    def file_stamp(self) -> None:
-        """None: the chunks and nodes of a session are not files."""
-        return
 
     @property
     def may_write(self) -> bool:
@@ -282,10 +273,7 @@ class SessionBackend:
         if node is None or array is None:
             return False
         if node not in self._owners:
-            document = join(place.node, DOCUMENT)
-            with _translated(document):
-                stored = await self.icechunk.get(document, default_buffer_prototype())
-            owner = part_nodes.owner_of(None if stored is None else parse(stored.to_bytes()))
+            owner = part_nodes.owner_of(await self._document(place.node))
             if owner is None:
                 return False
             self._owners[node] = owner
@@ -294,7 +282,7 @@ class SessionBackend:
     async def _require_place(self, key: str) -> None:
         """Raise unless the session can store something at this key."""
         self.require_writable()
-        if split(key)[1] in _ZARR_V2_DOCUMENTS:
+        if is_metadata(key) and split(key)[1] != DOCUMENT:
             raise SessionError(key, "expected Zarr v3, found Zarr v2, which sessions do not support")
         place = parse_node_key(key)
         if place is not None and place.relative != DOCUMENT and not await self._is_owned(place):
@@ -313,14 +301,12 @@ class SessionBackend:
                 yield steps.Entry(key, await self._size(key) or 0, None, _LONG_AGO)
                 arrays.append(path)
         # If the folder is inside an array, the document of the array is not below the folder.
-        inside = [] if arrays else self._above(folder)
+        above = [] if arrays else [path for path, _ in reversed(splits(folder)) if self._node_id(path) is not None]
+        inside = above[:1]
         for path in [*arrays, *inside]:
             async for entry in self._chunks(path):
                 if not inside or entry.key.startswith(f"{folder}/"):
                     yield entry
-
-    def _above(self, folder: str) -> Sequence[str]:
-        return [path for path, _ in reversed(splits(folder)) if self._node_id(path) is not None][:1]
 
     async def _keys(self, folder: str) -> AsyncIterator[str]:
         with _translated(folder):
@@ -342,11 +328,14 @@ class SessionBackend:
                     yield steps.Entry(join(path, "/".join([_CHUNKS, *map(str, at)])), nbytes, None, _LONG_AGO)
 
     async def _is_array(self, path: str) -> bool:
-        document = join(path, DOCUMENT)
-        with _translated(document):
-            stored = await self.icechunk.get(document, default_buffer_prototype())
-        parsed = None if stored is None else parse(stored.to_bytes())
-        return parsed is not None and is_array(parsed)
+        return is_array(await self._document(path) or {})
+
+    async def _document(self, path: str) -> Document | None:
+        """Return the document of the node at a path, None if there is none."""
+        key = join(path, DOCUMENT)
+        with _translated(key):
+            stored = await self.icechunk.get(key, default_buffer_prototype())
+        return None if stored is None else parse(stored.to_bytes())
 
     async def list_folder(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
         """Return no folders, and the keys in a folder, among them folders, which Icechunk lists only if not empty."""

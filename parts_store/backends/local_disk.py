@@ -17,17 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, override
 
-from parts_store.backends.failures import translating, translating_async
-from parts_store.backends.local_folders import (
-    MAX_TRIES,
-    NOT_THERE,
-    make_folder,
-    open_new,
-    remove_empty,
-    removed_meanwhile,
-)
-from parts_store.backends.local_locks import HAS_LOCKS, take_lock
-from parts_store.backends.object_store import ObjectBackend
+from parts_store.backends import local_files
+from parts_store.backends.object_store import Calls, ObjectBackend
 from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Condition, Outcome
@@ -53,28 +44,20 @@ class LocalBackend(ObjectBackend):
     def __post_init__(self) -> None:
         super(LocalBackend, self).__post_init__()
         object.__setattr__(self, "_root", os.fspath(self.store.prefix or "/"))
-        object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=HAS_LOCKS))
+        object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=local_files.HAS_LOCKS))
 
     @override
-    @translating_async
     async def perform(self, request: BackendRequest) -> Outcome:
         # Requests under a lock run on this thread: in a thread, a cancelled request would continue without the lock.
         match request:
-            case steps.Move() | steps.Put(condition=steps.IfAbsent()):
-                return self.perform_sync(request)
             case steps.Delete(keys) if len(keys) <= _MAX_AT_ONCE:
-                return self.perform_sync(request)
-            case steps.Put(tag=Tag()) | steps.Delete() | steps.List(through_links=False):
+                pass
+            case steps.Put(tag=Tag(), condition=None) | steps.Delete() | steps.List(through_links=False):
                 return await asyncio.to_thread(self.perform_sync, request)
-        try:
-            outcome = await self._perform(request)
-        except Exception as error:
-            return self._put_again(request, error)
-        return self._answered(request, outcome)
+        return await ObjectBackend.perform(self, request)
 
     @override
-    @translating
-    def perform_sync(self, request: BackendRequest) -> Outcome:
+    def calls(self, request: BackendRequest) -> Calls[Outcome]:
         match request:
             case steps.Move():
                 return self._move(request)
@@ -82,12 +65,12 @@ class LocalBackend(ObjectBackend):
                 return self._put(request)
             case steps.Delete(keys):
                 for folder in {self._delete_file(key) for key in keys}:
-                    remove_empty(folder, self._root)
+                    local_files.remove_empty(folder, self._root)
                 return steps.Done()
             case steps.List(folder, through_links=False):
                 return steps.Listed(tuple(self._walk(folder)))
         try:
-            outcome = self._perform_sync(request)
+            outcome = yield from ObjectBackend.calls(self, request)
         except Exception as error:
             return self._put_again(request, error)
         return self._answered(request, outcome)
@@ -121,7 +104,7 @@ class LocalBackend(ObjectBackend):
         while len(path) > len(self._root):
             try:
                 mode = os.lstat(path).st_mode
-            except NOT_THERE:
+            except local_files.NOT_THERE:
                 path = os.path.dirname(path)
                 continue
             if stat.S_ISLNK(mode) and not os.path.exists(path):
@@ -157,9 +140,9 @@ class LocalBackend(ObjectBackend):
             folder = os.path.join(folder, PROTOCOL_FOLDER)
             self._require_no_link(os.path.relpath(folder, self._root), put.key)
         unfinished = os.path.join(folder, f"{name}.{secrets.token_hex(8)}")
-        for _ in range(MAX_TRIES):
+        for _ in range(local_files.MAX_TRIES):
             try:
-                with open_new(unfinished, put.key) as file:
+                with local_files.open_new(unfinished, put.key) as file:
                     file.write(put.data)
                 if put.tag is not None:
                     # An ETag consists of inode, time and size. Inodes are used again, and the kernel's clock has steps
@@ -176,7 +159,7 @@ class LocalBackend(ObjectBackend):
                 if not is_hidden:
                     with contextlib.suppress(OSError):
                         os.rmdir(folder)
-        raise removed_meanwhile(put.key)
+        raise local_files.removed_meanwhile(put.key)
 
     def _put_in_place(self, unfinished: str, path: str, key: str, condition: Condition | None) -> Outcome:
         if condition is None:
@@ -198,7 +181,9 @@ class LocalBackend(ObjectBackend):
         """Create a file without hard links: check and rename under a lock that every creator takes."""
         lock = os.path.join(os.path.dirname(unfinished), f"{os.path.basename(path)}.lock")
         for _ in range(_CREATE_TRIES):
-            release = take_lock(lock, key, self._root, is_shared=False) if HAS_LOCKS else lambda: None
+            release = (
+                local_files.take_lock(lock, key, self._root, is_shared=False) if local_files.HAS_LOCKS else lambda: None
+            )
             if release is not None:
                 try:
                     if os.path.lexists(path):
@@ -212,17 +197,17 @@ class LocalBackend(ObjectBackend):
 
     def _move(self, request: steps.Move) -> Outcome:
         source, target = self._path(request.source), self._path(request.target)
-        for _ in range(MAX_TRIES):
+        for _ in range(local_files.MAX_TRIES):
             try:
                 os.replace(source, target)
-            except NOT_THERE:
+            except local_files.NOT_THERE:
                 if not os.path.exists(source):
                     return steps.Missing()
                 # Another process may remove the folder with the last object in it.
-                make_folder(os.path.dirname(target), request.target)
+                local_files.make_folder(os.path.dirname(target), request.target)
             else:
                 return steps.Done()
-        raise removed_meanwhile(request.target)
+        raise local_files.removed_meanwhile(request.target)
 
     def _delete_file(self, key: str) -> str:
         """Remove a file or a link, never the target of a link; return the folder, which may be empty now."""
@@ -233,7 +218,7 @@ class LocalBackend(ObjectBackend):
             # The error of systems other than Linux for a folder.
             if not os.path.isdir(path):
                 raise
-        except (*NOT_THERE, IsADirectoryError):
+        except (*local_files.NOT_THERE, IsADirectoryError):
             pass
         return os.path.dirname(path)
 
@@ -245,7 +230,7 @@ class LocalBackend(ObjectBackend):
         folders = [folder]
         while folders:
             at = folders.pop()
-            with contextlib.suppress(*NOT_THERE), os.scandir(self._path(at) if at else self._root) as found:
+            with contextlib.suppress(*local_files.NOT_THERE), os.scandir(self._path(at) if at else self._root) as found:
                 for each in found:
                     key = f"{at}/{each.name}" if at else each.name
                     if each.is_dir(follow_symlinks=False):
@@ -255,37 +240,31 @@ class LocalBackend(ObjectBackend):
                         yield _entry(key, each.stat(follow_symlinks=False))
 
     @override
-    @translating
     def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
-        if lock.shared is None:
-            return take_lock(self._path(lock.key), lock.key, self._root, is_shared=False)
-        gate = self._path(steps.gate_of(lock.shared))
-        if os.path.lexists(gate):
+        with self._translated(lock):
+            return self._take(lock.key) if lock.shared is None else self._take_both(lock.key, lock.shared)
+
+    def _take(self, key: str, *, is_shared: bool = False) -> Callable[[], None] | None:
+        return local_files.take_lock(self._path(key), key, self._root, is_shared=is_shared)
+
+    def _take_both(self, key: str, shared: str) -> Callable[[], None] | None:
+        """Take a lock, and share another one that no process holds or waits for exclusively."""
+        gate = steps.gate_of(shared)
+        if os.path.lexists(self._path(gate)):
             # A writer that waits for exclusive use of the shared lock goes first. If it died, this removes its file.
-            passed = take_lock(gate, lock.shared, self._root, is_shared=False)
+            passed = self._take(gate)
             if passed is None:
                 return None
             passed()
-        release_shared = take_lock(self._path(lock.shared), lock.shared, self._root, is_shared=True)
-        if release_shared is None:
-            return None
-        release: Callable[[], None] | None = None
-        try:
-            release = take_lock(self._path(lock.key), lock.key, self._root, is_shared=False)
-        finally:
-            if release is None:
-                release_shared()
-        if release is None:
-            return None
-        own = release
-
-        def release_both() -> None:
-            try:
-                own()
-            finally:
-                release_shared()
-
-        return release_both
+        with contextlib.ExitStack() as held:
+            for each in (shared, key):
+                release = self._take(each, is_shared=each == shared)
+                if release is None:
+                    return None
+                held.callback(release)
+            both = held.pop_all()
+        # The lock that was taken last is released first.
+        return both.close
 
 
 def _entry(key: str, found: os.stat_result) -> steps.Entry:

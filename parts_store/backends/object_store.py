@@ -4,10 +4,10 @@ Carries out requests. Knows nothing about chunks and parts.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Never, assert_never, cast
+from typing import Any, ClassVar, Final, Never, assert_never
 
 import obstore
 from obstore.exceptions import NotSupportedError
@@ -15,7 +15,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.backends.addresses import secrets_of, shown_address
-from parts_store.backends.failures import translated, translated_list, translating, translating_async
+from parts_store.backends.failures import name_and_key, translated
 from parts_store.backends.obstore_options import require_store, without_redirects
 from parts_store.backends.obstore_outcomes import (
     ABSENT,
@@ -35,12 +35,22 @@ from parts_store.format.references import Reference
 from parts_store.format.tags import ATTRIBUTE
 from parts_store.redaction import hide_in_url, hide_secrets
 
+type Calls[T] = Generator[tuple[Any, str, tuple[Any, ...], dict[str, Any]], Any, T]
+"""A generator of calls of obstore, which has each function with an event loop (`name_async`) and without (`name`).
+
+It yields the module or object, the name of its function, and the arguments, and receives what the function returns."""
+
 _STORES: Final = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ObjectBackend:
     """A backend that stores objects in an obstore store."""
+
+    # An object store has no versions of everything that it holds.
+    snapshot: ClassVar[None] = None
+    # A change of an object changes its tag or its ETag.
+    is_settled: ClassVar[bool] = True
 
     store: Any
     capabilities: Capabilities = field(init=False)
@@ -59,16 +69,6 @@ class ObjectBackend:
     def secrets(self) -> list[str]:
         """The secrets that the store was opened with, which no message may show."""
         return secrets_of(self.store)
-
-    @property
-    def snapshot(self) -> None:
-        """None: an object store has no versions of everything that it holds."""
-        return
-
-    @property
-    def is_settled(self) -> bool:
-        """True: a change of an object changes its tag or its ETag."""
-        return True
 
     @property
     def file_stamp(self) -> Callable[[str], tuple[int, ...] | None] | None:
@@ -105,64 +105,43 @@ class ObjectBackend:
             is_listable=identity is not WriteIdentity.ETAGS,
         )
 
-    @translating_async
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
-        return await self._perform(request)
+        with self._translated(request):
+            return await _run(self.calls(request))
 
-    async def _perform(self, request: BackendRequest) -> Outcome:
-        """Carry out a request without translating the errors of obstore."""
-        try:
-            match request:
-                case steps.Get(key, wanted, _, if_match):
-                    return await self._get(key, wanted, self._if_match(if_match))
-                case steps.Head(key):
-                    return found_of(await obstore.get_async(self.store, key, options={"head": True}), b"")
-                case steps.Put(key, data):
-                    store = self._store_for(request)
-                    await obstore.put_async(store, key, cast("bytes", data), **self._options_of(request))
-                    self._record_answer(request, None)
-                    return steps.Done()
-                case steps.Delete(keys):
-                    await self._delete(keys)
-                    return steps.Done()
-                case steps.List(folder):
-                    return steps.Listed(tuple([entry async for entry in self.list(folder)]))
-                case steps.Move() | steps.Refer():
-                    return _refuse(request)
-                case never:
-                    assert_never(never)
-        except Exception as error:
-            self._record_answer(request, error)
-            return outcome_of(request, error, lambda: self.secrets)
+    def perform_sync(self, request: BackendRequest) -> Outcome:
+        """Carry out a request without an event loop."""
+        with self._translated(request):
+            return _run_sync(self.calls(request))
+
+    def _translated(self, request: BackendRequest | steps.Lock) -> AbstractContextManager[None]:
+        """Return a context that raises errors of this package in place of those of a request."""
+        return translated(*name_and_key(request), lambda: self.secrets)
 
     def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
         """Raise: an object store has no locks."""
         return _refuse(lock)
 
-    @translating
-    def perform_sync(self, request: BackendRequest) -> Outcome:
-        """Carry out a request without an event loop."""
-        return self._perform_sync(request)
-
-    def _perform_sync(self, request: BackendRequest) -> Outcome:
-        """Carry out a request without an event loop and without translating the errors of obstore."""
+    def calls(self, request: BackendRequest) -> Calls[Outcome]:
+        """Carry out a request without translating the errors of obstore."""
         try:
             match request:
                 case steps.Get(key, wanted, _, if_match):
-                    return self._get_sync(key, wanted, self._if_match(if_match))
+                    return (yield from self._get(key, wanted, self._if_match(if_match)))
                 case steps.Head(key):
-                    return found_of(obstore.get(self.store, key, options={"head": True}), b"")
+                    return found_of((yield obstore, "get", (self.store, key), {"options": {"head": True}}), b"")
                 case steps.Put(key, data):
-                    store = self._store_for(request)
-                    obstore.put(store, key, cast("bytes", data), **self._options_of(request))
+                    options = _put_options(request, keeps_tags=self._keeps_tags)
+                    yield obstore, "put", (self._store_for(request), key, data), options
                     self._record_answer(request, None)
                     return steps.Done()
                 case steps.Delete(keys):
-                    self._delete_sync(keys)
+                    yield from self._delete(keys)
                     return steps.Done()
                 case steps.List(folder):
-                    return steps.Listed(tuple(entry_of(each) for batch in self._pages(folder) for each in batch))
+                    listed = yield self._pages(folder), "collect", (), {}
+                    return steps.Listed(tuple(map(entry_of, listed)))
                 case steps.Move() | steps.Refer():
                     return _refuse(request)
                 case never:
@@ -170,9 +149,6 @@ class ObjectBackend:
         except Exception as error:
             self._record_answer(request, error)
             return outcome_of(request, error, lambda: self.secrets)
-
-    def _options_of(self, put: steps.Put) -> dict[str, Any]:
-        return _put_options(put, keeps_tags=self._keeps_tags)
 
     def _store_for(self, put: steps.Put) -> Any:
         """Return the store for a PUT: a store without retries until the server has answered a conditional PUT.
@@ -197,59 +173,37 @@ class ObjectBackend:
         is_sent = if_match is not None and self._keeps_tags and not if_match.startswith("W/")
         return {"if_match": if_match} if is_sent else {}
 
-    async def _get(self, key: str, wanted: Wanted, condition: dict[str, Any]) -> Outcome:
+    def _get(self, key: str, wanted: Wanted, condition: dict[str, Any]) -> Calls[Outcome]:
         try:
-            response = await obstore.get_async(self.store, key, options=_options(wanted) | condition)
+            response = yield obstore, "get", (self.store, key), {"options": _options(wanted) | condition}
         except NotSupportedError:
-            if not self._lacks_only_suffixes(wanted):
-                response = await obstore.get_async(self.store, key, options=cast("Any", condition))
-                return range_of(found_of(response, await response.bytes_async()), wanted)
-            nbytes = (await obstore.head_async(self.store, key))["size"]
-            options = _options(_as_offset(wanted, nbytes)) | condition
-            response = await obstore.get_async(self.store, key, options=options)
-        return found_of(response, await response.bytes_async())
+            # Azure lacks suffix ranges, and some web servers have no ranges at all.
+            if not isinstance(wanted, SuffixByteRequest) or isinstance(self.store, HTTPStore):
+                response = yield obstore, "get", (self.store, key), {"options": condition}
+                return range_of(found_of(response, (yield response, "bytes", (), {})), wanted)
+            nbytes = (yield obstore, "head", (self.store, key), {})["size"]
+            options = _options(OffsetByteRequest(max(0, nbytes - wanted.suffix))) | condition
+            response = yield obstore, "get", (self.store, key), {"options": options}
+        return found_of(response, (yield response, "bytes", (), {}))
 
-    def _get_sync(self, key: str, wanted: Wanted, condition: dict[str, Any]) -> Outcome:
-        try:
-            response = obstore.get(self.store, key, options=_options(wanted) | condition)
-        except NotSupportedError:
-            if not self._lacks_only_suffixes(wanted):
-                response = obstore.get(self.store, key, options=cast("Any", condition))
-                return range_of(found_of(response, response.bytes()), wanted)
-            nbytes = obstore.head(self.store, key)["size"]
-            response = obstore.get(self.store, key, options=_options(_as_offset(wanted, nbytes)) | condition)
-        return found_of(response, response.bytes())
-
-    def _lacks_only_suffixes(self, wanted: Wanted) -> bool:
-        """Return whether the store lacks only suffix ranges, like Azure; some web servers have no ranges at all."""
-        return isinstance(wanted, SuffixByteRequest) and not isinstance(self.store, HTTPStore)
-
-    async def _delete(self, keys: tuple[str, ...]) -> None:
-        for batch in _batches(keys):
+    def _delete(self, keys: tuple[str, ...]) -> Calls[None]:
+        for at in range(0, len(keys), MAX_BULK_DELETE):
+            batch = list(keys[at : at + MAX_BULK_DELETE])
             try:
-                await obstore.delete_async(self.store, batch)
+                yield obstore, "delete", (self.store, batch), {}
             except ABSENT as error:
                 require_about_object(error)
                 # Some stores stop at the first absent object.
                 for each in batch:
                     with suppress(*ABSENT):
-                        await obstore.delete_async(self.store, each)
-
-    def _delete_sync(self, keys: tuple[str, ...]) -> None:
-        for batch in _batches(keys):
-            try:
-                obstore.delete(self.store, batch)
-            except ABSENT as error:
-                require_about_object(error)
-                for each in batch:
-                    with suppress(*ABSENT):
-                        obstore.delete(self.store, each)
+                        yield obstore, "delete", (self.store, each), {}
 
     async def list(self, folder: str) -> AsyncIterator[steps.Entry]:
         """Yield every object below a folder."""
-        async for batch in translated_list(folder, aiter(self._pages(folder)), lambda: self.secrets):
-            for each in batch:
-                yield entry_of(each)
+        with translated("list", folder, lambda: self.secrets):
+            async for batch in self._pages(folder):
+                for each in batch:
+                    yield entry_of(each)
 
     def _pages(self, folder: str) -> Any:
         return obstore.list(self.store, prefix=folder or None)
@@ -281,11 +235,6 @@ def _options(wanted: Wanted) -> Any:
             return {"range": {"offset": offset}}
         case SuffixByteRequest(suffix=suffix):
             return {"range": {"suffix": suffix}}
-
-
-def _as_offset(wanted: Wanted, nbytes: int) -> Wanted:
-    """Return the same range, counted from the start, for stores without suffix ranges: Azure."""
-    return OffsetByteRequest(max(0, nbytes - wanted.suffix)) if isinstance(wanted, SuffixByteRequest) else wanted
 
 
 def _refuse(request: steps.Lock | steps.Move | steps.Refer) -> Never:
@@ -320,5 +269,33 @@ def _without_retries(store: S3Store) -> S3Store:
     )
 
 
-def _batches(keys: tuple[str, ...]) -> list[list[str]]:
-    return [list(keys[at : at + MAX_BULK_DELETE]) for at in range(0, len(keys), MAX_BULK_DELETE)]
+async def _run[T](calls: Calls[T]) -> T:
+    """Make calls of obstore with an event loop."""
+    try:
+        target, name, args, options = next(calls)
+        while True:
+            try:
+                answer = await getattr(target, f"{name}_async")(*args, **options)
+            except Exception as error:
+                target, name, args, options = calls.throw(error)
+            else:
+                target, name, args, options = calls.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+def _run_sync[T](calls: Calls[T]) -> T:
+    """Make calls of obstore without an event loop."""
+    try:
+        target, name, args, options = next(calls)
+        while True:
+            try:
+                answer = getattr(target, name)(*args, **options)
+            except Exception as error:
+                target, name, args, options = calls.throw(error)
+            else:
+                target, name, args, options = calls.send(answer)
+    except StopIteration as done:
+        value: T = done.value
+        return value

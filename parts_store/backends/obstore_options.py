@@ -19,15 +19,10 @@ from parts_store.redaction import hide_in_url, is_url
 # Options of the HTTP client. obstore panics if one of them is given outside `client_options`.
 _CLIENT_OPTIONS: Final = (
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),
-    *(
-        "http1_only",
-        "http2_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-    ),
-    *("http2_max_frame_size", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
-    *("proxy_excludes", "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent"),
+    *("http1_only", "http2_only", "http2_keep_alive_interval", "http2_keep_alive_timeout"),
+    *("http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout", "pool_max_idle_per_host"),
+    *("proxy_url", "proxy_ca_certificate", "proxy_excludes", "randomize_addresses", "read_timeout"),
+    *("root_certificate", "timeout", "user_agent"),
 )
 _PREFIX: Final = re.compile("^(?:aws|google|azure)_", re.IGNORECASE)
 _ENDPOINTS: Final = ("endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "google_base_url")

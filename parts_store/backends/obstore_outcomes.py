@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
-from parts_store.backends.failures import failure_of_request, is_about_object
+from parts_store.backends.failures import failure, is_about_object, name_and_key
 from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Found, Outcome
@@ -72,9 +72,9 @@ def outcome_of(request: BackendRequest, error: Exception, secrets: Callable[[], 
             pass
         # A timeout or a closed connection. MinIO closes some connections after a refusal, before it has read the body.
         case steps.Put(tag=tag, condition=condition) if isinstance(error, GenericError) and (tag or condition):
-            return steps.Lost(failure_of_request(request, error, secrets()))
+            return steps.Lost(failure(*name_and_key(request), error, secrets()))
         case steps.Delete() if isinstance(error, GenericError):
-            return steps.Lost(failure_of_request(request, error, secrets()))
+            return steps.Lost(failure(*name_and_key(request), error, secrets()))
     raise error
 
 

@@ -6,7 +6,7 @@ Only files that a registered store covers can be read. Any store with obspec's m
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Never, Self
+from typing import Any, ClassVar, Final, Never, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from obspec_utils.registry import ObjectStoreRegistry
@@ -24,14 +24,6 @@ from parts_store.redaction import hide_in_url
 
 # The path of such a URL is percent-encoded. In other URLs it is the key of an object, as it is.
 ENCODED_SCHEMES: Final = ("file", "http", "https")
-_CAPABILITIES: Final = Capabilities(
-    identifies_writes_by=WriteIdentity.ETAGS,
-    has_conditions=False,
-    has_unique_etags=False,
-    is_remote=True,
-    is_writable=False,
-    is_listable=False,
-)
 
 type Registries = tuple[ObjectStoreRegistry[Any], ...]
 
@@ -40,6 +32,15 @@ type Registries = tuple[ObjectStoreRegistry[Any], ...]
 class RegisteredFiles:
     """A backend that reads a fixed set of files, each of them in a registered store."""
 
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        identifies_writes_by=WriteIdentity.ETAGS,
+        has_conditions=False,
+        has_unique_etags=False,
+        is_remote=True,
+        is_writable=False,
+        is_listable=False,
+    )
+
     # The store and the key of each file, by the URL of the file.
     places: Mapping[str, tuple[Any, str]]
 
@@ -47,11 +48,6 @@ class RegisteredFiles:
     def locate(cls, locations: Iterable[str], registries: Registries) -> Self:
         """Return a backend for the files at these URLs; raise `LocationError` if a file is in no registered store."""
         return cls({location: find_store(location, registries) for location in set(locations)})
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this backend can do: read."""
-        return _CAPABILITIES
 
     async def perform(self, request: BackendRequest) -> Outcome:
         """Read a range of a file; raise `LocationError` if the store cannot be reached or refuses."""

@@ -7,6 +7,7 @@ batch does not matter. Expected failures are outcomes; all other failures are ra
 from collections.abc import Buffer, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final
 
 from parts_store.format.ranges import Span, Wanted
@@ -283,3 +284,23 @@ def _repeat_until_answered(request: Request) -> Steps[None]:
             return
     if isinstance(outcome, Lost):
         raise outcome.error
+
+
+def run_together[T](several: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Run steps that do not depend on each other, and return their results in order.
+
+    Each batch has the next requests of all steps that have not ended.
+    """
+    results: dict[int, T] = {}
+    outcomes: dict[int, tuple[Outcome, ...] | None] = dict.fromkeys(range(len(several)))
+    while outcomes:
+        batches: dict[int, tuple[Request, ...]] = {}
+        for number, given in outcomes.items():
+            try:
+                batches[number] = next(several[number]) if given is None else several[number].send(given)
+            except StopIteration as done:
+                results[number] = done.value
+        requests = tuple(request for batch in batches.values() for request in batch)
+        answers = iter((yield requests) if requests else ())
+        outcomes = {number: tuple(islice(answers, len(batch))) for number, batch in batches.items()}
+    return [results[number] for number in range(len(several))]

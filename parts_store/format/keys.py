@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 from urllib.parse import quote, unquote
 
 from parts_store.errors import PartsConfigError, describe
@@ -52,13 +52,9 @@ class ChunkKeyEncoding:
         if not isinstance(configuration, dict):
             raise PartsConfigError("chunk_key_encoding", "an object as configuration", describe(configuration))
         separator = configuration.get("separator", "/" if name == "default" else ".")
-        match separator:
-            case "/":
-                return cls(name, "/", ndim)
-            case ".":
-                return cls(name, ".", ndim)
-            case _:
-                raise PartsConfigError("chunk_key_encoding", "'/' or '.' as separator", describe(separator))
+        if separator not in ("/", "."):
+            raise PartsConfigError("chunk_key_encoding", "'/' or '.' as separator", describe(separator))
+        return cls(name, "/" if separator == "/" else ".", ndim)
 
     def is_chunk_key(self, relative: str) -> bool:
         """Return whether `relative`, a key relative to its array, is the key of a chunk."""
@@ -67,14 +63,11 @@ class ChunkKeyEncoding:
 
 @lru_cache
 def _chunk_pattern(encoding: ChunkKeyEncoding) -> re.Pattern[str]:
-    match encoding.name:
-        case "default":
-            first, numbers = "c", encoding.ndim
-        case "v2":
-            # The only chunk of an array without dimensions is "0".
-            first, numbers = (_NUMBER, encoding.ndim - 1) if encoding.ndim else ("0", 0)
-        case never:
-            assert_never(never)
+    if encoding.name == "default":
+        first, numbers = "c", encoding.ndim
+    else:
+        # The only chunk of an array without dimensions is "0".
+        first, numbers = (_NUMBER, encoding.ndim - 1) if encoding.ndim else ("0", 0)
     return re.compile(rf"{first}(?:{re.escape(encoding.separator)}{_NUMBER}){{{numbers}}}")
 
 

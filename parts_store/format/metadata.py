@@ -197,13 +197,8 @@ def with_mark(document: Document, parts: ConcatParts, placement: PartPlacement, 
         mark["must_understand"] = True
     if placement is PartPlacement.SPLIT:
         mark = {"must_understand": False, **mark, "placing": PartPlacement.SPLIT.value}
-    rest = without_mark(document)
+    rest = {key: value for key, value in document.items() if key != _MARK}
     return {**rest, _MARK: mark} if mark else rest
-
-
-def without_mark(document: Document) -> Document:
-    """Return the document without the member of this package."""
-    return {key: value for key, value in document.items() if key != _MARK}
 
 
 def arriving(document: Document, placement: PartPlacement, *, must_understand: bool) -> Document:
@@ -229,14 +224,9 @@ def _ndim(shape: object) -> int:
 
 def complete(document: Document) -> Document:
     """Return the document that zarr reads: without the transformer, and with the members that zarr requires."""
-    if not document.get("storage_transformers"):
-        return _completed(document)
-    return _completed({key: value for key, value in without_mark(document).items() if key != "storage_transformers"})
-
-
-def _completed(document: Document) -> Document:
-    """Return the document with the members that zarr requires and the specification's examples leave out."""
-    served = dict(document)
+    hidden = (_MARK, "storage_transformers") if document.get("storage_transformers") else ()
+    served = {key: value for key, value in document.items() if key not in hidden}
+    # The examples in the specification leave out some members that zarr requires.
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
     if isinstance(codecs := document.get("codecs"), list):
         served["codecs"] = _complete_codecs(codecs)

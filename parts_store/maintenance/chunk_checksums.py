@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from parts_store.engine.concurrent_steps import run_together
-from parts_store.engine.steps import Steps
+from parts_store.engine.steps import Steps, run_together
 from parts_store.errors import ConcurrentWriteError, PartsStoreError
 from parts_store.format.keys import Chunk
 from parts_store.format.shard_index import has_valid_checksum

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.concurrent_steps import run_together
-from parts_store.engine.steps import Found, Get, Head, Missing, Outcome, Steps, get, head
+from parts_store.engine.steps import Found, Get, Head, Missing, Outcome, Steps, get, head, run_together
 from parts_store.format.keys import Chunk, PartPlacement
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex

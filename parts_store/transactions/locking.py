@@ -17,14 +17,9 @@ _MAX_WAITS = 2000
 _ARRAY_LOCK: Final = "array.lock"
 
 
-def lock_folder(folder: str) -> Steps[None]:
-    """Lock the chunk that a folder lies beside until the steps have ended."""
-    yield from _lock(Lock(f"{folder}.lock", "lock of a chunk"), folder)
-
-
-def lock_chunk(folder: str) -> Steps[None]:
-    """Lock the chunk that a folder lies beside on a local disk, and share the lock of its array."""
-    shared = join(split(folder)[0], _ARRAY_LOCK)
+def lock_chunk(folder: str, *, shares_array: bool) -> Steps[None]:
+    """Lock the chunk that a folder lies beside until the steps have ended, and share the lock of its array if asked."""
+    shared = join(split(folder)[0], _ARRAY_LOCK) if shares_array else None
     yield from _lock(Lock(f"{folder}.lock", "lock of a chunk", shared), folder)
 
 

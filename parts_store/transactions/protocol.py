@@ -8,19 +8,19 @@ other modules call the protocol, and never ask which kind of backend they have.
 | `tagged`    | object stores, memory    | the write of its anchor, whose tag names the write of all parts  |
 | `journaled` | local disk               | a journal, written under a lock, and renames                     |
 | `session`   | Icechunk                 | the commit of the session                                        |
-| `read_only` | plain HTTP               | cannot be written; ETags show whether it changed during a read   |
+| `protocol`  | plain HTTP               | cannot be written; ETags show whether it changed during a read   |
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Buffer, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Never, Self, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import DATA, Condition, Done, Entry, Found, Put, Steps, head, remove
-from parts_store.errors import SessionError
+from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, head, remove
+from parts_store.errors import SessionError, StoreConfigError
 from parts_store.format import metadata
-from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_protocol_key, join
+from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_node_key, is_protocol_key, join
 from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.format.ranges import Wanted
 from parts_store.format.references import Reference
@@ -28,7 +28,7 @@ from parts_store.transactions import reading
 from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
 from parts_store.transactions.reading import Outdated, Read, result_of
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.server_probe import Features
+from parts_store.transactions.server import Features
 from parts_store.transactions.versions import WHOSE, Seen, Version
 
 type PartData = memoryview | Reference
@@ -125,20 +125,21 @@ class ChunkProtocol(ABC):
 
     def replace_document(self, key: str, data: bytes, found: Found) -> Steps[bool]:
         """Write a metadata document in place of the one that was found; return whether it was written."""
-        (outcome,) = yield (Put(key, data, None, self._unchanged(found), "document"),)
+        condition = found.unchanged if self.has_tags and self.rules.has_conditions else None
+        (outcome,) = yield (Put(key, data, None, condition, "document"),)
         return isinstance(outcome, Done)
-
-    def _unchanged(self, found: Found) -> Condition | None:
-        """Return the condition that an object has not changed, None if the backend has no conditions."""
-        return None
 
     def put_if_absent(self, key: str, data: Buffer, why: str) -> Steps[None]:
         """Write an object unless it exists."""
-        return steps.put_if_absent(key, data, why)
+        # Only object stores may lack this condition.
+        if self.rules.has_conditions or not self.has_tags:
+            yield from steps.put_if_absent(key, data, why)
+        elif (yield from head(key, "whether it exists")) is None:
+            yield (Put(key, data, None, None, why),)
 
     def read_array(self, document: Document, path: str) -> ArrayRecord | None:
         """Return what the document of an array says of its parts; None if it has none."""
-        return metadata.read_array(document, path)
+        return metadata.read_array(document, path, self.new_placement(is_split=metadata.is_split(document)))
 
     def require_keepable(self, document: Document, path: str) -> None:
         """Raise unless the backend can store the chunks of the array with this document."""
@@ -147,15 +148,11 @@ class ChunkProtocol(ABC):
         """Return where the parts of a new array are stored."""
         return PartPlacement.BESIDE
 
-    def sync_part_nodes(self, path: str, record: ArrayRecord) -> Steps[None]:
-        """Create or update the nodes of an array's parts after its document was written."""
-        yield from ()
-
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def is_part_node(self, key: str) -> bool:
         """Return whether a key is in a node that stores the parts of an array."""
-        return False
+        return self.has_part_nodes and is_node_key(key)
 
     def is_internal(self, key: str) -> bool:
         """Return whether zarr must neither see nor use a key, because it belongs to the protocol."""
@@ -168,9 +165,9 @@ class ChunkProtocol(ABC):
         yield from ()
         return Features(serverless_levels=tuple(Level))
 
-    def without_conditions(self) -> "ChunkProtocol":
+    def without_conditions(self) -> Self:
         """Return the protocol for a server that ignores conditions on PUT requests."""
-        return self
+        return replace(self, rules=replace(self.rules, has_conditions=False))
 
     @property
     def knows_dead_writers(self) -> bool:
@@ -191,7 +188,7 @@ class ChunkProtocol(ABC):
 
     def folder_beside(self, array: str) -> str:
         """Return the folder whose listing shows what writers of an array have left beside its chunks."""
-        return join(array, PROTOCOL_FOLDER)
+        return array if self.has_part_nodes else join(array, PROTOCOL_FOLDER)
 
     def remove_leftovers(self, keys: Sequence[str]) -> Steps[None]:
         """Remove objects that dead writers have left beside a chunk."""
@@ -218,3 +215,38 @@ class ChunkProtocol(ABC):
         yield from remove((chunk.anchor_key,), why)
         if chunk.other_keys:
             yield from remove(chunk.other_keys, why)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyProtocol(ChunkProtocol):
+    """A protocol that reads chunks, and compares the ETags of their parts."""
+
+    @override
+    def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
+        return reading.read_untagged(task, with_anchor=with_anchor, compares_again=True)
+
+    @override
+    def can_recognise(self, version: Version) -> bool:
+        # A server of plain HTTP may give weak ETags, or none.
+        return False
+
+    @override
+    def check_server(self, *, has_conditions: bool) -> Steps[Features]:
+        yield from ()
+        return Features(serverless_levels=())
+
+    @override
+    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+        _refuse(chunk)
+
+    @override
+    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        _refuse(chunk)
+
+    @override
+    def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
+        _refuse(chunk)
+
+
+def _refuse(chunk: Chunk) -> Never:
+    raise StoreConfigError(chunk.chunk_key, "a store that can be written", "one that can only be read")

@@ -5,8 +5,7 @@ from typing import Final
 from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.errors import StoreConfigError, describe
 from parts_store.transactions.journaled import JournaledProtocol
-from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_only import ReadOnlyProtocol
+from parts_store.transactions.protocol import ChunkProtocol, ReadOnlyProtocol
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.session import SessionProtocol
 from parts_store.transactions.tagged import TaggedProtocol

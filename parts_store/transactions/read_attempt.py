@@ -7,7 +7,6 @@ belongs to one write. What happens if it does not is decided by the protocols.
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from zarr.abc.store import RangeByteRequest
 
@@ -90,12 +89,6 @@ class Attempt:
         self.is_outdated |= part in self.expected and outcome.unchanged != self.expected[part]
         insort(self.found.setdefault(part, []), outcome, key=_start)
 
-    def add_all(self, found: Mapping[int, Sequence[Found]]) -> None:
-        """Add what was found of several parts."""
-        for part, pieces in found.items():
-            for piece in pieces:
-                self.add(part, piece)
-
     def piece(self, wanted: Slice) -> memoryview | None:
         """Return bytes of a part, None if they were not read yet."""
         pieces = self.found.get(wanted.part, [])
@@ -136,11 +129,6 @@ class Attempt:
         return len({each.etag for each in pieces}) == 1 and is_of_layout(pieces[0], self.chunk)
 
     @property
-    def is_conclusive(self) -> bool:
-        """Return whether a repetition would find nothing else: one write, or another object than the expected one."""
-        return self.is_one_write or self.is_outdated
-
-    @property
     def version(self) -> Version:
         """Return the write that was read, if it is one."""
         anchor = self.chunk.parts.anchor
@@ -169,9 +157,12 @@ def attempt_read(
     `given` is what is known of the parts already, `keys` are the keys of the parts if they are not their own. The parts
     that `expected` names must still be the same objects: otherwise the attempt is outdated.
     """
-    chunk, known = task.chunk, {} if expected is None else expected.known_parts
+    chunk, parts = task.chunk, () if expected is None else expected.parts
+    known = {part: each for part, each in enumerate(parts) if each is not None}
     attempt = Attempt(chunk, tuple(keys or chunk.part_keys), list(chunk.parts.sizes), expected=known)
-    attempt.add_all(given or {})
+    for part, pieces in (given or {}).items():
+        for piece in pieces:
+            attempt.add(part, piece)
     # Every round but the last learns the size of a part. More rounds mean that a writer keeps changing the sizes.
     for _ in range(2 * len(attempt.sizes) + 2):
         requests = _next_requests(attempt, task, with_anchor=with_anchor)
@@ -219,10 +210,8 @@ def _add_all(attempt: Attempt, requests: Sequence[tuple[int, Request]], outcomes
                 too_short.append(part)
             case steps.Refused() if part in attempt.expected:
                 attempt.is_outdated = True
-            case steps.Listed() | steps.Done() | steps.Refused() | steps.Lost() | steps.Failed():
+            case _:
                 raise TypeError(f"a read was answered with {outcome}")
-            case never:
-                assert_never(never)
     return tuple(dict.fromkeys(too_short))
 
 

@@ -24,13 +24,12 @@ from typing import ClassVar, override
 
 from parts_store.engine.steps import Put, Refer, Request, Steps, head, remove
 from parts_store.errors import PartsConfigError, SessionError
-from parts_store.format import keys, metadata
 from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
-from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.metadata import Document
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
-from parts_store.transactions import part_nodes, reading
-from parts_store.transactions.locking import lock_folder
+from parts_store.transactions import reading
+from parts_store.transactions.locking import lock_chunk
 from parts_store.transactions.protocol import ChunkProtocol, PartData
 from parts_store.transactions.read_attempt import Attempt, ReadTask
 from parts_store.transactions.rules import Rules
@@ -47,16 +46,9 @@ class SessionProtocol(ChunkProtocol):
     supports_consolidated_metadata: ClassVar[bool] = False
 
     @override
-    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
-        return self._write(chunk, data, seen)
-
-    @override
-    def write_references(self, chunk: Chunk, data: Sequence[PartData]) -> Steps[None]:
-        return self._write(chunk, data, None)
-
-    def _write(self, chunk: Chunk, data: Sequence[PartData], seen: Seen | None) -> Steps[None]:
+    def write(self, chunk: Chunk, data: Sequence[PartData], seen: Seen | None = None) -> Steps[None]:
         # Also for a single request: it must not come between the read and the write of another thread.
-        yield from lock_folder(chunk.side_folder)
+        yield from lock_chunk(chunk.side_folder, shares_array=False)
         if len(data) == 1 and seen is None:
             yield _requests(chunk, data, self.rules)
             return
@@ -65,14 +57,18 @@ class SessionProtocol(ChunkProtocol):
         yield from _write_parts(chunk, data, self.rules, is_new=anchor is None)
 
     @override
+    def write_references(self, chunk: Chunk, data: Sequence[PartData]) -> Steps[None]:
+        return self.write(chunk, data)
+
+    @override
     def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
-        yield from lock_folder(chunk.side_folder)
+        yield from lock_chunk(chunk.side_folder, shares_array=False)
         if (yield from head(chunk.anchor_key, reading.EXISTS)) is None:
             yield from _write_parts(chunk, data, self.rules, is_new=True)
 
     @override
     def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
-        yield from lock_folder(chunk.side_folder)
+        yield from lock_chunk(chunk.side_folder, shares_array=False)
         if seen is not None:
             require_still(seen, (yield from head(chunk.anchor_key, reading.EXISTS)), chunk.chunk_key)
         yield from remove((chunk.anchor_key, *chunk.other_keys), "the chunk")
@@ -80,10 +76,6 @@ class SessionProtocol(ChunkProtocol):
     @override
     def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
         return reading.read_untagged(task, with_anchor=with_anchor, compares_again=False)
-
-    @override
-    def read_array(self, document: Document, path: str) -> ArrayRecord | None:
-        return metadata.read_array(document, path, self.new_placement(is_split=metadata.is_split(document)))
 
     @override
     def new_placement(self, *, is_split: bool) -> PartPlacement:
@@ -99,18 +91,6 @@ class SessionProtocol(ChunkProtocol):
             found = f"{encoding.name!r} with {encoding.separator!r}"
             problem = f"chunk_key_encoding: expected 'default' with '/', found {found}, which no session can store"
             raise SessionError(join(path, DOCUMENT), problem)
-
-    @override
-    def sync_part_nodes(self, path: str, record: ArrayRecord) -> Steps[None]:
-        return part_nodes.follow(path, record)
-
-    @override
-    def is_part_node(self, key: str) -> bool:
-        return keys.is_node_key(key)
-
-    @override
-    def folder_beside(self, array: str) -> str:
-        return array
 
     @property
     @override

@@ -30,7 +30,7 @@ from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import Pieces, ReadSettings
+from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
 
@@ -121,14 +121,10 @@ def read_data(
         if read is None:
             return None
         if not isinstance(read, Outdated):
-            return Remapped(_in_slots(ranges, read.values), read.version, read.saved, now)
+            found = iter(read.values)
+            values = tuple(None if each is None else next(found) for each in ranges)
+            return Remapped(values, read.version, read.saved, now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
-
-
-def _in_slots(ranges: Sequence[RangeByteRequest | None], values: Sequence[Pieces | None]) -> tuple[Pieces | None, ...]:
-    """Return the values of the ranges that are not None, in their places."""
-    present = iter(values)
-    return tuple(None if each is None else next(present) for each in ranges)
 
 
 def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:

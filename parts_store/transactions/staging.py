@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from parts_store.engine.steps import Entry, Found, Put
+from parts_store.engine.steps import Entry, Found, Put, Steps, get
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Span
 from parts_store.format.tags import Tag
@@ -97,6 +97,12 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError):
         return {}, stop
     return header if isinstance(header, dict) else {}, stop
+
+
+def read_copy(chunk: Chunk, tag: Tag) -> Steps[dict[int, Found] | None]:
+    """Return the parts in the staged copy of a write, None if there is no such copy."""
+    copy = yield from get(key_of(chunk, tag.generation), "staged copy")
+    return None if copy is None else unstage(chunk, copy, tag)
 
 
 def unstage(chunk: Chunk, copy: Found, tag: Tag) -> dict[int, Found] | None:

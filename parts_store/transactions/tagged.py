@@ -25,26 +25,32 @@ Orphans and leftovers are hidden. The next write of the chunk overwrites them, o
 A refused request alone decides nothing: the writer then looks at the object, first at its generation, then at its ETag.
 A request without a response may have been carried out, or may be carried out at any later time. The same holds for a
 cancelled request: its writer has ended, and the next writer or reader finds what a crash leaves behind.
+
+All parts that a read touches must carry the same tag. If they do not, the parts of the anchor's write are in its staged
+copy. If there is no staged copy, the parts are read again. If they still are not of the anchor's write, and the anchor
+is the same, the chunk is damaged.
+
+A chunk without any tags was written by other software. Its parts count as one write. Data that is read after a shard's
+index must come from the same objects as the index.
 """
 
-from collections.abc import Buffer, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Condition, Found, Outcome, Steps
+from parts_store.engine.steps import Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
-from parts_store.transactions import reading, server_probe, tagged_reading
-from parts_store.transactions.finisher import Finisher
-from parts_store.transactions.part_writer import SLOW
+from parts_store.transactions import reading, server, staging
+from parts_store.transactions.part_writer import SLOW, Finisher
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
+from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask, attempt_read
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.server_probe import Features
+from parts_store.transactions.server import Features
 from parts_store.transactions.staging import Registry
 from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
 from parts_store.transactions.writer import End, Writer
@@ -100,7 +106,7 @@ class TaggedProtocol(ChunkProtocol):
 
     @override
     def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
-        return tagged_reading.read_tagged(task, with_anchor=with_anchor)
+        return read_tagged(task, with_anchor=with_anchor)
 
     @override
     def read_version(
@@ -108,30 +114,15 @@ class TaggedProtocol(ChunkProtocol):
     ) -> Steps[Read | Outdated | None]:
         if version.tag is not None:
             return ChunkProtocol.read_version(self, chunk, wanted, settings, version)
-        return tagged_reading.read_same_objects(ReadTask(chunk, wanted, settings, steps.DATA), version)
+        return read_same_objects(ReadTask(chunk, wanted, settings, steps.DATA), version)
 
     @override
     def can_recognise(self, version: Version) -> bool:
         return version.tag is not None
 
     @override
-    def _unchanged(self, found: Found) -> Condition | None:
-        return found.unchanged if self.rules.has_conditions else None
-
-    @override
-    def put_if_absent(self, key: str, data: Buffer, why: str) -> Steps[None]:
-        if self.rules.has_conditions:
-            yield from steps.put_if_absent(key, data, why)
-        elif (yield from steps.head(key, "whether it exists")) is None:
-            yield (steps.Put(key, data, None, None, why),)
-
-    @override
     def check_server(self, *, has_conditions: bool) -> Steps[Features]:
-        return server_probe.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
-
-    @override
-    def without_conditions(self) -> "TaggedProtocol":
-        return TaggedProtocol(replace(self.rules, has_conditions=False))
+        return server.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
 
     @override
     def finish_write(
@@ -159,12 +150,9 @@ type _Ended = tuple[End, Exception | None]
 
 
 def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
-    by_parts = _write_single if len(data) == 1 else _write_parts
-    return (yield from by_parts(chunk, data, rules, seen))
-
-
-def _write_single(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
-    """Write a chunk of one part with one PUT request."""
+    if len(data) > 1:
+        return (yield from _write_parts(chunk, data, rules, seen))
+    # One PUT request writes a chunk of one part.
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     condition = None if seen is None or not rules.has_conditions else seen.condition
     return (yield from writer.commit(condition, seen)), writer.lost
@@ -225,3 +213,88 @@ def _can_be_finished(chunk: Chunk, parts: Mapping[int, steps.Entry]) -> Steps[bo
 def _has_wrong_size(outcome: Outcome, tag: Tag, part: int) -> bool:
     """Return whether a part carries the generation of a tag, but not the size that the tag says."""
     return isinstance(outcome, Found) and outcome.generation == tag.generation and outcome.nbytes != tag.sizes[part]
+
+
+def read_tagged(task: ReadTask, *, with_anchor: bool, expected: Version | None = None) -> Steps[Attempt | None]:
+    """Read a chunk, repeatedly if it changes; return None if there is no chunk.
+
+    The parts that `expected` names must still be the same objects: otherwise the attempt is outdated.
+    """
+    # The writes that have no staged copy. Only the parts themselves can be read.
+    unstaged: set[str | None] = set()
+    # Parts that were read before the search for a copy do not count as damaged, so every write gets two attempts.
+    attempts = 2 * task.settings.least_repeats + 1
+    for repeat in range(attempts):
+        if repeat > 1:
+            yield (steps.Wait(repeat - 1),)
+        attempt = yield from attempt_read(task, with_anchor=with_anchor, expected=expected)
+        # Repetitions always look at the anchor, which decides the write.
+        with_anchor = True
+        if attempt.is_anchor_missing:
+            return None
+        if attempt.is_one_write or attempt.is_outdated:
+            # A repetition would find nothing else.
+            return attempt
+        anchor = attempt.found.get(task.chunk.parts.anchor, [])
+        if _is_torn(anchor):
+            # The anchor was replaced between two of its ranges: it is not one write.
+            continue
+        if anchor and anchor[0].generation not in unstaged:
+            unstaged.add(anchor[0].generation)
+            if (whole := (yield from _read_staged(task, anchor))) is not None:
+                return whole
+        elif not (yield from _exists_undamaged(attempt, anchor)):
+            return None
+    raise reading.changed_while_read(task.chunk, attempts)
+
+
+def _is_torn(pieces: Sequence[Found]) -> bool:
+    """Return whether pieces of a part come from different objects."""
+    return not all(pieces[0].is_same(each) for each in pieces)
+
+
+def _exists_undamaged(attempt: Attempt, anchor: Sequence[Found]) -> Steps[bool]:
+    """Return whether the chunk still exists; raise if it is damaged, because its anchor is still the same."""
+    now = yield from steps.head(attempt.chunk.anchor_key, reading.IS_WRITTEN)
+    if now is not None:
+        reading.require_undamaged(attempt, next(iter(anchor), None), now)
+    return now is not None
+
+
+def _read_staged(task: ReadTask, anchor: Sequence[Found]) -> Steps[Attempt | None]:
+    """Read the anchor's write from its staged copy; return None if there is no copy, or the anchor changes."""
+    tag = anchor[0].tag
+    if tag is None or not tag.is_staged:
+        return None
+    parts = yield from staging.read_copy(task.chunk, tag)
+    if parts is None:
+        return None
+    given = {part: (found,) for part, found in parts.items()} | {task.chunk.parts.anchor: tuple(anchor)}
+    attempt = yield from attempt_read(task, with_anchor=True, given=given)
+    return attempt if attempt.is_one_write else None
+
+
+def read_same_objects(task: ReadTask, version: Version) -> Steps[Read | Outdated | None]:
+    """Read an untagged chunk of which an earlier read saw this version; `Outdated` if it has changed since.
+
+    A GET of a part that was read before carries its ETag. If other parts are read now, a part that was read before is
+    looked at again after them: only if it is still the same, all of them existed together.
+    """
+    attempt = yield from read_tagged(task, with_anchor=True, expected=version)
+    if attempt is None:
+        return None
+    if attempt.is_outdated or not version.fits(attempt.version):
+        return Outdated()
+    return reading.result_of(attempt, task.wanted) if (yield from _is_still_there(attempt)) else Outdated()
+
+
+def _is_still_there(attempt: Attempt) -> Steps[bool]:
+    """Return whether the parts that were read earlier existed together with those that were read now."""
+    again = attempt.expected.keys() - attempt.found.keys()
+    if attempt.found.keys() - attempt.expected.keys():
+        again = again or set(attempt.expected)
+    parts = sorted(again)
+    why = "whether the index is still that of the shard"
+    outcomes = (yield tuple(steps.Head(attempt.chunk.part_keys[part], why) for part in parts)) if parts else ()
+    found = zip(parts, outcomes, strict=True)
+    return all(isinstance(now, Found) and now.unchanged == attempt.expected[part] for part, now in found)

@@ -44,19 +44,9 @@ class Version:
         return None if self.tag is None else self.tag.generation
 
     @property
-    def staged_generation(self) -> str | None:
-        """Return its generation if it was written with a staged copy, otherwise None."""
-        return self.tag.generation if self.tag is not None and self.tag.is_staged else None
-
-    @property
     def condition(self) -> Condition | None:
         """Return the condition that the anchor has not changed, None if the anchor was not read."""
         return self.parts[self.anchor]
-
-    @property
-    def known_parts(self) -> dict[int, IfMatch]:
-        """Return the objects that the parts were read from, by part, where they are known."""
-        return {part: each for part, each in enumerate(self.parts) if each is not None}
 
     def conditions(self, _: Chunk) -> list[Condition | None]:
         """Return the condition for every part, None where it is not known."""

@@ -10,8 +10,8 @@ from enum import Enum
 from parts_store.engine import steps
 from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError
-from parts_store.transactions.finisher import Finisher, registry_in
-from parts_store.transactions.part_writer import MAX_STALL, SLOW
+from parts_store.format.tags import Tag
+from parts_store.transactions.part_writer import MAX_STALL, SLOW, Finisher, registry_in
 from parts_store.transactions.rules import Level
 from parts_store.transactions.versions import WHOSE, Seen, Version, is_of_layout, require_layout
 
@@ -157,17 +157,14 @@ class Writer(Finisher):
 
     def _stage(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:
         """Write the staged copy; return the conditions for the parts, and the staged write that is replaced."""
-        # Without conditional requests, this is the only level.
-        if self.rules.level is Level.EXCLUSIVE:
-            return (yield from self._stage_exclusively(seen)), None
-        return (yield from self._stage_beside_others(seen))
-
-    def _stage_exclusively(self, seen: Seen | None) -> Steps[Conditions]:
+        # Without conditional requests, 'exclusive' is the only level.
+        if self.rules.level is not Level.EXCLUSIVE:
+            return (yield from self._stage_beside_others(seen))
         conditions: Conditions = [None] * len(self.data)
         yield from self.put_own(self.register("write"))
         if seen is not None and self.rules.has_conditions:
             conditions[self.chunk.parts.anchor] = seen.condition
-        return conditions
+        return conditions, None
 
     def _stage_beside_others(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:
         """Write the staged copy, and look at every part whose ETag is not known."""
@@ -189,10 +186,10 @@ class Writer(Finisher):
             known[part] = steps.unchanged(outcome)
         if isinstance(seen, Version):
             self.was_overtaken = anchor is not None and _is_overtaken(anchor, seen)
-            return known, seen.staged_generation
+            return known, _staged_generation(seen.tag)
         if anchor is not None:
             known[self.chunk.parts.anchor] = steps.unchanged(anchor)
-        return known, _staged_generation(anchor)
+        return known, _staged_generation(anchor.tag if isinstance(anchor, Found) else None)
 
     def _must_compare(self, seen: Seen | None) -> bool:
         """Return whether only the anchor's tag tells that the chunk has changed, because ETags can occur twice."""
@@ -238,7 +235,6 @@ def _is_as_seen(now: Found | None, condition: Condition, seen: Seen | None) -> b
     return condition == steps.unchanged(now) and not is_rewritten
 
 
-def _staged_generation(anchor: Outcome | None) -> str | None:
-    """Return the generation of an anchor that was written with a staged copy."""
-    tag = anchor.tag if isinstance(anchor, Found) else None
+def _staged_generation(tag: Tag | None) -> str | None:
+    """Return the generation of a write with a staged copy, None for other writes."""
     return tag.generation if tag is not None and tag.is_staged else None

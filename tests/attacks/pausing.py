@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from parts_store.backends import local_locks
+from parts_store.backends import local_files
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.engine.steps import Done, Lock, Outcome, Refused, Request, Steps, Trial, Wait
 
@@ -80,6 +80,6 @@ class Paused[T]:
 
 def close_descriptors() -> None:
     """Close all lock files of this process, which leaves them on the disk."""
-    for descriptor in [*local_locks._descriptors._open]:
-        local_locks._descriptors._open.remove(descriptor)
+    for descriptor in [*local_files._descriptors._open]:
+        local_files._descriptors._open.remove(descriptor)
         os.close(descriptor)

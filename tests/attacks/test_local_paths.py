@@ -347,7 +347,7 @@ def test_a_filesystem_without_locks_is_refused_by_name(
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("parts_store.backends.local_locks.fcntl.flock", flock)
+    monkeypatch.setattr("parts_store.backends.local_files.fcntl.flock", flock)
     with pytest.raises(StoreConfigError, match="'exclusive'"):
         write(store, "a/c/0", new_value(random.Random(0)))
     alone = ps.PartsStore.from_url(folder, concurrency="exclusive")

@@ -151,7 +151,7 @@ def test_a_lock_file_that_its_holder_removed_is_not_taken_for_the_lock(
     holder = backend.lock(LOCK)
     assert holder is not None
     theirs: list[Any] = []
-    flock = sys.modules["parts_store.backends.local_locks"].fcntl.flock
+    flock = sys.modules["parts_store.backends.local_files"].fcntl.flock
 
     def raced(descriptor: int, operation: int) -> None:
         if not theirs:
@@ -160,7 +160,7 @@ def test_a_lock_file_that_its_holder_removed_is_not_taken_for_the_lock(
             theirs[0] = backend.lock(LOCK)
         flock(descriptor, operation)
 
-    monkeypatch.setattr("parts_store.backends.local_locks.fcntl.flock", raced)
+    monkeypatch.setattr("parts_store.backends.local_files.fcntl.flock", raced)
     assert backend.lock(LOCK) is None
     assert theirs[0] is not None
     theirs[0]()

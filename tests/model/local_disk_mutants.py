@@ -83,7 +83,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: reader does not look at the journal",
-        "journaled_reading",
+        "journaled",
         "journal = yield from _get_journal(task.chunk)\n        if journal is not None:",
         "journal = None\n        if journal is not None:",
         [write(FIRST)],
@@ -92,7 +92,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: reader looks once",
-        "journaled_reading",
+        "journaled",
         "if (yield from _is_unchanged(attempt, task.why)):",
         "if True:",
         [write(FIRST)],
@@ -102,7 +102,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: reader looks at the journal once",
-        "journaled_reading",
+        "journaled",
         "return attempt if after == journal and attempt.is_one_write else None",
         "return attempt if attempt.is_one_write else None",
         [write(FIRST), write(SECOND)],
@@ -112,7 +112,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: one part before the journal",
-        "journaled_reading",
+        "journaled",
         "        journal = yield from _get_journal(task.chunk)\n"
         "        if journal is not None:\n"
         "            if (whole := (yield from _read_staged(task, journal))) is not None:\n"
@@ -132,11 +132,11 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: size before the journal",
-        "journaled_reading",
+        "journaled",
         "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
         "    journal = Journal.parse(found, chunk)\n"
-        "    anchor = yield from find_anchor(chunk)\n",
-        "    anchor = yield from find_anchor(chunk)\n"
+        "    anchor = yield from reading.find_anchor(chunk)\n",
+        "    anchor = yield from reading.find_anchor(chunk)\n"
         "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
         "    journal = Journal.parse(found, chunk)\n",
         [write(FIRST)],
@@ -146,7 +146,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: damage is believed at first sight",
-        "journaled_reading",
+        "journaled",
         "require_undamaged(attempt, before, now, may_raise=repeat >= least)",
         "require_undamaged(attempt, now, now)",
         [DELETE, write(FIRST)],

@@ -28,7 +28,7 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: others at work do not matter",
-        "finisher",
+        "part_writer",
         "        if registry.others_at_work(self.own_generations):\n",
         "        if False:\n",
         [overwrite(SECOND)],
@@ -38,7 +38,7 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: leaves without a look at the anchor",
-        "finisher",
+        "part_writer",
         "        if not self.is_own(anchor):\n            yield from self.settle()\n",
         "        if False:\n            yield from self.settle()\n",
         [overwrite(SECOND)],
@@ -48,7 +48,7 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: settles without helping",
-        "finisher",
+        "part_writer",
         "        yield from self.finish_committed()\n"
         "        if self._must_stay:\n"
         "            return False\n"
@@ -64,7 +64,7 @@ EQUAL_ETAGS = [
 LEFTOVERS = [
     mutant(
         "content: copies of finished writers stay",
-        "finisher",
+        "part_writer",
         "        finished = registry.finished(self.own_generations)\n",
         "        finished = ()\n",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
@@ -74,7 +74,7 @@ LEFTOVERS = [
     ),
     mutant(
         "content: a writer does not say that it has finished",
-        "finisher",
+        "part_writer",
         "        outcome, *_ = yield (done, *",
         "        outcome, *_ = yield (steps.List(self.chunk.side_folder, ''), *",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
@@ -94,7 +94,7 @@ LEFTOVERS = [
     ),
     mutant(
         "content: the writer's own copy is removed with those before",
-        "finisher",
+        "part_writer",
         "names += [each for each in self.own_generations if each != self.generation]",
         "names += self.own_generations",
         [overwrite(SECOND)],
@@ -188,7 +188,7 @@ UPKEEP = [
 DEEP_MUTANTS = [
     mutant(
         "content: forgets a lost PUT",
-        "finisher",
+        "part_writer",
         "        if self.lost is not None:\n            return\n        if registry.others_at_work",
         "        if registry.others_at_work",
         [overwrite(SECOND)],
@@ -202,7 +202,7 @@ DEEP_MUTANTS = [
     ),
     mutant(
         "content: forgets a lost PUT of a helper",
-        "finisher",
+        "part_writer",
         "        self.lost = self.lost or helper.lost\n",
         "",
         [overwrite(SECOND)],

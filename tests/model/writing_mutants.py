@@ -220,7 +220,7 @@ FULL_LEVEL = [
     ),
     mutant(
         "full: forgets a lost PUT",
-        "finisher",
+        "part_writer",
         "if self.lost is not None and self.rules.level is not Level.WRITERS:",
         "if False:",
         [overwrite(FIRST)],

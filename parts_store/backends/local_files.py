@@ -1,14 +1,14 @@
-"""Locks of a local disk: locked files, shared or exclusive, that are removed when they are released."""
+"""Files of a local disk that other processes may remove at any time: folders, and locks, shared or exclusive."""
 
 import contextlib
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import BinaryIO, Final
 
-from parts_store.backends.local_folders import MAX_TRIES, NOT_THERE, make_folder, remove_empty, removed_meanwhile
-from parts_store.errors import LocalPathError, StoreConfigError
+from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError
 
 try:
     import fcntl
@@ -19,6 +19,55 @@ else:
 
 # The errors of a filesystem without locks.
 _NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
+# How often something is tried again because another process removed a folder or a lock file at that moment.
+MAX_TRIES: Final = 1000
+
+
+def removed_meanwhile(key: str) -> ConcurrentWriteError:
+    """Return the error for a folder that another process keeps removing."""
+    return ConcurrentWriteError(key, "another process keeps removing the folder that it belongs in")
+
+
+def open_new(path: str, key: str) -> BinaryIO:
+    """Open a new file, and make its folder as often as another process removes it."""
+    for _ in range(MAX_TRIES):
+        try:
+            return open(path, "xb")
+        except NOT_THERE:
+            make_folder(os.path.dirname(path), key)
+    raise removed_meanwhile(key)
+
+
+def make_folder(folder: str, key: str) -> None:
+    """Make the folder of a key; raise `LocalPathError` if a file is in its place."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (FileExistsError, *NOT_THERE) as error:
+        # If another process makes and removes the folder at the same time, the error says that it exists.
+        if (obstacle := _obstacle(folder)) is not None:
+            raise LocalPathError(
+                key, f"expected a folder at {obstacle}, found a file or a symbolic link without a folder"
+            ) from error
+
+
+def _obstacle(folder: str) -> str | None:
+    """Return the path of a file, or of a link without a folder, that prevents a folder; None if there is none."""
+    while True:
+        try:
+            mode = os.lstat(folder).st_mode
+        except NOT_THERE:
+            folder = os.path.dirname(folder)
+            continue
+        return None if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(folder)) else folder
+
+
+def remove_empty(folder: str, root: str) -> None:
+    """Remove a folder and the folders above it, up to the root, as long as they are empty."""
+    with contextlib.suppress(OSError):
+        while len(folder) > len(root):
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
 
 
 def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[], None] | None:
@@ -37,17 +86,13 @@ def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[]
             raise
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BaseException as error:
             _descriptors.close(descriptor)
-            return None
-        except OSError as error:
-            _descriptors.close(descriptor)
-            if error.errno in _NO_LOCKS:
+            if isinstance(error, BlockingIOError):
+                return None
+            if isinstance(error, OSError) and error.errno in _NO_LOCKS:
                 expected = f"'exclusive', since the filesystem of {root} has no locks"
                 raise StoreConfigError("concurrency", expected, str(error)) from error
-            raise
-        except BaseException:
-            _descriptors.close(descriptor)
             raise
         # The holder before may have removed the file before this process had the lock.
         if _is_same_file(descriptor, path):
