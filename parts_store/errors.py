@@ -43,7 +43,7 @@ Exceptions of zarr (`ContainsArrayError`, `NodeNotFoundError` ...) are not chang
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn, override
+from typing import Any, ClassVar, NoReturn, override
 
 from parts_store.redaction import SHOWN, hide_in_text, hide_secrets
 
@@ -90,12 +90,19 @@ def describe(value: object) -> str:
 class PartsStoreError(Exception):
     """The base class of all errors of parts_store."""
 
+    # The message, with the names of the fields in braces. An error without a template makes its message itself.
+    template: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
         """Remove passwords and signatures from the fields, and make the fields the `args`, so that errors pickle."""
         names = [each.name for each in fields(self)]  # type: ignore[arg-type] # subclasses are dataclasses
         for name in names:
             setattr(self, name, _hide(getattr(self, name)))
         self.args = tuple(getattr(self, name) for name in names)
+
+    @override
+    def __str__(self) -> str:
+        return self.template.format_map(vars(self)) if self.template else super().__str__()
 
 
 def _hide(value: Any) -> Any:
@@ -149,38 +156,30 @@ class PartsConfigError(PartsStoreError, ValueError):
 class UnknownTransformerError(PartsStoreError, ValueError):
     """The array has an unknown storage transformer, or more than one."""
 
+    template = "array {array!r}: expected one storage transformer, 'concat-parts', found {found}"
     array: str
     found: str
-
-    @override
-    def __str__(self) -> str:
-        return f"array {self.array!r}: expected one storage transformer, 'concat-parts', found {self.found}"
 
 
 @dataclass(eq=False, repr=False)
 class StoreConfigError(PartsStoreError, ValueError):
     """The store cannot be opened from this URL or with these options."""
 
+    template = "{subject}: expected {expected}, found {found}"
     subject: str
     expected: str
     found: str
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.subject}: expected {self.expected}, found {self.found}"
 
 
 class ServerFeatureError(StoreConfigError):
     """The server lacks a feature that is needed. Nothing was written."""
 
+    template = "server {server} cannot support {needed_for}: {lacks}; {advice}"
+
     def __init__(self, server: str, lacks: str, needed_for: str, advice: str) -> None:
         super().__init__(server, f"a server that supports {needed_for}", lacks)
         self.args = _hide((server, lacks, needed_for, advice))
         self.server, self.lacks, self.needed_for, self.advice = self.args
-
-    @override
-    def __str__(self) -> str:
-        return f"server {self.server} cannot support {self.needed_for}: {self.lacks}; {self.advice}"
 
 
 @dataclass(eq=False, repr=False)
@@ -207,12 +206,9 @@ class StorageError(PartsStoreError):
 class SessionError(PartsStoreError):
     """The Icechunk session does not support this, or failed. The cause is the error of Icechunk."""
 
+    template = "session, {key!r}: {problem}"
     key: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"session, {self.key!r}: {self.problem}"
 
 
 class ReadOnlySessionError(SessionError, ValueError):
@@ -237,37 +233,28 @@ class AdoptionError(PartsStoreError):
 class ManifestError(PartsStoreError, ValueError):
     """The references of a manifest are wrong, or do not support an operation that needs the values."""
 
+    template = "references, {subject}: expected {expected}, found {found}"
     subject: str
     expected: str
     found: str
-
-    @override
-    def __str__(self) -> str:
-        return f"references, {self.subject}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(eq=False, repr=False)
 class LocationError(PartsStoreError):
     """The file of a reference is in no registered store, cannot be read, is too short, or was changed."""
 
+    template = "location {location!r}: {problem}"
     location: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"location {self.location!r}: {self.problem}"
 
 
 @dataclass(eq=False, repr=False)
 class LocalPathError(PartsStoreError):
     """The key leads out of the local folder, or a file or link is where a folder should be."""
 
+    template = "key {key!r}: {problem}"
     key: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"key {self.key!r}: {self.problem}"
 
 
 @dataclass(eq=False, repr=False)
@@ -290,38 +277,29 @@ class ClusterWriteError(PartsStoreError):
 class ReservedKeyError(PartsStoreError, ValueError):
     """The key belongs to a part of a chunk or to the write protocol, and cannot be written directly."""
 
+    template = "key {key!r} belongs to {owner} and cannot be written directly"
     key: str
     owner: str
-
-    @override
-    def __str__(self) -> str:
-        return f"key {self.key!r} belongs to {self.owner} and cannot be written directly"
 
 
 @dataclass(eq=False, repr=False)
 class ChunkSizeError(PartsStoreError, ValueError):
     """The bytes of a chunk do not fit the sizes of its parts. Nothing was written."""
 
+    template = "chunk {chunk_key!r}: expected {expected} bytes for its parts, found {found}"
     chunk_key: str
     expected: str
     found: int
-
-    @override
-    def __str__(self) -> str:
-        return f"chunk {self.chunk_key!r}: expected {self.expected} bytes for its parts, found {self.found}"
 
 
 @dataclass(eq=False, repr=False)
 class PartSizeError(PartsStoreError):
     """A stored part has not the size that the array or its tag gives."""
 
+    template = "part {part_key!r}: expected {expected} bytes, found {found}"
     part_key: str
     expected: int
     found: int
-
-    @override
-    def __str__(self) -> str:
-        return f"part {self.part_key!r}: expected {self.expected} bytes, found {self.found}"
 
 
 @dataclass(eq=False, repr=False)
@@ -349,36 +327,27 @@ class LayoutChangedError(PartsStoreError):
     Also raised if consolidated metadata is out of date, and for a chunk that was written with another layout.
     """
 
+    template = "array {array!r}: {problem}"
     array: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"array {self.array!r}: {self.problem}"
 
 
 @dataclass(eq=False, repr=False)
 class ConcurrentWriteError(PartsStoreError):
     """Another client wrote the chunk while it was read or changed. This client did not write it."""
 
+    template = "chunk {chunk_key!r} is being written by another client: {problem}; read it again"
     chunk_key: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"chunk {self.chunk_key!r} is being written by another client: {self.problem}; read it again"
 
 
 @dataclass(eq=False, repr=False)
 class AmbiguousWriteError(PartsStoreError):
     """The store did not answer, so it is unknown whether the chunk was written."""
 
+    template = "chunk {chunk_key!r} may or may not have been written: {problem}"
     chunk_key: str
     problem: str
-
-    @override
-    def __str__(self) -> str:
-        return f"chunk {self.chunk_key!r} may or may not have been written: {self.problem}"
 
 
 @dataclass(eq=False, repr=False)
@@ -399,52 +368,42 @@ class CopyMismatchError(PartsStoreError):
 class CodecError(PartsStoreError, ValueError):
     """The chunk cannot be encoded, or the stored bytes cannot be decoded."""
 
+    template = "codec {codec!r}: expected {expected}, found {found}"
     codec: str
     expected: str
     found: str
 
-    @override
-    def __str__(self) -> str:
-        return f"codec {self.codec!r}: expected {self.expected}, found {self.found}"
-
 
 class CodecConfigError(CodecError):
     """A member of the codec's configuration is missing, unknown or wrong."""
+
+    template = "codec {codec!r}, member {member!r}: expected {expected}, found {found}"
 
     def __init__(self, codec: str, member: str, expected: str, found: str) -> None:
         super().__init__(codec, expected, found)
         self.member = _hide(member)
         self.args = (self.codec, self.member, self.expected, self.found)
 
-    @override
-    def __str__(self) -> str:
-        return f"codec {self.codec!r}, member {self.member!r}: expected {self.expected}, found {self.found}"
-
 
 class UnboundPaddingError(CodecError):
     """The chunk cannot be written, because a callable makes its padding and none is bound."""
+
+    template = (
+        "codec {codec!r}: a callable makes the padding of this array's chunks and is never stored; "
+        "write to the array that `parts_store.codecs.bind_padding(array, callable)` returns"
+    )
 
     def __init__(self, codec: str, argument: str) -> None:
         super().__init__(codec, f"a callable bound as {argument!r}", "none")
         self.argument = _hide(argument)
         self.args = (self.codec, self.argument)
 
-    @override
-    def __str__(self) -> str:
-        return (
-            f"codec {self.codec!r}: a callable makes the padding of this array's chunks and is never stored; "
-            "write to the array that `parts_store.codecs.bind_padding(array, callable)` returns"
-        )
-
 
 @dataclass(eq=False, repr=False)
 class HeaderError(PartsStoreError, ValueError):
     """The file format has no header for such a chunk."""
 
+    template = "{file_format} header: expected {expected}, found {found}"
     file_format: str
     expected: str
     found: str
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.file_format} header: expected {self.expected}, found {self.found}"
