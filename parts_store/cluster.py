@@ -156,10 +156,18 @@ def write_dataset(
     >>> int(xarray.open_zarr(store, consolidated=False)["t"][99])
     99
     """
+    from parts_store._compat.xarray import create_arrays  # noqa: PLC0415 - a caller that has a dataset has xarray
+
     _require_session(store)
+    if mode is None:
+        mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
     with _discard_changes_on_failure(store.session):
-        pending = _write_metadata(dataset, store, group, mode, encoding, append_dim, region)
-        writes = [plan_array_write(source, target, at, align_chunks=align_chunks) for source, target, at in pending]
+        # This writes the arrays that are in memory.
+        lazy = create_arrays(_as_dataset(dataset), store, group, mode, encoding or {}, append_dim, region)
+        writes = [
+            plan_array_write(source, target, _as_slices(at, target), align_chunks=align_chunks)
+            for source, target, at in lazy
+        ]
         _write(store, writes, retries=retries, client=client, progress=progress)
     return _commit(store, message, metadata, rebase_with)
 
@@ -328,32 +336,6 @@ def _progress(progress: bool | Progress, total: int) -> Iterator[Progress]:
 # --- datasets -----------------------------------------------------------------------------------------------------
 
 
-def _write_metadata(
-    dataset: Any,
-    store: PartsStore,
-    group: str | None,
-    mode: Any,
-    encoding: Mapping[Any, Any] | None,
-    append_dim: Any,
-    region: Any,
-) -> list[tuple[Any, zarr.Array[Any], Sequence[slice] | None]]:
-    """Create the arrays of a dataset, write those in memory, and return the dask arrays with targets and regions."""
-    from parts_store._compat.xarray import create_arrays  # noqa: PLC0415 - a caller that has a dataset has xarray
-
-    if mode is None:
-        mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
-    written = create_arrays(
-        _as_dataset(dataset),
-        store,
-        group=group,
-        mode=mode,
-        encoding=encoding or {},
-        append_dim=append_dim,
-        region=region,
-    )
-    return [(source, target, None if at is None else _as_slices(at, target)) for source, target, at in written]
-
-
 def _as_dataset(given: Any) -> Any:
     """Return a dataset; a DataArray becomes the dataset that `xarray.open_dataarray` turns back into it."""
     from xarray import DataArray, Dataset  # noqa: PLC0415
@@ -370,7 +352,9 @@ def _as_dataset(given: Any) -> Any:
     return dataset
 
 
-def _as_slices(region: Any, target: zarr.Array[Any]) -> tuple[slice, ...]:
-    """Return a region with one slice for each axis of the target."""
+def _as_slices(region: Any, target: zarr.Array[Any]) -> tuple[slice, ...] | None:
+    """Return a region with one slice for each axis of the target; None for the whole target."""
+    if region is None:
+        return None
     given = region if isinstance(region, tuple) else (region,)
     return (*given, *(slice(None),) * (target.ndim - len(given)))

@@ -17,7 +17,6 @@ type Written = tuple[Any, zarr.Array[Any], Any]
 def create_arrays(
     dataset: Dataset,
     store: Store,
-    *,
     group: str | None,
     mode: Any,
     encoding: Mapping[Any, Any],

@@ -6,10 +6,11 @@ member. Everything that passes through is noted in the catalog.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from parts_store.catalog.known_arrays import Catalog, layout_changed
-from parts_store.catalog.records import Entry, Plain, PlainArray, Stamp, digest_of, document_not_served
+from parts_store.catalog.records import Entry, PathRecord, Plain, PlainArray, Stamp, digest_of, document_not_served
 from parts_store.engine.steps import Steps
 from parts_store.format import metadata
 from parts_store.format.keys import join
@@ -25,9 +26,9 @@ def serve(catalog: Catalog, path: str, stored: bytes | None, *, since: int, stam
     catalog.learn(path, entry, since, stamp)
     if entry is not Plain.NO_ARRAY:
         # Also if a document was changed since it was read: zarr decodes with this one nevertheless.
-        catalog.learn_served(path, entry)
+        catalog.change(path, lambda record: record.served_array(entry))
     elif since == catalog.epoch:
-        catalog.learn_served_no_array(path, is_missing=stored is None)
+        catalog.change(path, lambda record: record.served_no_array(is_missing=stored is None))
     if document is not None and not metadata.is_array(document):
         return _serve_group(catalog, path, stored, document)
     return served
@@ -40,7 +41,8 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
             continue
         served = metadata.complete(member)
         kept = None if served == member else metadata.dump(member)
-        catalog.learn_served_by_group(member_path, catalog.entry_of(member, member_path, kept))
+        entry = catalog.entry_of(member, member_path, kept)
+        catalog.change(member_path, partial(PathRecord.served_by_group, entry=entry))
         if served != member:
             replace_member(served)
             changed = True

@@ -30,16 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from parts_store.catalog.owners import Hidden, Other, Owner, owner_in, shown_key
-from parts_store.catalog.records import (
-    Entry,
-    PathRecord,
-    Plain,
-    PlainArray,
-    Served,
-    Source,
-    Stamp,
-    document_not_served,
-)
+from parts_store.catalog.records import Entry, PathRecord, Plain, PlainArray, Served, Source, Stamp, document_not_served
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata
@@ -80,7 +71,8 @@ class Catalog:
         """Return what the catalog knows of a path."""
         return self._records.get(path, self._unknown)
 
-    def _change(self, path: str, change: Callable[[PathRecord], PathRecord]) -> None:
+    def change(self, path: str, change: Callable[[PathRecord], PathRecord]) -> None:
+        """Replace the record of a path by the one that follows from an event."""
         with self._lock:
             changed = change(self.record(path))
             if changed == self._unknown:
@@ -126,12 +118,12 @@ class Catalog:
     def forget(self, path: str) -> None:
         """Forget what is at a path, and what zarr was served of it."""
         self.epoch += 1
-        self._change(path, PathRecord.forgotten)
+        self.change(path, PathRecord.forgotten)
 
     def doubt(self, path: str) -> None:
         """Forget what is at a path, but not what zarr was served of it."""
         self.epoch += 1
-        self._change(path, PathRecord.doubted)
+        self.change(path, PathRecord.doubted)
 
     def forget_below(self, prefix: str) -> None:
         """Forget what is at and below a path."""
@@ -145,32 +137,20 @@ class Catalog:
     def learn(self, path: str, entry: Entry, since: int, stamp: Stamp | None = None) -> None:
         """Learn what the document at a path says, unless any document was changed since the epoch `since`."""
         if since == self.epoch:
-            self._change(path, lambda record: record.learnt(entry, stamp))
+            self.change(path, lambda record: record.learnt(entry, stamp))
 
     def learn_written(self, path: str, entry: Entry) -> None:
         """Learn what is about to be at a path, because zarr writes a document there."""
         self.epoch += 1
         self.learn(path, entry, self.epoch, self._unknown.stamp)
         if entry is Plain.NO_ARRAY:
-            self._change(path, lambda record: record.served_no_array(is_missing=False))
+            self.change(path, lambda record: record.served_no_array(is_missing=False))
         else:
-            self.learn_served(path, entry)
-
-    def learn_served(self, path: str, entry: Entry) -> None:
-        """Learn that zarr was served this array by its own document, or wrote it."""
-        self._change(path, lambda record: record.served_array(entry))
-
-    def learn_served_no_array(self, path: str, *, is_missing: bool) -> None:
-        """Learn that zarr was served a document that is not an array's, or that there is none."""
-        self._change(path, lambda record: record.served_no_array(is_missing=is_missing))
-
-    def learn_served_by_group(self, path: str, entry: Entry) -> None:
-        """Learn that zarr was served this array as a member of consolidated metadata."""
-        self._change(path, lambda record: record.served_by_group(entry))
+            self.change(path, lambda record: record.served_array(entry))
 
     def learn_plain(self, path: str) -> None:
         """Learn that there is an array of Zarr v2, unless one of Zarr v3 is known there."""
-        self._change(path, lambda record: record.learnt_plain(self.stamp(path)))
+        self.change(path, lambda record: record.learnt_plain(self.stamp(path)))
 
     def learn_consolidated_v2(self, path: str, consolidated: bytes) -> None:
         """Learn of the arrays of Zarr v2 that the consolidated metadata of a group mentions."""
@@ -180,7 +160,7 @@ class Catalog:
                 member = join(path, split(key)[0])
                 self.learn_plain(member)
                 # An array of Zarr v3 that has taken its place is found when a chunk is absent.
-                self._change(member, lambda record: replace(record, source=Source.CONSOLIDATED))
+                self.change(member, lambda record: replace(record, source=Source.CONSOLIDATED))
 
     def expect(self, path: str, stored: bytes) -> None:
         """Learn of an array, of Zarr v3 or v2, from a document that will be written after the chunks."""
@@ -190,7 +170,7 @@ class Catalog:
             self.learn(path, self.understand(path, stored, document)[0], self.epoch)
         else:
             self.learn_plain(path)
-        self._change(path, lambda record: replace(record, source=Source.EXPECTED))
+        self.change(path, lambda record: replace(record, source=Source.EXPECTED))
 
     def stamp(self, path: str) -> Stamp | None:
         """Return what identifies the file of the document at a path; None if there is no file, or no local disk.
@@ -204,7 +184,7 @@ class Catalog:
         now = self._snapshot()
         if now != self._known_snapshot:
             for path in self._records.copy():
-                self._change(path, PathRecord.in_other_snapshot)
+                self.change(path, PathRecord.in_other_snapshot)
             self.epoch += 1
             self._known_snapshot = now
 
@@ -213,7 +193,7 @@ class Catalog:
 
         This also protects callers that use the store's keys without a document from this store.
         """
-        self._change(path, lambda record: record.relied_on(entry, may_vanish=self.protocol.can_discard_changes))
+        self.change(path, lambda record: record.relied_on(entry, may_vanish=self.protocol.can_discard_changes))
 
     # --- reading documents ----------------------------------------------------------------------------------------
 

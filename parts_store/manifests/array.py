@@ -268,8 +268,8 @@ class PartsArray:
 
         A slice begins and ends at boundaries of chunks. An integer needs chunks of length 1.
         """
-        selected = select(self._references, key)
-        return PartsArray.of(selected.references, None if selected.is_within_chunks else self._parts, self._registries)
+        selected, is_within_chunks = select(self._references, key)
+        return PartsArray.of(selected, None if is_within_chunks else self._parts, self._registries)
 
     def join_chunks(self, count: int, *, axis: int = 0) -> "PartsArray":
         """Return the same array in larger chunks, each of which is made of neighbouring chunks.

@@ -88,7 +88,7 @@ def manifest_of(
     path = path.strip("/")
     if store.session is None:
         return _of_objects(store, path)
-    return _SessionArray(store, path, native_chunks_prefix, _UnchangedFiles(store) if check else None).manifest()
+    return _SessionArray(store, path, native_chunks_prefix, check).manifest()
 
 
 def _read_document(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
@@ -214,34 +214,6 @@ def _require_complete(chunk: Chunk, sizes: Mapping[str, int], being_written: Col
 
 
 @dataclass(frozen=True, slots=True)
-class _UnchangedFiles:
-    """Files of virtual chunks that Icechunk found unchanged.
-
-    Icechunk does not return the checksums that it keeps. It compares them when a chunk is read. So the checksum in the
-    manifest is the time of this comparison: the file must not be modified later.
-    """
-
-    store: PartsStore
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    checksums: dict[str, Checksum] = field(default_factory=dict)
-
-    async def require_unchanged(self, chunks: Mapping[str, FileRange]) -> None:
-        """Raise `LocationError` unless Icechunk can read the first byte of each of these virtual chunks."""
-        await run_for_each(chunks.items(), self._check, _AT_ONCE)
-
-    async def _check(self, chunk: tuple[str, FileRange]) -> None:
-        key, location = chunk[0], chunk[1].location
-        try:
-            await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
-        except IcechunkError as error:
-            reason = str(error).strip().partition("\n")[0].replace(location, hide_in_url(location))
-            problem = f"expected the file that {key!r} refers to unchanged, found: {reason}"
-            advice = "with `check=False` the file is not checked"
-            raise LocationError(hide_in_url(location), f"{problem}; {advice}") from error
-        self.checksums[location] = self.now
-
-
-@dataclass(frozen=True, slots=True)
 class _SessionArray:
     """An array in an Icechunk session.
 
@@ -251,7 +223,11 @@ class _SessionArray:
     store: PartsStore
     path: str
     native_chunks_prefix: str | None
-    unchanged_files: _UnchangedFiles | None
+    # Whether Icechunk is asked whether the files of virtual chunks are unchanged.
+    is_checked: bool
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    # Of the files that Icechunk found unchanged.
+    checksums: dict[str, Checksum] = field(default_factory=dict)
 
     def manifest(self) -> PartsArray:
         """Return the array as references."""
@@ -268,8 +244,7 @@ class _SessionArray:
         return self.store.carry_out(get_all((key,), "the array to refer to"))[key]
 
     def _array(self, metadata: ArrayV3Metadata, parts: ConcatParts | None, chunks: Chunks) -> PartsArray:
-        checksums = {} if self.unchanged_files is None else self.unchanged_files.checksums
-        return PartsArray.of(_references(metadata, parts or _PLAIN, chunks, checksums), parts, ())
+        return PartsArray.of(_references(metadata, parts or _PLAIN, chunks, self.checksums), parts, ())
 
     def _whole_array(self, metadata: ArrayV3Metadata, parts: ConcatParts, whole: Mapping[Index, Piece]) -> PartsArray:
         """Return an array whose parts are kept together as one chunk of the session."""
@@ -313,13 +288,29 @@ class _SessionArray:
                     found[index] = piece
                     if kind == ChunkType.virtual and isinstance(piece, FileRange):
                         virtual[join(node, metadata.encode_chunk_key(index))] = piece
-            if self.unchanged_files is not None:
-                await self.unchanged_files.require_unchanged(virtual)
+            if self.is_checked:
+                await run_for_each(virtual.items(), self._require_unchanged, _AT_ONCE)
         except PartsStoreError:
             raise
         except IcechunkError as error:
             raise_translated(SessionError(node, hide_secrets(str(error).strip().partition("\n")[0])), error)
         return found
+
+    async def _require_unchanged(self, chunk: tuple[str, FileRange]) -> None:
+        """Raise `LocationError` unless Icechunk can read the first byte of a virtual chunk.
+
+        Icechunk does not return the checksums that it keeps. It compares them when a chunk is read. So the checksum in
+        the manifest is the time of this comparison: the file must not be modified later.
+        """
+        key, location = chunk[0], chunk[1].location
+        try:
+            await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
+        except IcechunkError as error:
+            reason = str(error).strip().partition("\n")[0].replace(location, hide_in_url(location))
+            problem = f"expected the file that {key!r} refers to unchanged, found: {reason}"
+            advice = "with `check=False` the file is not checked"
+            raise LocationError(hide_in_url(location), f"{problem}; {advice}") from error
+        self.checksums[location] = self.now
 
     def _pieces(self, batch: Any, node: str, grid: Index) -> Iterator[tuple[Index, ChunkType, Piece]]:
         """Yield the index, the type and the piece of every chunk in a batch of Icechunk that is in the grid."""

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
@@ -22,16 +21,10 @@ type Index = int | slice | None
 """The index of one axis; None for a new axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """A selection, and whether it contains parts of chunks, so that their number of bytes is different."""
+def select(array: References, key: Any) -> tuple[References, bool]:
+    """Return what a basic index selects, and whether that contains parts of chunks, which have fewer bytes.
 
-    references: References
-    is_within_chunks: bool
-
-
-def select(array: References, key: Any) -> Selected:
-    """Return what a basic index selects: integers, slices, an ellipsis and new axes.
+    A basic index has integers, slices, an ellipsis and new axes.
 
     A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
     slice within one chunk is possible if the array is uncompressed and its chunks have one part.
@@ -46,7 +39,7 @@ def select(array: References, key: Any) -> Selected:
     # Positions count the axes of the result, which has no axes that were indexed by an integer.
     layout = [each for each in indices if not isinstance(each, int)]
     places = [place for place, each in enumerate(layout) if each is None]
-    return Selected(expand_dims(selected, places) if places else selected, is_within_chunks)
+    return expand_dims(selected, places) if places else selected, is_within_chunks
 
 
 def _spread(key: Any, ndim: int) -> list[Index]:

@@ -1,6 +1,7 @@
 """NumPy functions for arrays of references: those that need no values."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,16 @@ def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
 
 
 def _combine(
-    function: Callable[[Sequence[References], int], References], arrays: Any, axis: Any, **others: Any
+    function: Callable[[Sequence[References], int], References],
+    arrays: Any,
+    axis: Any = 0,
+    out: Any = None,
+    **others: Any,
 ) -> PartsArray:
     """Return the combination of arrays, with the parts that they declare and the registries of all of them."""
     subject = function.__name__
+    others.pop("casting", None)
+    others |= {"out": out}
     if not isinstance(axis, int | np.integer) or any(value is not None for value in others.values()):
         raise ManifestError(subject, "an axis, and no other arguments", describe({"axis": axis, **others}))
     found = _arrays(arrays, subject)
@@ -51,16 +58,6 @@ def _same_parts(arrays: Sequence[PartsArray], subject: str) -> ConcatParts | Non
             expected, found = ([(each.key_suffix, each.size) for each in both.parts] for both in (declared[0], parts))
             raise ManifestError(subject, f"the parts {expected}", str(found))
     return declared[0] if declared else None
-
-
-def _concatenate(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, **others: Any) -> PartsArray:
-    others.pop("casting", None)
-    return _combine(combining.concatenate, arrays, axis, out=out, dtype=dtype, **others)
-
-
-def _stack(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, **others: Any) -> PartsArray:
-    others.pop("casting", None)
-    return _combine(combining.stack, arrays, axis, out=out, dtype=dtype, **others)
 
 
 def _with(array: PartsArray, references: References) -> PartsArray:
@@ -95,8 +92,8 @@ def _full_like(a: PartsArray, fill_value: Any, dtype: Any = None, **others: Any)
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    np.concatenate: _concatenate,
-    np.stack: _stack,
+    np.concatenate: partial(_combine, combining.concatenate),
+    np.stack: partial(_combine, combining.stack),
     np.expand_dims: _expand_dims,
     np.broadcast_to: _broadcast_to,
     np.result_type: _result_type,

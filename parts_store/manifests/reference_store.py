@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Never, Self, override
 
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -148,20 +148,27 @@ class ReferenceStore(Store):
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _read(
-        self, value: Value, wanted: Sequence[ByteRequest | None], prototype: BufferPrototype, settings: ReadSettings
-    ) -> list[Buffer]:
-        """Read ranges of a value, with as few requests as the settings allow."""
-        spans = [resolve(each, nbytes_of(*value)) for each in wanted]
-        found = await read_pieces([slice_pieces(value, span) for span in spans], self._registries, settings)
-        return [prototype.buffer.from_bytes(join_bytes(pieces)) for pieces in found]
+        self,
+        wanted: Sequence[tuple[Value | None, ByteRequest | None]],
+        prototype: BufferPrototype,
+        settings: ReadSettings,
+    ) -> list[Buffer | None]:
+        """Read ranges of values, with as few requests as the settings allow; None where there is no value."""
+        # Ranges are coalesced across keys: neighbouring chunks are often neighbours in a file.
+        ranges = [
+            () if value is None else slice_pieces(value, resolve(byte_range, nbytes_of(*value)))
+            for value, byte_range in wanted
+        ]
+        found = await read_pieces(ranges, self._registries, settings)
+        return [
+            None if value is None else prototype.buffer.from_bytes(join_bytes(pieces))
+            for (value, _), pieces in zip(wanted, found, strict=True)
+        ]
 
     @override
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         require_byte_request(byte_range)
-        value = self._tree.value(key)
-        if value is None:
-            return None
-        (buffer,) = await self._read(value, [byte_range], prototype, self._settings)
+        (buffer,) = await self._read([(self._tree.value(key), byte_range)], prototype, self._settings)
         return buffer
 
     @override
@@ -179,8 +186,8 @@ class ReferenceStore(Store):
         value = self._tree.value(key)
         if value is None:
             raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
-        settings = ReadSettings(self._settings.coalesce_gap, self._settings.coalesced_nbytes, max(1, max_concurrency))
-        buffers = await self._read(value, byte_ranges, prototype, settings)
+        settings = replace(self._settings, concurrency=max(1, max_concurrency))
+        buffers = await self._read([(value, each) for each in byte_ranges], prototype, settings)
         if buffers:
             yield list(enumerate(buffers))
 
@@ -189,16 +196,7 @@ class ReferenceStore(Store):
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         wanted = [(self._tree.value(key), byte_range) for key, byte_range in key_ranges]
-        ranges = [
-            () if value is None else slice_pieces(value, resolve(byte_range, nbytes_of(*value)))
-            for value, byte_range in wanted
-        ]
-        # Ranges are coalesced across keys: neighbouring chunks are often neighbours in a file.
-        found = await read_pieces(ranges, self._registries, self._settings)
-        return [
-            None if value is None else prototype.buffer.from_bytes(join_bytes(pieces))
-            for (value, _), pieces in zip(wanted, found, strict=True)
-        ]
+        return await self._read(wanted, prototype, self._settings)
 
     @override
     async def exists(self, key: str) -> bool:
