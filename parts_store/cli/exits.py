@@ -31,7 +31,7 @@ INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
 
 EXIT_CODES: Final = {
-    OK: "all is well",
+    OK: "success, and no problems were found",
     DAMAGED: "something is damaged",
     WRONG: "the call is wrong, the store cannot be opened, or nothing was found",
     LEFTOVERS: "not damaged, but there are leftovers, or not all was adopted",
