@@ -63,7 +63,7 @@ class Scene:
         if self.has_digests:
             self.replace_backend(store, ContentEtags(store._backend))
             rules = replace(store.protocol.rules, has_unique_etags=False)
-            store._operations.protocol = replace(store.protocol, rules=rules)
+            store._operations.reader.protocol = replace(store.protocol, rules=rules)
         return store
 
     def breaking(self, breaking: Breaking) -> PartsStore:

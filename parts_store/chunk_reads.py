@@ -40,6 +40,8 @@ _FILE_COALESCED: Final = 1 << 24
 class ChunkReader:
     """The reads of one store, and what they have to remember from one to the next."""
 
+    # Replaced by one without conditions when the server turns out to ignore them.
+    protocol: ChunkProtocol
     stats: Stats
     indexes: IndexCache
     # Replaces the gap that zarr asks for, if not None.
@@ -62,32 +64,26 @@ class ChunkReader:
     # --- objects without parts ------------------------------------------------------------------------------------
 
     def read_object(
-        self,
-        protocol: ChunkProtocol,
-        key: str,
-        wanted: Sequence[Wanted],
-        settings: ReadSettings,
-        *,
-        follows_index: bool,
+        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[Values]:
         """Read ranges of an object that is a value by itself."""
         before = self.earlier.take_range(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
-            read = yield from protocol.read_version(single(key), wanted, settings, before)
+            read = yield from self.protocol.read_version(single(key), wanted, settings, before)
             if isinstance(read, Outdated):
                 raise ConcurrentWriteError(key, "it was replaced after its index was read")
             return self._values(read)
         if len(wanted) == 1 and not is_empty_range:
-            return (yield from self._read_range(protocol, key, wanted[0]))
-        return self._values((yield from protocol.read(single(key), wanted, settings)))
+            return (yield from self._read_range(key, wanted[0]))
+        return self._values((yield from self.protocol.read(single(key), wanted, settings)))
 
-    def _read_range(self, protocol: ChunkProtocol, key: str, wanted: Wanted) -> Steps[Values]:
+    def _read_range(self, key: str, wanted: Wanted) -> Steps[Values]:
         """Read one range of an object, or all of it, with one request."""
         (outcome,) = yield (Get(key, wanted, DATA),)
         match outcome:
             case Found(data, tag=tag):
-                if wanted is not None and protocol.compares_plain_objects:
+                if wanted is not None and self.protocol.compares_plain_objects:
                     self.earlier.note_range(key, Version(tag, (outcome.unchanged,), 0))
                 return [(memoryview(data),)], tag
             case Missing():
@@ -98,40 +94,33 @@ class ChunkReader:
     # --- chunks in parts ------------------------------------------------------------------------------------------
 
     def read_chunk(
-        self,
-        protocol: ChunkProtocol,
-        key: str,
-        owned: OwnedChunk,
-        wanted: Sequence[Wanted],
-        settings: ReadSettings,
-        *,
-        follows_index: bool,
+        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[Values]:
         """Read ranges of a chunk in parts, all of one write."""
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and list(wanted) == [index.request]:
-            return (yield from self._read_index(protocol, chunk, index, settings))
+            return (yield from self._read_index(chunk, index, settings))
         if owned.may_have_gaps and self.coalesce_gap is None:
             # The bytes between the inner chunks of a file mostly belong to other arrays.
             settings = replace(settings, max_gap=min(settings.max_gap, _FILE_GAP))
         # Every read but that of the index ends what the index was noted for.
         versioned = self.earlier.take_index(chunk.chunk_key)
         if index is not None and versioned is not None and follows_index:
-            read = yield from self._read_data(protocol, chunk, index, wanted, settings, versioned)
+            read = yield from self._read_data(chunk, index, wanted, settings, versioned)
         elif index is not None and list(wanted) == [None] and owned.may_have_gaps:
-            read = yield from shards.read_whole(protocol, chunk, index, self.settings(_FILE_GAP, _FILE_COALESCED))
+            read = yield from shards.read_whole(self.protocol, chunk, index, self.settings(_FILE_GAP, _FILE_COALESCED))
         else:
-            read = yield from protocol.read(chunk, wanted, settings, with_anchor=True)
+            read = yield from self.protocol.read(chunk, wanted, settings, with_anchor=True)
         if list(wanted) == [None]:
             self.earlier.note_whole(key, Absent() if read is None else read.version)
         return self._values(read)
 
-    def _read_index(
-        self, protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings
-    ) -> Steps[Values]:
+    def _read_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Values]:
         known = self.indexes.get(chunk.chunk_key)
         is_suspect = chunk.chunk_key in self._suspects
-        versioned = yield from shards.read_index(protocol, chunk, index, settings, known=known, is_suspect=is_suspect)
+        versioned = yield from shards.read_index(
+            self.protocol, chunk, index, settings, known=known, is_suspect=is_suspect
+        )
         self._suspects.discard(chunk.chunk_key)
         self.earlier.note_index(chunk.chunk_key, versioned)
         if versioned is None:
@@ -140,12 +129,11 @@ class ChunkReader:
         if versioned is known:
             self.stats.count_saved(by_index_cache=1)
         else:
-            self._cache(protocol, chunk, index, versioned)
+            self._cache(chunk, index, versioned)
         return [(memoryview(versioned.index),)], versioned.version.tag
 
     def _read_data(
         self,
-        protocol: ChunkProtocol,
         chunk: Chunk,
         index: ShardIndex,
         wanted: Sequence[Wanted],
@@ -154,20 +142,20 @@ class ChunkReader:
     ) -> Steps[Read | None]:
         """Read the inner chunks that an index named."""
         try:
-            read = yield from shards.read_data(protocol, chunk, index, wanted, settings, versioned)
+            read = yield from shards.read_data(self.protocol, chunk, index, wanted, settings, versioned)
         except PartsStoreError:
             self._suspects.add(chunk.chunk_key)
             self.indexes.forget(chunk.chunk_key)
             raise
         if isinstance(read, Remapped):
-            self._cache(protocol, chunk, index, read.versioned)
+            self._cache(chunk, index, read.versioned)
         elif read is None:
             self.indexes.forget(chunk.chunk_key)
         return read
 
-    def _cache(self, protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
+    def _cache(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if that read can find out whether the index is still valid."""
-        if index.is_understood and protocol.can_recognise(versioned.version):
+        if index.is_understood and self.protocol.can_recognise(versioned.version):
             self.indexes.keep(chunk.chunk_key, versioned)
         else:
             self.indexes.forget(chunk.chunk_key)

@@ -12,12 +12,7 @@ from parts_store.catalog.known_arrays import Catalog
 from parts_store.catalog.owners import Hidden, Other, OwnedChunk
 from parts_store.chunk_reads import ChunkReader, single
 from parts_store.engine.steps import Found, Get, Head, Missing, Put, Steps, content, remove
-from parts_store.errors import (
-    LayoutChangedError,
-    ReservedKeyError,
-    ServerFeatureError,
-    SessionError,
-)
+from parts_store.errors import LayoutChangedError, ReservedKeyError, ServerFeatureError, SessionError
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
 from parts_store.format.layout import require_fit, require_no_empty
 from parts_store.format.metadata import ArrayRecord
@@ -39,11 +34,14 @@ class Operations:
     """The operations on one store."""
 
     catalog: Catalog
-    # Replaced by one without conditions when the server turns out to ignore them.
-    protocol: ChunkProtocol
     reader: ChunkReader
     # A server that may lack features that writing needs; None for memory, a local disk and a session.
     server: Server | None = None
+
+    @property
+    def protocol(self) -> ChunkProtocol:
+        """The protocol that makes chunks atomic."""
+        return self.reader.protocol
 
     def rehearsal(self) -> "Operations":
         """Return operations that count their requests apart, and share only the catalog with these."""
@@ -81,8 +79,7 @@ class Operations:
             case Hidden():
                 return None
             case Other(array, is_unconfirmed):
-                steps = self.reader.read_object(self.protocol, key, wanted, settings, follows_index=follows_index)
-                values, tag = yield from steps
+                values, tag = yield from self.reader.read_object(key, wanted, settings, follows_index=follows_index)
                 self._learn_v2(key, values)
                 is_part = tag is not None and tag.layout is not None
                 if array is not None and (is_part or (is_unconfirmed and values is None)):
@@ -119,7 +116,7 @@ class Operations:
         self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[Sequence[Pieces | None] | None]:
         """Read ranges of a chunk in parts, with the layout of the array that zarr was served."""
-        steps = self.reader.read_chunk(self.protocol, key, owned, wanted, settings, follows_index=follows_index)
+        steps = self.reader.read_chunk(key, owned, wanted, settings, follows_index=follows_index)
         values, tag = yield from self._on_chunk(owned.chunk, steps)
         if owned.is_unconfirmed and (tag is None or tag.layout != owned.record.layout):
             # The chunk does not confirm the layout, which only consolidated metadata mentions.
@@ -232,14 +229,14 @@ class Operations:
         if only_if_absent:
             self.catalog.doubt(path)
 
-    def require_server(self, path: str, *parts: ConcatParts) -> Steps[None]:
+    def require_server(self, path: str, parts: ConcatParts) -> Steps[None]:
         """Raise `ServerFeatureError` unless the server supports writing arrays with these parts.
 
         The first call asks the server, with an object below the path.
         """
-        if self.server is None or not parts:
+        if self.server is None:
             return
-        most = max(len(each.parts) for each in parts)
+        most = len(parts.parts)
         features = yield from self.server.features(self.protocol.rules.new_generation, path)
         try:
             require_features(features, self.protocol.rules.level, most, self.server.address)
@@ -253,7 +250,7 @@ class Operations:
             require_features(features, self.protocol.rules.level, most, self.server.address)
         if self.protocol.rules.has_conditions and not features.has_conditions:
             # The write protocol must not rely on conditions that the server ignores.
-            self.protocol = self.protocol.without_conditions()
+            self.reader.protocol = self.protocol.without_conditions()
 
     def check(self) -> Steps[Features]:
         """Find out everything that can be known of the server."""

@@ -28,8 +28,7 @@ from parts_store.format.shard_index import shard_index_of
 from parts_store.index_cache import IndexCache
 from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
-from parts_store.maintenance.report import Report
-from parts_store.maintenance.survey import survey_prefix
+from parts_store.maintenance.report import Problem, Report
 from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_INDEX_CACHE,
@@ -41,6 +40,7 @@ from parts_store.options import (
     protocol_of,
 )
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.server import Features, Server
 from parts_store.zarr_methods import ZarrMethods
 
@@ -99,9 +99,9 @@ class PartsStore(ZarrMethods):
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
     ) -> None:
-        parsed = parse_patterns(parts)
+        patterns = parse_patterns(parts)
         options = StoreOptions(
-            read_only, parsed, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand
+            read_only, patterns, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand
         )
         self._open_backend(_backend_of(store), options)
 
@@ -111,11 +111,8 @@ class PartsStore(ZarrMethods):
             options = replace(options, read_only=True)
         protocol = protocol_of(options, backend.capabilities)
         indexes = IndexCache(options.index_cache_bytes, lambda: backend.is_settled)
-        reader = ChunkReader(Stats(), indexes, options.coalesce_gap, options.retries)
-        operations = Operations(_new_catalog(backend, protocol), protocol, reader, _server_of(backend, protocol))
-        self._set_up(backend, options, operations)
-
-    def _set_up(self, backend: Place, options: StoreOptions, operations: Operations) -> None:
+        reader = ChunkReader(protocol, Stats(), indexes, options.coalesce_gap, options.retries)
+        operations = Operations(_new_catalog(backend, protocol), reader, _server_of(backend, protocol))
         super().__init__(backend, options, operations)
 
     def _clone(
@@ -123,7 +120,7 @@ class PartsStore(ZarrMethods):
     ) -> Self:
         """Return a store that differs from this one in what is given, and shares the rest."""
         clone = type(self).__new__(type(self))
-        clone._set_up(backend or self._backend, options or self._options, operations or self._operations)  # noqa: SLF001
+        ZarrMethods.__init__(clone, backend or self._backend, options or self._options, operations or self._operations)
         return clone
 
     @classmethod
@@ -226,8 +223,10 @@ class PartsStore(ZarrMethods):
         store = cls.__new__(cls)
         backend = SessionBackend(session)
         read_only = read_only or not backend.may_write
-        parsed = parse_patterns(parts)
-        options = StoreOptions(read_only, parsed, "writers", index_cache_bytes, coalesce_gap, retries, must_understand)
+        patterns = parse_patterns(parts)
+        options = StoreOptions(
+            read_only, patterns, "writers", index_cache_bytes, coalesce_gap, retries, must_understand
+        )
         # `__init__` is for stores of obstore.
         store._open_backend(backend, options)  # noqa: SLF001
         return store
@@ -240,11 +239,7 @@ class PartsStore(ZarrMethods):
     @property
     def session(self) -> Any:
         """The Icechunk session, None if the store is not on one."""
-        return self._backend.store if self._is_in_session else None
-
-    @property
-    def _is_in_session(self) -> bool:
-        return self.protocol.has_part_nodes
+        return self._backend.store if self.protocol.has_part_nodes else None
 
     @property
     def must_understand(self) -> bool:
@@ -385,19 +380,7 @@ class PartsStore(ZarrMethods):
         ()
         """
         self.require_listable()
-        survey = self.carry_out(survey_prefix(prefix, self.protocol))
-        settings = self._operations.reader.settings()
-        found = execution.verify(
-            self,
-            survey,
-            self.protocol,
-            settings,
-            checksums=checksums,
-            must_understand=self.must_understand,
-            client=client,
-            progress=progress,
-        )
-        return survey.report(found)
+        return execution.verify(self, prefix, checksums=checksums, client=client, progress=progress)
 
     def repair(
         self,
@@ -436,21 +419,13 @@ class PartsStore(ZarrMethods):
             The findings, each with what was done.
         """
         self._check_writable()
-        survey = self.carry_out(survey_prefix(prefix, self.protocol))
-        parts = [each.parts for each in survey.arrays.values()]
-        self.carry_out(self._operations.require_server(min(survey.arrays, default=""), *parts))
         options = RepairOptions(drop_incomplete, retag, must_understand)
-        reports_unmarked = must_understand or self.must_understand
-        found = execution.verify(
-            self, survey, self.protocol, self._operations.reader.settings(), must_understand=reports_unmarked
-        )
-        repaired = execution.repair(
-            self, survey, found, self.protocol, min_age=min_age, options=options, progress=progress
-        )
-        for path in survey.unmarked if must_understand else ():
-            # Its document has been rewritten.
-            self.catalog.forget(path)
-        return survey.report(repaired)
+        report = execution.repair(self, prefix, min_age=min_age, options=options, progress=progress)
+        for finding in report.findings:
+            if finding.problem is Problem.UNMARKED and must_understand:
+                # The document of the array has been rewritten.
+                self.catalog.forget(finding.chunk_key)
+        return report
 
     def check(self) -> Features:
         """Find out what the server supports, with a small object below `.parts-txn/` that is removed again.
@@ -521,14 +496,14 @@ class PartsStore(ZarrMethods):
         try:
             store = pickle.dumps(self.store)
         except Exception as error:
-            why = "fork the session" if self._is_in_session else "its objects are in this process alone"
+            why = "its objects are in this process alone" if self.session is None else "fork the session"
             problem = f"a PartsStore on {self._backend} cannot be pickled: {why}"
             raise pickle.PicklingError(problem) from without_secrets(error)
         operations = self._operations
         server = None if operations.server is None else operations.server.known
         return {
             "store": store,
-            "in_session": self._is_in_session,
+            "in_session": self.session is not None,
             "options": self._options,
             "is_open": self._is_open,
             "arrays": self.catalog.lasting(),
@@ -557,9 +532,9 @@ class PartsStore(ZarrMethods):
         return self._operations.protocol
 
     @property
-    def catalog(self) -> Catalog:
-        """The arrays that the store knows."""
-        return self._operations.catalog
+    def read_settings(self) -> ReadSettings:
+        """The way in which reads are merged and repeated, where zarr does not ask for anything else."""
+        return self._operations.reader.settings()
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -638,10 +613,6 @@ class PartsStore(ZarrMethods):
             self._backend.require_location(value)
             parts.append(value if value.checksum is not None else replace(value, checksum=now))
         return parts
-
-    def require_listable(self) -> None:
-        """Raise `StoreConfigError` unless the store can be listed."""
-        self._folders.require_listable()
 
 
 def _backend_of(store: Any) -> Place:

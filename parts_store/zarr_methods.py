@@ -1,4 +1,4 @@
-"""ZarrMethods: the methods that zarr calls, each translated into an operation that is carried out."""
+"""ZarrMethods: the methods that zarr calls for a key, each translated into an operation that is carried out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -6,40 +6,20 @@ from typing import override
 
 import numpy as np
 from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import ByteRequest
 from zarr.buffer import default_buffer_prototype
 
-from parts_store.engine.backend import Place
-from parts_store.engine.executor import run, run_sync
-from parts_store.engine.steps import Steps
-from parts_store.folders import Folders
-from parts_store.operations import Operations
-from parts_store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions
+from parts_store.engine.executor import run
+from parts_store.folders import FolderMethods
+from parts_store.options import DEFAULT_COALESCED, DEFAULT_GAP
 from parts_store.transactions.read_attempt import Pieces
 
 
-class ZarrMethods(Store):
-    """A zarr store that carries out its operations against a backend.
+class ZarrMethods(FolderMethods):
+    """A zarr store that carries out its operations against a backend: the methods for keys as well.
 
     zarr documents the methods. Every method exists in an event loop and, where zarr calls it so, without one.
     """
-
-    def __init__(self, backend: Place, options: StoreOptions, operations: Operations) -> None:
-        super().__init__(read_only=options.read_only)
-        self._backend = backend
-        self._options = options
-        self._operations = operations
-
-    @property
-    def _folders(self) -> Folders:
-        return Folders(self._backend, self._operations)
-
-    def carry_out[T](self, steps: Steps[T]) -> T:
-        """Carry out steps against the backend, without an event loop."""
-        return run_sync(steps, self._backend, self._operations.reader.stats)
-
-    async def _run[T](self, steps: Steps[T]) -> T:
-        return await run(steps, self._backend, self._operations.reader.stats)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -118,10 +98,6 @@ class ZarrMethods(Store):
             raise FileNotFoundError(key)
         return nbytes
 
-    @override
-    async def getsize_prefix(self, prefix: str) -> int:
-        return await self._folders.nbytes(prefix.rstrip("/"))
-
     # --- writing --------------------------------------------------------------------------------------------------
 
     @property
@@ -163,33 +139,6 @@ class ZarrMethods(Store):
         """Delete a value as `delete` does, without an event loop."""
         self._check_writable()
         self.carry_out(self._operations.delete(key))
-
-    @override
-    async def delete_dir(self, prefix: str) -> None:
-        self._check_writable()
-        await self._folders.delete(prefix.rstrip("/"))
-
-    # --- listing --------------------------------------------------------------------------------------------------
-
-    @property
-    @override
-    def supports_listing(self) -> bool:
-        return self._backend.capabilities.is_listable
-
-    @override
-    async def list(self) -> AsyncIterator[str]:
-        async for key in self._folders.keys(""):
-            yield key
-
-    @override
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        async for key in self._folders.keys(prefix.rstrip("/")):
-            yield key
-
-    @override
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        async for name in self._folders.names(prefix.rstrip("/")):
-            yield name
 
 
 def _view(value: Buffer) -> memoryview:

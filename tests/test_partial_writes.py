@@ -64,7 +64,7 @@ def recorded(**arguments: Any) -> tuple[zarr.Array[Any], list[Call]]:
     array = ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], **(chosen | arguments))
     array[:] = 1
     real = store._operations
-    recording = Recording(real.catalog, real.protocol, real.reader, real.server)
+    recording = Recording(real.catalog, real.reader, real.server)
     recording.calls = []
     store._operations = recording
     return array, recording.calls

@@ -193,25 +193,26 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     """Return what is wrong with a chunk by its parts, or by the staged files in their place if there is a journal."""
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
     journal = Journal.parse(found, chunk)
+    if journal is None:
+        outcomes = yield part_requests(chunk, index)
+        finding = find_problem(chunk, outcomes, index)
+        if _is_suspicious(finding):
+            return finding
+        is_wrong = found is not None and any(isinstance(outcome, Found) for outcome in outcomes)
+        return Finding(Problem.UNREADABLE, chunk.chunk_key, (journal_key(chunk),), NOT_VALID) if is_wrong else None
     # The staged files first: recovery moves them to where the parts belong.
-    keys = () if journal is None else staged_keys(chunk, journal.generation)
-    staged = yield from _find_existing(keys)
-    outcomes = yield part_requests(chunk, index)
-    finding = find_problem(chunk, _replaced(outcomes, staged), index)
+    keys = staged_keys(chunk, journal.generation)
+    heads = yield tuple(Head(key, CHECK) for key in keys)
+    staged = {part: each for part, each in enumerate(heads) if isinstance(each, Found)}
+    finding = find_problem(chunk, _replaced((yield part_requests(chunk, index)), staged), index)
     if finding is not None and _is_suspicious(finding):
-        return finding if journal is None else _without_orphans(finding, chunk)
-    if found is not None and journal is None and any(isinstance(outcome, Found) for outcome in outcomes):
-        return Finding(Problem.UNREADABLE, chunk.chunk_key, (journal_key(chunk),), NOT_VALID)
-    if not staged:
-        return None
+        return _without_orphans(finding, chunk)
     left = tuple(keys[part] for part in staged)
-    return Finding(Problem.INTERRUPTED, chunk.chunk_key, left, "the journal says how to finish the write")
-
-
-def _find_existing(keys: Sequence[str]) -> Steps[dict[int, Found]]:
-    """Return the objects that exist, by their places in `keys`."""
-    outcomes = (yield tuple(Head(key, CHECK) for key in keys)) if keys else ()
-    return {part: each for part, each in enumerate(outcomes) if isinstance(each, Found)}
+    return (
+        Finding(Problem.INTERRUPTED, chunk.chunk_key, left, "the journal says how to finish the write")
+        if left
+        else None
+    )
 
 
 def _without_orphans(finding: Finding, chunk: Chunk) -> Finding:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from parts_store.errors import (
 )
 from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, is_probe_key, join, parse_node_key
 from parts_store.format.metadata import ArrayRecord
+from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.diagnosis import diagnose_chunks
 from parts_store.maintenance.repair import (
     RepairOptions,
@@ -27,8 +28,8 @@ from parts_store.maintenance.repair import (
     not_repaired,
     repair_chunk,
 )
-from parts_store.maintenance.report import Finding, Problem
-from parts_store.maintenance.survey import ListedChunk, Survey, list_entries
+from parts_store.maintenance.report import Finding, Problem, Report
+from parts_store.maintenance.survey import ListedChunk, Survey, list_entries, survey_prefix
 from parts_store.transactions.part_writer import MAX_STALL
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
@@ -45,50 +46,51 @@ LEAST_AGE = MAX_STALL + 600.0
 _MAX_CLOCK_READS = 3
 
 
-class Runner(Protocol):
-    """An object that carries out steps; dask workers get a copy of it."""
+class MaintainedStore(Protocol):
+    """A store that is verified or repaired; dask workers get a copy of it."""
+
+    @property
+    def protocol(self) -> ChunkProtocol:
+        """The protocol that makes chunks atomic."""
+
+    @property
+    def read_settings(self) -> ReadSettings:
+        """The way in which reads are merged and repeated."""
+
+    @property
+    def must_understand(self) -> bool:
+        """Whether arrays have to tell software that would misread them to refuse them."""
 
     def carry_out[T](self, steps: Steps[T]) -> T:
         """Carry out steps, and return their result."""
+
+    def require_server(self, path: str, parts: ConcatParts) -> None:
+        """Raise `ServerFeatureError` unless the server supports writing an array with these parts."""
 
 
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
-def verify(
-    runner: Runner,
+def verify(store: MaintainedStore, prefix: str, *, checksums: bool, client: Any, progress: Progress | None) -> Report:
+    """Return a report on everything below a prefix. `PartsStore.verify` explains the parameters."""
+    survey = store.carry_out(survey_prefix(prefix, store.protocol))
+    unmarked = survey.unmarked if store.must_understand else ()
+    findings = _find_problems(store, survey, unmarked, checksums=checksums, client=client, progress=progress)
+    return survey.report(findings)
+
+
+def _find_problems(
+    store: MaintainedStore,
     survey: Survey,
-    protocol: ChunkProtocol,
-    settings: ReadSettings,
+    unmarked: Sequence[str] = (),
     *,
     checksums: bool = False,
-    must_understand: bool = True,
     client: Any = None,
     progress: Progress | None = None,
 ) -> list[Finding]:
-    """Return what is wrong with the chunks of a survey.
-
-    Parameters
-    ----------
-    runner
-        The store.
-    survey
-        The arrays and chunks.
-    protocol
-        How the store makes chunks atomic.
-    settings
-        How the store merges and repeats reads.
-    checksums
-        Whether to read chunks whose last codec is a checksum, and compare.
-    must_understand
-        Whether to report arrays that do not tell software that would misread them to refuse them.
-    client
-        A `distributed.Client` whose workers check the chunks; None for this process.
-    progress
-        Called with the number of checked chunks, and of all chunks.
-    """
+    """Return what is wrong with the chunks of a survey, and the arrays at the paths `unmarked`."""
     batches = list(_batches(survey))
-    arguments = [(runner, listed, survey.arrays[path], protocol, settings, checksums) for path, listed in batches]
+    arguments = [(store, listed, survey.arrays[path], checksums) for path, listed in batches]
     results = _on_workers(client, arguments) if client is not None else (_diagnose_batch(*each) for each in arguments)
     findings: list[Finding] = []
     done = 0
@@ -97,12 +99,11 @@ def verify(
         done += len(listed)
         if progress is not None:
             progress(done, len(survey.listed.chunks))
-    unmarked = survey.unmarked if must_understand else ()
     return [
         *findings,
         *map(_stray_node, survey.stray_nodes),
         *map(_unmarked_array, unmarked),
-        *(_leftovers(folder, entries) for (_, folder), entries in survey.listed.strays.items()),
+        *(_leftovers(folder, entries) for folder, (_, entries) in survey.listed.strays.items()),
     ]
 
 
@@ -117,23 +118,18 @@ def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
 
 
 def _diagnose_batch(
-    runner: Runner,
-    listed: Sequence[ListedChunk],
-    record: ArrayRecord,
-    protocol: ChunkProtocol,
-    settings: ReadSettings,
-    checksums: bool,
+    store: MaintainedStore, listed: Sequence[ListedChunk], record: ArrayRecord, checksums: bool
 ) -> list[Finding]:
     """Return what is wrong with chunks; halve the batch to find a chunk that Icechunk cannot read."""
+    steps = diagnose_chunks(listed, record, store.protocol, store.read_settings, with_bytes=checksums)
     try:
-        return runner.carry_out(diagnose_chunks(listed, record, protocol, settings, with_bytes=checksums))
+        return store.carry_out(steps)
     except SessionError as error:
         if len(listed) == 1:
             return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), error.problem)]
         half = len(listed) // 2
         halves = (listed[:half], listed[half:])
-        found = [_diagnose_batch(runner, each, record, protocol, settings, checksums) for each in halves]
-        return [finding for of_half in found for finding in of_half]
+        return [finding for each in halves for finding in _diagnose_batch(store, each, record, checksums)]
 
 
 def _on_workers(client: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Finding]]:
@@ -162,42 +158,43 @@ def _leftovers(folder: str, entries: Sequence[Entry]) -> Finding:
 
 
 def repair(
-    runner: Runner,
-    survey: Survey,
-    findings: Sequence[Finding],
-    protocol: ChunkProtocol,
+    store: MaintainedStore,
+    prefix: str,
     *,
+    min_age: timedelta | float,
+    options: RepairOptions,
+    progress: Progress | None,
+) -> Report:
+    """Repair everything below a prefix. `PartsStore.repair` explains the parameters."""
+    survey = store.carry_out(survey_prefix(prefix, store.protocol))
+    if survey.arrays:
+        most = max((each.parts for each in survey.arrays.values()), key=lambda parts: len(parts.parts))
+        store.require_server(min(survey.arrays), most)
+    return survey.report(repair_chunks(store, survey, min_age, options, progress))
+
+
+def repair_chunks(
+    store: MaintainedStore,
+    survey: Survey,
     min_age: timedelta | float,
     options: RepairOptions,
     progress: Progress | None = None,
 ) -> list[Finding]:
-    """Repair what may be repaired, and return the findings with the results.
+    """Find what is wrong with the chunks of a survey, repair it if possible, and return the findings with the results.
 
-    Parameters
-    ----------
-    runner
-        The store.
-    survey
-        The arrays and chunks.
-    findings
-        What `verify` found.
-    protocol
-        How the store makes chunks atomic.
-    min_age
-        The age, by the clock of the store, from which objects are taken for those of dead writers.
-    options
-        The repairs to make besides finishing committed writes and removing leftovers.
-    progress
-        Called with the number of handled findings, and of all findings.
+    Objects that are at least `min_age` old, by the clock of the store, are taken for those of dead writers.
     """
+    unmarked = survey.unmarked if options.marks or store.must_understand else ()
+    findings = _find_problems(store, survey, unmarked)
     seconds = _parse_age(min_age)
-    needs_age = seconds > 0 and not protocol.knows_dead_writers
+    needs_age = seconds > 0 and not store.protocol.knows_dead_writers
     if needs_age and seconds < LEAST_AGE:
         expected = f"0 if no client is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
         raise StoreConfigError("min_age", expected, describe(min_age))
     needs_clock = needs_age and any(options.handles(each.problem) for each in findings)
-    now = runner.carry_out(_read_clock(min(survey.arrays, default=""), protocol.rules)) if needs_clock else None
-    repairer = _Repairer(runner, survey, protocol, options, now, seconds)
+    array = min(survey.arrays, default="")
+    now = store.carry_out(_read_clock(array, store.protocol.rules)) if needs_clock else None
+    repairer = _Repairer(store, survey, options, now, seconds)
     of_chunks: dict[str, list[Finding]] = {}
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
@@ -235,18 +232,12 @@ def _read_clock(array: str, rules: Rules) -> Steps[datetime]:
 class _Repairer:
     """A worker that repairs chunks one at a time; several threads share it."""
 
-    runner: Runner
+    store: MaintainedStore
     survey: Survey
-    protocol: ChunkProtocol
     options: RepairOptions
     # By the clock of the store; None if ages do not matter.
     now: datetime | None
     min_age: float
-    # The arrays of what lies beside chunks without parts, by the folder.
-    arrays: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.arrays.update({folder: array for array, folder in self.survey.listed.strays})
 
     def repair_findings(self, findings: Sequence[Finding]) -> list[Finding]:
         """Repair the findings of one chunk in sequence, leftovers last."""
@@ -265,7 +256,7 @@ class _Repairer:
             return finding
         try:
             if finding.problem is Problem.STRAY_NODES:
-                self.runner.carry_out(remove(finding.keys, "stray nodes"))
+                self.store.carry_out(remove(finding.keys, "stray nodes"))
                 return replace(finding, is_repaired=True)
             if finding.problem is Problem.UNMARKED:
                 return self._mark(finding)
@@ -279,7 +270,7 @@ class _Repairer:
             return not_repaired(finding, str(error))
 
     def _mark(self, finding: Finding) -> Finding:
-        if self.runner.carry_out(mark_array(finding.chunk_key, self.protocol)):
+        if self.store.carry_out(mark_array(finding.chunk_key, self.store.protocol)):
             return replace(finding, is_repaired=True)
         return not_repaired(finding, "another client has changed the document")
 
@@ -287,28 +278,27 @@ class _Repairer:
         is_beside = finding.problem in (Problem.LEFTOVERS, Problem.INTERRUPTED)
         if self._is_young([*listed.beside, *([] if is_beside else listed.parts.values())]):
             return not_repaired(finding, "younger than min_age")
-        if finding.problem is Problem.ORPHANS and self.now is not None and not self.protocol.can_collect:
+        if finding.problem is Problem.ORPHANS and self.now is not None and not self.store.protocol.can_collect:
             return not_repaired(finding, "another client may be writing; use min_age=0 if none is")
         return self._repair_chunk(listed, finding)
 
     def _repair_chunk(self, listed: ListedChunk, finding: Finding) -> Finding:
         record = self.survey.arrays[listed.chunk.array]
-        result = self.runner.carry_out(repair_chunk(listed, finding, record, self.protocol, self.options))
+        result = self.store.carry_out(repair_chunk(listed, finding, record, self.store.protocol, self.options))
         if result.is_repaired or result.detail != finding.detail:
             return result
         return not_repaired(result, "it has changed since it was found, or is in use")
 
     def _repair_stray(self, finding: Finding) -> Finding:
         """Repair what lies beside a chunk that has no parts."""
-        array = self.arrays[finding.chunk_key]
-        entries = self.survey.listed.strays[array, finding.chunk_key]
+        array, entries = self.survey.listed.strays[finding.chunk_key]
         if self._is_young(entries):
             return not_repaired(finding, "younger than min_age")
         for entry in entries if not is_probe_key(finding.chunk_key) else ():
-            chunk = self.runner.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
+            chunk = self.store.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
             if chunk is not None and chunk.side_folder == finding.chunk_key:
                 return self._repair_chunk(ListedChunk(chunk, beside=entries), finding)
-        is_repaired = self.runner.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.protocol))
+        is_repaired = self.store.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.store.protocol))
         return replace(finding, is_repaired=is_repaired)
 
     def _is_young(self, entries: Sequence[Entry]) -> bool:

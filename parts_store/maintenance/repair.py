@@ -71,25 +71,23 @@ def repair_chunk(
             is_repaired = yield from protocol.finish_write(chunk, listed.parts, listed.beside)
         case Problem.ORPHANS:
             is_repaired = yield from protocol.remove_orphans(chunk, finding.keys)
-        case Problem.MIXTURE if options.retags:
-            return (yield from _repair_mixture(chunk, finding, record, protocol, options))
-        case Problem.UNTAGGED | Problem.PARTLY_TAGGED if options.retags:
-            is_repaired = yield from _retag(chunk, protocol)
+        case Problem.UNTAGGED | Problem.PARTLY_TAGGED | Problem.MIXTURE if options.retags:
+            return (yield from _repair_tags(chunk, finding, record, protocol, options))
         case _:
             is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
     return replace(finding, is_repaired=is_repaired)
 
 
-def _repair_mixture(
+def _repair_tags(
     chunk: Chunk, finding: Finding, record: ArrayRecord, protocol: ChunkProtocol, options: RepairOptions
 ) -> Steps[Finding]:
-    """Give the parts of several writes one tag if they are one value; otherwise drop the chunk if that is asked for."""
-    inconsistency = yield from _retag_mixture(chunk, record, protocol)
-    is_repaired = inconsistency is None
-    if not is_repaired and options.drops_incomplete:
+    """Give all parts of a chunk one tag; drop parts of several writes that are not one value, if that is asked for."""
+    obstacle = yield from _retag(chunk, finding.problem, record, protocol)
+    is_repaired = obstacle is None
+    if not is_repaired and finding.problem is Problem.MIXTURE and options.drops_incomplete:
         is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
-    if not is_repaired and inconsistency:
-        return not_repaired(finding, inconsistency)
+    if not is_repaired and obstacle:
+        return not_repaired(finding, obstacle)
     return replace(finding, is_repaired=is_repaired)
 
 
@@ -134,20 +132,8 @@ def discard_leftovers(folder: str, keys: tuple[str, ...], protocol: ChunkProtoco
     return True
 
 
-def _retag(chunk: Chunk, protocol: ChunkProtocol) -> Steps[bool]:
-    """Write a chunk without tags again with one tag, unless another client changes it meanwhile."""
-    if not protocol.has_tags:
-        return False
-    outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
-    now = find_problem(chunk, outcomes, None)
-    # Any other problem means that the parts do not belong together, or that the chunk has changed.
-    if now is None or now.problem not in (Problem.UNTAGGED, Problem.PARTLY_TAGGED):
-        return False
-    return (yield from _write_again(chunk, [each for each in outcomes if isinstance(each, Found)], protocol))
-
-
-def _retag_mixture(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -> Steps[str | None]:
-    """Write a chunk with the tags of several writes again with one tag, if its parts are one value.
+def _retag(chunk: Chunk, problem: Problem, record: ArrayRecord, protocol: ChunkProtocol) -> Steps[str | None]:
+    """Write a chunk again with one tag, if its parts belong together.
 
     Returns None if it was written, otherwise why not; an empty text if the chunk has changed.
     """
@@ -155,14 +141,15 @@ def _retag_mixture(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -
         return ""
     outcomes = yield tuple(Get(key, None, "part of a chunk") for key in chunk.part_keys)
     now = find_problem(chunk, outcomes, None)
-    if now is None or now.problem is not Problem.MIXTURE:
+    expected = (Problem.MIXTURE,) if problem is Problem.MIXTURE else (Problem.UNTAGGED, Problem.PARTLY_TAGGED)
+    if now is None or now.problem not in expected:
         return ""
     found = [each for each in outcomes if isinstance(each, Found)]
-    if not all(is_of_layout(each, chunk) for each in found):
-        return "some parts were written with another layout than that of the array"
-    inconsistency = find_inconsistency(record, found)
-    if inconsistency is not None:
-        return inconsistency
+    if problem is Problem.MIXTURE:
+        if not all(is_of_layout(each, chunk) for each in found):
+            return "some parts were written with another layout than that of the array"
+        if (inconsistency := find_inconsistency(record, found)) is not None:
+            return inconsistency
     return None if (yield from _write_again(chunk, found, protocol)) else ""
 
 

@@ -45,8 +45,8 @@ class ListedChunks:
     """All chunks in a listing by their keys, and what lies beside chunks that have no parts."""
 
     chunks: dict[str, ListedChunk] = field(default_factory=dict)
-    # By the path of the array, and the folder beside the chunk.
-    strays: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
+    # The path of the array and the objects, by the folder beside the chunk.
+    strays: dict[str, tuple[str, list[Entry]]] = field(default_factory=dict)
     objects: int = 0
 
 
@@ -114,7 +114,7 @@ def group_by_chunk(entries: Iterable[Entry], arrays: Mapping[str, ArrayRecord]) 
         if folder in by_folder:
             by_folder[folder].beside = of_folder
         else:
-            result.strays[array, folder] = of_folder
+            result.strays[folder] = (array, of_folder)
     return result
 
 
@@ -137,7 +137,7 @@ def _outside(stray_nodes: Sequence[str], entries: Sequence[Entry]) -> list[Entry
 
 def _inside(folder: str, outer: Sequence[str], listed: ListedChunks) -> ListedChunks:
     """Return the chunks below a folder that is inside the arrays `outer`."""
-    strays = {place: entries for place, entries in listed.strays.items() if place[0] not in outer}
+    strays = {beside: each for beside, each in listed.strays.items() if each[0] not in outer}
     chunks = {key: each for key, each in listed.chunks.items() if f"{key}/".startswith(f"{folder}/")}
     return replace(listed, strays=strays, chunks=chunks)
 

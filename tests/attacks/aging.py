@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from parts_store.engine.steps import List, Listed, Outcome, Request, Steps
+from parts_store.engine.steps import List, Listed, Outcome, Request
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
@@ -14,8 +14,9 @@ from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Finding
 from parts_store.maintenance.survey import Survey, group_by_chunk
 from parts_store.transactions.protocol import ChunkProtocol
+from tests.maintenance.aged_objects import Maintained
 from tests.transactions.interruptions import Layout
-from tests.transactions.objects import Objects, chunk_of, settings
+from tests.transactions.objects import Objects, chunk_of
 
 
 class Bucket(Objects):
@@ -37,9 +38,6 @@ class Bucket(Objects):
         if not isinstance(outcome, Listed):
             return outcome
         return Listed(tuple(replace(each, modified=self.modified[each.key]) for each in outcome.entries))
-
-    def carry_out[T](self, steps: Steps[T]) -> T:
-        return self.run(steps)
 
     def start_watch(self) -> Callable[[], float]:
         begin = self.now
@@ -73,6 +71,5 @@ def repair(
     listed = bucket.perform(List("", ""))
     assert isinstance(listed, Listed)
     survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
-    found = execution.verify(bucket, survey, by, settings())
     options = options or RepairOptions(drops_incomplete=False, retags=False)
-    return execution.repair(bucket, survey, found, by, min_age=min_age, options=options)
+    return execution.repair_chunks(Maintained(bucket, by), survey, min_age, options)

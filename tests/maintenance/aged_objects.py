@@ -1,7 +1,7 @@
 """Objects with a clock, and repairs of the array that they store."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,12 +16,14 @@ from parts_store.engine.steps import (
 from parts_store.errors import IncompleteChunkError, PartSizeError
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
+from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Finding
 from parts_store.maintenance.survey import Survey, group_by_chunk
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.read_attempt import ReadSettings
 from tests.transactions.interruptions import (
     LAYOUTS,
     PLACES,
@@ -62,8 +64,21 @@ class Aged(Objects):
             return outcome
         return Listed(tuple(replace(each, modified=self.modified.get(each.key, LONG_AGO)) for each in outcome.entries))
 
+
+@dataclass(frozen=True)
+class Maintained:
+    """A store of these objects, whose server needs no check."""
+
+    objects: Objects
+    protocol: ChunkProtocol
+    read_settings: ReadSettings = field(default_factory=settings)
+    must_understand: bool = True
+
     def carry_out[T](self, steps: Steps[T]) -> T:
-        return self.run(steps)
+        return self.objects.run(steps)
+
+    def require_server(self, path: str, parts: ConcatParts) -> None:
+        raise NotImplementedError
 
 
 def in_array(layout: Layout) -> Chunk:
@@ -83,8 +98,7 @@ def repair(
     listed = objects.perform(List("", ""))
     assert isinstance(listed, Listed)
     survey = Survey(arrays, group_by_chunk(listed.entries, arrays), ())
-    found = execution.verify(objects, survey, by, settings())
-    return execution.repair(objects, survey, found, by, min_age=min_age, options=options)
+    return execution.repair_chunks(Maintained(objects, by), survey, min_age, options)
 
 
 def what_is_read(objects: Objects, chunk: Chunk) -> bytes | str | None:

@@ -105,8 +105,8 @@ def test_leftovers_are_assigned_to_a_chunk_or_are_strays(array: str) -> None:
         [entry(key) for key in [f"{below}c/0.i", *beside, *strays, clock, "other/.parts-txn/aa/bb"]], {array: record}
     )
     assert [each.key for each in found.chunks[f"{below}c/0"].beside] == beside
-    of_strays = {at: [each.key for each in entries] for at, entries in found.strays.items()}
-    assert of_strays == {(array, gone): strays, (array, clock): [clock]}
+    of_strays = {folder: (at, [each.key for each in entries]) for folder, (at, entries) in found.strays.items()}
+    assert of_strays == {gone: (array, strays), clock: (array, [clock])}
     assert found.objects == 1
 
 

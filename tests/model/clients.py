@@ -261,7 +261,7 @@ class Client:
             if knows_ages and any(entry.etag != OLD for entry in entries):
                 continue
             yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)
-        for (array, folder), entries in survey.strays.items():
+        for folder, (array, entries) in survey.strays.items():
             if not (knows_ages and any(entry.etag != OLD for entry in entries)):
                 yield from self._repair_stray(array, folder, entries, record, options)
 
