@@ -50,7 +50,7 @@ def require_empty(store: PartsStore, path: str, option: str, *, ignored: Collect
 
 def not_empty(option: str, found: str) -> StoreConfigError:
     """Return the error for a path at which something is stored."""
-    return StoreConfigError(option, "a path with nothing there, or `overwrite=True`", describe(found))
+    return StoreConfigError(option, "a path with nothing there, or `overwrite=True` (`--overwrite`)", describe(found))
 
 
 def clear(store: PartsStore, path: str) -> None:

@@ -55,10 +55,11 @@ class StoreOptions:
         levels = [level.value for level in Level]
         if self.concurrency not in levels:
             raise StoreConfigError("concurrency", f"one of {', '.join(map(repr, levels))}", describe(self.concurrency))
-        require_count("retries", self.retries)
-        require_count("index_cache_bytes", self.index_cache_bytes)
-        if self.coalesce_gap is not None:
-            require_count("coalesce_gap", self.coalesce_gap)
+        object.__setattr__(self, "read_only", bool(self.read_only))
+        for option in ("retries", "index_cache_bytes", "coalesce_gap"):
+            if (found := getattr(self, option)) is not None or option != "coalesce_gap":
+                # A NumPy integer becomes one of Python, which does not overflow.
+                object.__setattr__(self, option, parse_count(option, found))
 
     def parts_of(self, path: str) -> ConcatParts | None:
         """Return the parts of a new array at a path, by the first pattern that matches; None if none does."""
@@ -90,10 +91,11 @@ def _start_watch() -> Callable[[], float]:
     return lambda: max(_since_boot() - booted, time.time() - wall)
 
 
-def require_count(option: str, found: object, *, least: int = 0) -> None:
-    """Raise `StoreConfigError` unless this is an integer that is not less than the least."""
-    if parse_integer(found, least) is None:
+def parse_count(option: str, found: object, *, least: int = 0) -> int:
+    """Return an option as an integer; raise `StoreConfigError` unless it is one that is not less than the least."""
+    if (number := parse_integer(found, least)) is None:
         raise StoreConfigError(option, f"an integer from {least}", describe(found))
+    return number
 
 
 def parse_patterns(parts: Mapping[str, PartsLike] | None) -> Patterns:

@@ -13,7 +13,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 import parts_store as ps
 from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.options import StoreOptions, parse_patterns, protocol_of, require_count
+from parts_store.options import StoreOptions, parse_count, parse_patterns, protocol_of
 from parts_store.transactions.rules import Level
 
 NAMES = [field.name for field in fields(StoreOptions)]
@@ -122,7 +122,7 @@ def test_a_number_that_is_none_is_refused_by_the_name_of_its_option(option: str,
 
 @pytest.mark.parametrize("right", [0, 1, 2**70])
 def test_whole_numbers_from_zero_are_taken(right: int) -> None:
-    require_count("retries", right)
+    parse_count("retries", right)
 
 
 def test_patterns_are_parsed_in_order() -> None:
@@ -186,3 +186,10 @@ def test_the_first_pattern_that_matches_gives_an_array_its_parts() -> None:
     assert options.parts_of("a/b") == ps.ConcatParts(["", ".x"])
     assert options.parts_of("a/c") == ps.ConcatParts(["", ".y"])
     assert options.parts_of("b") is None
+
+
+def test_numpy_integers_and_truthy_values_become_plain_ones() -> None:
+    options = StoreOptions(read_only=None, retries=np.int64(2), coalesce_gap=np.uint8(200))  # type: ignore[arg-type]
+    assert options.read_only is False
+    assert [type(options.retries), type(options.coalesce_gap)] == [int, int]
+    assert (options.retries, options.coalesce_gap) == (2, 200)

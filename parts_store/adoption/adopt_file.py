@@ -23,7 +23,7 @@ from parts_store.format.keys import DOCUMENT, NODES_FOLDER, PartPlacement, join
 from parts_store.format.metadata import dump, parse, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
 from parts_store.format.references import Reference
-from parts_store.options import require_count
+from parts_store.options import parse_count
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
@@ -98,7 +98,7 @@ def adopt(
     array([2, 3, 4, 5])
     """
     store = _require_store(into, copy=copy)
-    require_count("shard_chunks", shard_chunks, least=1)
+    parse_count("shard_chunks", shard_chunks, least=1)
     source = source_file.read_source(source_file.open_stored(str(url), lambda: open_file(url, options)))
     stored, description = source.stored, source.description
     if not copy:

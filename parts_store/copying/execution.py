@@ -34,7 +34,7 @@ from parts_store.errors import (
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
 from parts_store.format.layout import require_writable
 from parts_store.format.metadata import is_array, parse
-from parts_store.options import require_count
+from parts_store.options import parse_count
 from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
@@ -172,7 +172,7 @@ def _require_arguments(
     for name, flag in (("overwrite", overwrite), ("verify", verify)):
         if not isinstance(flag, bool):
             raise StoreConfigError(name, "True or False", describe(flag))
-    require_count("max_concurrency", max_concurrency, least=1)
+    parse_count("max_concurrency", max_concurrency, least=1)
     if progress is not None and not callable(progress):
         raise StoreConfigError("progress", "a callable with two arguments", describe(progress))
 

@@ -25,7 +25,7 @@ from parts_store.format.ranges import Span
 from parts_store.manifests.array_references import References
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.pieces import Checksum, FileRange, Piece
-from parts_store.options import require_count
+from parts_store.options import parse_count
 from parts_store.redaction import hide_in_url
 
 # VirtualiZarr measured gaps of 1 MiB as slower than none (its PR 1033). Reading 32 KiB takes less time than a request
@@ -47,9 +47,9 @@ class ReadSettings:
     concurrency: int = DEFAULT_CONCURRENCY
 
     def __post_init__(self) -> None:
-        require_count("coalesce_gap", self.coalesce_gap)
-        require_count("coalesced_nbytes", self.coalesced_nbytes)
-        require_count("concurrency", self.concurrency, least=1)
+        parse_count("coalesce_gap", self.coalesce_gap)
+        parse_count("coalesced_nbytes", self.coalesced_nbytes)
+        parse_count("concurrency", self.concurrency, least=1)
 
 
 @dataclass(frozen=True, slots=True)
