@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,19 +101,18 @@ def test_a_panic_that_comes_all_the_same_is_an_error_of_ours() -> None:
 
     Panic.__module__ = "pyo3_runtime"
     store = ps.PartsStore(S3Store("b", **KEYS, client_options={"timeout": "100ms"}, retry_config={"max_retries": 0}))  # type: ignore[arg-type]
-    backend = store._backend
 
-    def panic(*_: object) -> object:
+    def panic(*_: object, **__: object) -> object:
         raise Panic("request valid: test-secret")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(backend), "_get_sync", panic)
+        patch.setattr(obstore, "get", panic)
         with pytest.raises(StoreConfigError) as caught:
             store.get_sync("zarr.json")
         assert "test-secret" not in str(caught.value)
         # What ends a program is not an error of a store.
         for end in (KeyboardInterrupt, SystemExit):
-            patch.setattr(type(backend), "_get_sync", lambda *_, end=end: (_ for _ in ()).throw(end()))
+            patch.setattr(obstore, "get", lambda *_, end=end, **__: (_ for _ in ()).throw(end()))
             with pytest.raises(end):
                 store.get_sync("zarr.json")
 
