@@ -86,8 +86,8 @@ from integration.server import supervised
 # Tests that run in the background ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with supervised() as server:
-    print(server.endpoint, flush=True)
     try:
+        print(server.endpoint, flush=True)
         time.sleep(60)
     finally:
         time.sleep(1)
