@@ -1,7 +1,7 @@
 """Settings and fixtures of all unit tests.
 
 `make check` runs the tests with `-m 'not slow'`: without the tests that are marked as slow, with some cases only of the
-tests that are marked as sampled, and with a quarter of the random examples (`tests.effort`). `make test` runs all.
+tests that are marked as sampled, and with a tenth of the random examples (`tests.effort`). `make test` runs all.
 """
 
 import signal
@@ -22,7 +22,7 @@ COMMON = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("full", COMMON, max_examples=effort.FULL)
-settings.register_profile("quick", COMMON, max_examples=effort.FULL // 4)
+settings.register_profile("quick", COMMON, max_examples=effort.FULL // 10)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""How many random examples a test runs: all in `make test`, a quarter in `make check`."""
+"""How many random examples a test runs: all in `make test`, a tenth in `make check`."""
 
 from hypothesis import settings
 
@@ -7,5 +7,5 @@ FULL = 100
 
 
 def examples(count: int) -> int:
-    """Return `count` in `make test`, and a quarter of it in `make check`."""
+    """Return `count` in `make test`, and a tenth of it in `make check`."""
     return max(count * settings().max_examples // FULL, 1)
