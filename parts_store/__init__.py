@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
     from parts_store.format.references import Reference
     from parts_store.maintenance.report import Report
+    from parts_store.pipeline.opening import fast, open_array, open_group
     from parts_store.repositories import open_repository
     from parts_store.store import PartsStore
 
@@ -37,8 +38,11 @@ __all__ = [
     "copy",
     "create_array",
     "errors",
+    "fast",
     "headers",
     "manifests",
+    "open_array",
+    "open_group",
     "open_repository",
 ]
 
@@ -56,6 +60,9 @@ _MODULES: Final = {
     "adopt": "parts_store.adoption",
     "copy": "parts_store.copying",
     "create_array": "parts_store.create",
+    "fast": "parts_store.pipeline.opening",
+    "open_array": "parts_store.pipeline.opening",
+    "open_group": "parts_store.pipeline.opening",
     "open_repository": "parts_store.repositories",
 }
 _SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests")

@@ -1,14 +1,26 @@
 """Names of zarr that have no public address yet."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+# Whether a store can be read and written without an event loop.
+from zarr.abc.store import _store_supports_sync_io as supports_sync_io
+
 # Codecs and metadata documents cannot be written without these classes. zarr names them in the signatures of its public
 # codec classes, so a public address is to be expected, probably in `zarr.abc.codec` and `zarr.metadata`.
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding
 
+# The pipeline that ours extends. `zarr.abc.codec.CodecPipeline` is the public interface.
+# What zarr does with a chunk that is missing, in one place.
+from zarr.core.chunk_utils import ChunkTransform, scatter_chunk
+from zarr.core.codec_pipeline import FusedCodecPipeline, codecs_from_list_unchecked
+
 # `zarr.dtype.parse_dtype` guesses from strings; this function takes a NumPy data type as it is.
 from zarr.core.dtype import get_data_type_from_native_dtype
 from zarr.core.dtype.wrapper import TBaseDType, TBaseScalar
 from zarr.core.group import GroupMetadata
+from zarr.core.indexing import colexicographic_order_coords, lexicographic_order_coords, morton_order_coords
 from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
 
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
@@ -22,12 +34,26 @@ __all__ = [
     "ArraySpec",
     "ArrayV3Metadata",
     "ChunkGridMetadata",
+    "ChunkTransform",
     "DefaultChunkKeyEncoding",
+    "FusedCodecPipeline",
     "GroupMetadata",
     "RegularChunkGridMetadata",
     "TBaseDType",
     "TBaseScalar",
+    "codecs_from_list_unchecked",
     "get_data_type_from_native_dtype",
     "normalize_path",
+    "scatter_chunk",
+    "subchunk_order",
+    "supports_sync_io",
     "sync",
 ]
+
+_ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_order_coords}
+
+
+def subchunk_order(name: str, grid: tuple[int, ...]) -> NDArray[np.intp]:
+    """Return the numbers of the inner chunks of a shard, counted in C order, in the order in which zarr writes them."""
+    coordinates = np.array(_ORDERS.get(name, lexicographic_order_coords)(grid), np.intp).reshape(-1, len(grid))
+    return np.asarray(np.ravel_multi_index(tuple(coordinates.T), grid) if grid else [0], np.intp)

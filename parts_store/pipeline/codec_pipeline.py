@@ -1,0 +1,194 @@
+"""PartsCodecPipeline: the codec pipeline for arrays on a PartsStore.
+
+zarr calls a pipeline once per selection, with all of its chunks. This one reads and writes the chunks in threads, each
+thread one chunk at a time, from the request to the values. Whole shards are encoded and decoded by `shard`; everything
+else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sharding codec calls a pipeline with the
+inner chunks of a shard).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, cast, override
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.buffer import NDBuffer
+from zarr.abc.codec import Codec, CodecPipeline, GetResult
+from zarr.abc.store import RangeByteRequest
+from zarr.codecs import ShardingCodec
+from zarr.registry import register_pipeline
+from zarr.storage import StorePath
+
+from parts_store._compat.zarr import (
+    ArraySpec,
+    ChunkTransform,
+    FusedCodecPipeline,
+    codecs_from_list_unchecked,
+    scatter_chunk,
+    supports_sync_io,
+)
+from parts_store.pipeline.compression import NotDecodedError
+from parts_store.pipeline.shard import ShardLayout, plan_layout
+from parts_store.pipeline.threads import Batch
+from parts_store.store import PartsStore
+
+type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
+"""What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
+result, and whether all of the chunk is selected."""
+type Layouts = Mapping[tuple[int, ...], ShardLayout]
+
+
+class PartsCodecPipeline(FusedCodecPipeline):
+    """A codec pipeline that reads and writes all chunks of a selection at once, for arrays on a `PartsStore`."""
+
+    @classmethod
+    def replacing(cls, pipeline: CodecPipeline) -> Self:
+        """Return a pipeline with the codecs of another one, which belongs to an array."""
+        codecs: tuple[Codec, ...] = tuple(cast("Iterable[Codec]", pipeline))
+        array_array, array_bytes, bytes_bytes = codecs_from_list_unchecked(codecs)
+        try:
+            transform = ChunkTransform(codecs=codecs)
+        except TypeError:
+            # A codec that works on an event loop only.
+            transform = None
+        return cls(codecs, array_array, array_bytes, bytes_bytes, transform, 1)
+
+    @override
+    async def read(
+        self, batch_info: Iterable[ChunkItem], out: NDBuffer, drop_axes: tuple[int, ...] = ()
+    ) -> tuple[GetResult, ...]:
+        batch = list(batch_info)
+        if self.sync_transform is None or not _is_on_parts_store(batch):
+            return await super().read(batch, out, drop_axes)
+        layouts = self._layouts(batch)
+        return tuple(await _run([partial(self._read_chunk, item, out, drop_axes, layouts) for item in batch]))
+
+    @override
+    async def write(self, batch_info: Iterable[ChunkItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
+        batch = list(batch_info)
+        if self.sync_transform is None or not _is_on_parts_store(batch):
+            await super().write(batch, value, drop_axes)
+        else:
+            layouts = self._layouts(batch)
+            await _run([partial(self._write_chunk, item, value, drop_axes, layouts) for item in batch])
+
+    def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
+        """Read one chunk into the result."""
+        path, spec, _, out_selection, is_complete = item
+        layout, region = layouts.get(spec.shape), _region(item, drop_axes)
+        values = out.as_ndarray_like()
+        if layout is None or region is None or not isinstance(values, np.ndarray):
+            (result,) = self.read_sync([item], out, drop_axes)
+            return result
+        try:
+            target = values[out_selection]
+            is_found = (_read_shard if is_complete else _read_region)(path, spec, layout, region, target)
+        except NotDecodedError:
+            # zarr's codec decodes the shard, or says what is wrong with it.
+            (result,) = self.read_sync([item], out, drop_axes)
+            return result
+        if is_found:
+            return GetResult(status="present")
+        return scatter_chunk(None, out, chunk_spec=spec, out_selection=out_selection, drop_axes=())
+
+    def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
+        """Write one chunk from the values."""
+        path, spec, _, out_selection, is_complete = item
+        layout, region = layouts.get(spec.shape), _region(item, drop_axes)
+        values = value.as_ndarray_like()
+        if layout is None or region is None or not is_complete or not isinstance(values, np.ndarray):
+            self.write_sync([item], value, drop_axes)
+            return
+        if values.shape == ():
+            values = np.broadcast_to(values, tuple(each.stop for each in region))
+        else:
+            values = values[out_selection]
+        encoded = layout.encode(values)
+        if encoded is None:
+            path.delete_sync()
+        else:
+            path.set_sync(spec.prototype.buffer.from_array_like(encoded))
+
+    def _layouts(self, batch: Sequence[ChunkItem]) -> Layouts:
+        """Return the layouts of the shards of a selection by their shapes, without those that `shard` does not know."""
+        codec = self.array_bytes_codec
+        if not self.supports_partial_decode or not isinstance(codec, ShardingCodec):
+            return {}
+        specs = {item[1].shape: item[1] for item in batch}
+        planned = {shape: plan_layout(codec, spec) for shape, spec in specs.items()}
+        return {shape: layout for shape, layout in planned.items() if layout is not None}
+
+
+async def _run[T](tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Run tasks in threads; when the caller is cancelled, begin no further task."""
+    batch = Batch(tasks)
+    try:
+        return await asyncio.to_thread(batch.run)
+    except asyncio.CancelledError as error:
+        batch.stop(error)
+        raise
+
+
+def _read_shard(
+    path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
+) -> bool:
+    """Read a whole shard into an array; return whether there is such a shard."""
+    del region
+    stored = path.get_sync(prototype=spec.prototype)
+    if stored is not None:
+        layout.decode_into(target, stored.as_numpy_array())
+    return stored is not None
+
+
+def _read_region(
+    path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
+) -> bool:
+    """Read a region of a shard into an array: the index, and then the inner chunks that it touches."""
+    index = path.get_sync(prototype=spec.prototype, byte_range=layout.index_request)
+    if index is None:
+        return False
+    chunks = layout.locate(index.as_numpy_array(), region)
+    stored = [(chunk, chunk.place) for chunk in chunks if chunk.place is not None]
+    found = dict(
+        path.store.get_ranges_sync(
+            path.path,
+            [RangeByteRequest(place.start, place.stop) for _, place in stored],
+            prototype=spec.prototype,
+            max_gap_bytes=spec.config.sharding_coalesce_max_gap_bytes,
+            max_coalesced_bytes=spec.config.sharding_coalesce_max_bytes,
+        )
+        if stored
+        else ()
+    )
+    for number, (chunk, _) in enumerate(stored):
+        data = found.get(number)
+        if data is None:
+            raise NotDecodedError
+        layout.decode_chunk_into(target, chunk, data.as_numpy_array())
+    for chunk in chunks:
+        if chunk.place is None:
+            layout.decode_chunk_into(target, chunk, None)
+    return True
+
+
+def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | None:
+    """Return the selection of a chunk as slices without steps, None if it is anything else."""
+    _, spec, selection, out_selection, _ = item
+    if drop_axes or not isinstance(selection, tuple) or not isinstance(out_selection, tuple):
+        return None
+    if not len(selection) == len(out_selection) == len(spec.shape):
+        return None
+    if not all(isinstance(each, slice) and each.step in (None, 1) for each in (*selection, *out_selection)):
+        return None
+    return tuple(slice(*each.indices(size)[:2]) for each, size in zip(selection, spec.shape, strict=True))
+
+
+def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:
+    return bool(batch) and all(
+        isinstance(item[0], StorePath) and isinstance(item[0].store, PartsStore) and supports_sync_io(item[0].store)
+        for item in batch
+    )
+
+
+register_pipeline(PartsCodecPipeline)

@@ -1,0 +1,136 @@
+"""Encode and decode the inner chunks of a shard, all of one call together.
+
+Each class here stands for a chain of inner codecs after the `bytes` codec. Zarr's codecs take one chunk per call, which
+costs more time than the work itself for small chunks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+from zarr.abc.codec import BytesBytesCodec
+from zarr.buffer import cpu
+from zarr.codecs import ZstdCodec
+
+from parts_store._compat.zarr import ArraySpec
+
+type Bytes = NDArray[np.uint8]
+
+
+class NotDecodedError(Exception):
+    """Data that this module cannot decode, and that zarr's own codecs have to decode or refuse."""
+
+
+class InnerCodecs(Protocol):
+    """A chain of codecs that turns the bytes of inner chunks into stored bytes, and back."""
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Return the bytes of the inner chunks at these offsets of a shard, one row per inner chunk."""
+
+    def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
+        """Return the stored bytes of inner chunks, given one per row, and the length of each.
+
+        The bytes are a list of buffers, of which one may hold several inner chunks.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompressed:
+    """Inner chunks that are stored as they are."""
+
+    chunk_nbytes: int
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Return the bytes of the inner chunks: a view of the shard where they are one after another."""
+        if np.any(lengths != self.chunk_nbytes):
+            raise NotDecodedError
+        count, nbytes = len(offsets), self.chunk_nbytes
+        positions = offsets.astype(np.int64)
+        first = int(positions.min())
+        packed = shard[first : first + count * nbytes]
+        rows, rest = np.divmod(positions - first, nbytes)
+        if len(packed) == count * nbytes and not rest.any() and int(rows.max()) < count:
+            chunks = packed.reshape(count, nbytes)
+            return chunks if np.array_equal(rows, np.arange(count)) else chunks[rows]
+        # The inner chunks of an adopted file have other bytes between them.
+        return np.stack([shard[start : start + nbytes] for start in positions.tolist()])
+
+    def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
+        """Return the inner chunks as they are."""
+        return [chunks], np.full(len(chunks), self.chunk_nbytes, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Zstd:
+    """Inner chunks that are compressed with zstd, all of a shard in one call of the package `zstandard`."""
+
+    chunk_nbytes: int
+    level: int
+    has_checksum: bool
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Decompress the inner chunks."""
+        segments = np.stack([offsets, lengths], axis=1).astype("<u8", copy=False)
+        sizes = np.full(len(offsets), self.chunk_nbytes, "<u8")
+        frames = zstandard.BufferWithSegments(shard, segments.tobytes())  # type: ignore[arg-type]
+        try:
+            decompressed = zstandard.ZstdDecompressor().multi_decompress_to_buffer(frames, sizes.tobytes())
+        except (zstandard.ZstdError, ValueError) as error:
+            raise NotDecodedError from error
+        return np.frombuffer(b"".join(decompressed), np.uint8).reshape(len(offsets), self.chunk_nbytes)  # type: ignore[arg-type]
+
+    def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
+        """Compress the inner chunks."""
+        starts = np.arange(len(chunks), dtype="<u8") * np.uint64(self.chunk_nbytes)
+        segments = np.stack([starts, np.full(len(chunks), self.chunk_nbytes, "<u8")], axis=1)
+        compressor = zstandard.ZstdCompressor(self.level, write_checksum=self.has_checksum)
+        given = zstandard.BufferWithSegments(chunks, segments.tobytes())  # type: ignore[arg-type]
+        compressed = list(compressor.multi_compress_to_buffer(given))  # type: ignore[call-overload]
+        return compressed, np.fromiter(map(len, compressed), np.uint64, len(compressed))
+
+
+@dataclass(frozen=True, slots=True)
+class AnyCodecs:
+    """Inner chunks that zarr's codecs encode and decode, one call per codec and chunk."""
+
+    codecs: tuple[Any, ...]
+    spec: ArraySpec
+    chunk_nbytes: int
+    buffer: type[cpu.Buffer] = field(default=cpu.Buffer)
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Decode the inner chunks one by one."""
+        chunks = np.empty((len(offsets), self.chunk_nbytes), np.uint8)
+        for row, (start, nbytes) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
+            stored: Any = self.buffer.from_array_like(shard[start : start + nbytes])
+            for codec in reversed(self.codecs):
+                stored = codec._decode_sync(stored, self.spec)  # noqa: SLF001
+            decoded = stored.as_numpy_array()
+            if decoded.nbytes != self.chunk_nbytes:
+                raise NotDecodedError
+            chunks[row] = decoded.view(np.uint8)
+        return chunks
+
+    def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
+        """Encode the inner chunks one by one."""
+        encoded = []
+        for chunk in chunks:
+            stored: Any = self.buffer.from_array_like(chunk)
+            for codec in self.codecs:
+                stored = codec._encode_sync(stored, self.spec)  # noqa: SLF001
+            encoded.append(stored.as_numpy_array())
+        return encoded, np.fromiter((each.nbytes for each in encoded), np.uint64, len(encoded))
+
+
+def choose_inner_codecs(codecs: Sequence[BytesBytesCodec], spec: ArraySpec, chunk_nbytes: int) -> InnerCodecs:
+    """Return what encodes and decodes the inner chunks of a shard with these codecs."""
+    match codecs:
+        case []:
+            return Uncompressed(chunk_nbytes)
+        case [ZstdCodec(level=level, checksum=has_checksum)]:
+            return Zstd(chunk_nbytes, level, has_checksum)
+        case _:
+            return AnyCodecs(tuple(codecs), spec, chunk_nbytes)

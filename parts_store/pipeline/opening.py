@@ -1,0 +1,147 @@
+"""Arrays and groups that use the codec pipeline of this package: by a setting of zarr's, or without one."""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Final
+
+import zarr
+
+from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
+from parts_store.pipeline.threads import DEFAULT_WORKERS
+from parts_store.store import PartsStore
+
+_PATH: Final = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
+
+
+def fast(*, max_workers: int = DEFAULT_WORKERS) -> Any:
+    """Set zarr's configuration to what is fastest for a `PartsStore`, until it is changed again.
+
+    Arrays that are opened afterwards use the codec pipeline of this package, also those that xarray opens. The result
+    is a context manager, which restores the configuration at its end.
+
+    Parameters
+    ----------
+    max_workers
+        How many threads read and write the chunks of a selection.
+
+    Returns
+    -------
+    context manager
+        Restores zarr's configuration at the end of a `with` block.
+
+    Examples
+    --------
+    >>> import zarr
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> with ps.fast():
+    ...     array = zarr.create_array(store, shape=4, chunks=2, dtype="i4")
+    >>> type(array.async_array.codec_pipeline).__name__
+    'PartsCodecPipeline'
+    """
+    return zarr.config.set(
+        {"codec_pipeline.path": _PATH, "codec_pipeline.max_workers": max_workers, "async.concurrency": 2 * max_workers}
+    )
+
+
+def open_array(store: PartsStore, path: str = "", *, mode: Any = "r", **arguments: Any) -> zarr.Array[Any]:
+    """Open an array that uses the codec pipeline of this package.
+
+    Parameters
+    ----------
+    store
+        The store that holds the array.
+    path
+        The path of the array in the store.
+    mode
+        As in `zarr.open_array`; an array is opened for reading by default.
+    arguments
+        Further arguments of `zarr.open_array`.
+
+    Returns
+    -------
+    zarr.Array
+        The array.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> _ = ps.create_array(store, "a", parts=["", ".tail"], shape=4, chunks=2, dtype="i4")
+    >>> ps.open_array(store, "a").shape
+    (4,)
+    """
+    array = zarr.open_array(store, path=path, mode=mode, **arguments)
+    use_pipeline(array)
+    return array
+
+
+def open_group(store: PartsStore, path: str = "", *, mode: Any = "r", **arguments: Any) -> zarr.Group:
+    """Open a group whose arrays use the codec pipeline of this package.
+
+    Parameters
+    ----------
+    store
+        The store that holds the group.
+    path
+        The path of the group in the store.
+    mode
+        As in `zarr.open_group`; a group is opened for reading by default.
+    arguments
+        Further arguments of `zarr.open_group`.
+
+    Returns
+    -------
+    zarr.Group
+        The group.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> _ = ps.create_array(store, "g/a", parts=["", ".tail"], shape=4, chunks=2, dtype="i4")
+    >>> ps.open_group(store, "g")["a"].shape
+    (4,)
+    """
+    return _Group(zarr.open_group(store, path=path, mode=mode, **arguments)._async_group)  # noqa: SLF001
+
+
+def use_pipeline(array: zarr.Array[Any]) -> None:
+    """Let an array on a `PartsStore` use the codec pipeline of this package from now on."""
+    inner = array.async_array
+    # zarr's own configuration decides which pipeline an array gets, and changing it for a moment is not thread-safe.
+    object.__setattr__(inner, "codec_pipeline", PartsCodecPipeline.replacing(inner.codec_pipeline))
+
+
+def _adapt(found: Any) -> Any:
+    """Return what a method of a group returns, with our pipeline in every array."""
+    match found:
+        case zarr.Group():
+            return _Group(found._async_group)  # noqa: SLF001
+        case zarr.Array():
+            use_pipeline(found)
+            return found
+        case tuple():
+            return tuple(map(_adapt, found))
+        case Iterator():
+            return map(_adapt, found)
+        case _:
+            return found
+
+
+class _Group(zarr.Group):
+    """A group whose members use the codec pipeline of this package."""
+
+
+def _adapting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def adapted(self: _Group, *args: Any, **kwargs: Any) -> Any:
+        return _adapt(method(self, *args, **kwargs))
+
+    return adapted
+
+
+# All methods of a group that return arrays or groups.
+for _name in (
+    *("__getitem__", "get", "get_array", "get_group", "members", "arrays", "groups", "create_hierarchy"),
+    *("create_group", "require_group", "require_groups", "create", "create_array", "require_array"),
+    *("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like", "update_attributes"),
+):
+    setattr(_Group, _name, _adapting(getattr(zarr.Group, _name)))

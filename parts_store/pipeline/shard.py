@@ -1,0 +1,279 @@
+"""Encode and decode whole shards with a few NumPy calls per shard, whatever the number of its inner chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from math import prod
+from typing import Any, Final, cast
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.codec import BytesBytesCodec
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
+from parts_store._compat.zarr import ArraySpec, subchunk_order
+from parts_store.format.ranges import Span
+from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, choose_inner_codecs
+
+# What an index says of an inner chunk that is not stored.
+_MISSING: Final = np.uint64(2**64 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerChunk:
+    """An inner chunk that a region of a shard touches."""
+
+    # Where it is in the shard, None if it is not stored.
+    place: Span | None
+    # What the region touches of it, and where that is in the region.
+    in_chunk: tuple[slice, ...]
+    in_region: tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardLayout:
+    """The layout of the shards of an array, and how their inner chunks are encoded."""
+
+    chunk_shape: tuple[int, ...]
+    grid: tuple[int, ...]
+    # The data type as it is stored, with its byte order.
+    dtype: np.dtype[Any]
+    fill_value: Any
+    stores_empty_chunks: bool
+    codecs: InnerCodecs
+    # The numbers of the inner chunks, counted in C order, in the order in which they are written.
+    write_order: NDArray[np.intp] | None
+    index_is_first: bool
+    index_has_checksum: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a shard."""
+        return tuple(count * size for count, size in zip(self.grid, self.chunk_shape, strict=True))
+
+    @property
+    def count(self) -> int:
+        """The number of inner chunks."""
+        return prod(self.grid)
+
+    @property
+    def index_nbytes(self) -> int:
+        """The size of the index."""
+        return 16 * self.count + 4 * self.index_has_checksum
+
+    def decode_into(self, target: NDArray[Any], shard: Bytes) -> None:
+        """Decode a shard into an array, which has the shard's shape, or less of it at the end of an axis.
+
+        Raises
+        ------
+        NotDecodedError
+            If this cannot be done here. Then zarr's codec decodes the shard, or says what is wrong with it.
+        """
+        offsets, lengths = self._read_index(shard)
+        is_present = offsets != _MISSING
+        if is_present.all():
+            chunks = self.codecs.decode(shard, offsets, lengths).view(self.dtype)
+        else:
+            chunks = np.empty((self.count, prod(self.chunk_shape)), self.dtype)
+            chunks[~is_present] = self.fill_value
+            if is_present.any():
+                chunks[is_present] = self.codecs.decode(shard, offsets[is_present], lengths[is_present]).view(
+                    self.dtype
+                )
+        self._put_together(chunks, target)
+
+    @property
+    def index_request(self) -> ByteRequest:
+        """The byte range of the index."""
+        return RangeByteRequest(0, self.index_nbytes) if self.index_is_first else SuffixByteRequest(self.index_nbytes)
+
+    def locate(self, index: Bytes, region: Sequence[slice]) -> list[InnerChunk]:
+        """Return the inner chunks that a region of the shard touches, with their places in the shard."""
+        offsets, lengths = self._parse_index(index)
+        axes = [_touched(each.start, each.stop, size) for each, size in zip(region, self.chunk_shape, strict=True)]
+        located = []
+        for along in product(*axes):
+            number = 0
+            for (position, _, _), count in zip(along, self.grid, strict=True):
+                number = number * count + position
+            start = int(offsets[number])
+            place = None if start == _MISSING else Span(start, start + int(lengths[number]))
+            located.append(InnerChunk(place, tuple(each[1] for each in along), tuple(each[2] for each in along)))
+        return located
+
+    def decode_chunk_into(self, target: NDArray[Any], chunk: InnerChunk, stored: Bytes | None) -> None:
+        """Decode what a region touches of an inner chunk into an array of the region's shape."""
+        if stored is None:
+            target[chunk.in_region] = self.fill_value
+            return
+        length = np.array([len(stored)], np.uint64)
+        decoded = self.codecs.decode(stored, np.zeros(1, np.uint64), length).view(self.dtype)
+        target[chunk.in_region] = decoded.reshape(self.chunk_shape)[chunk.in_chunk]
+
+    def encode(self, values: NDArray[Any]) -> Bytes | None:
+        """Encode a shard from its values; None if all of them are the fill value, and such chunks are not stored.
+
+        The values have the shard's shape, or less of it at the end of an axis.
+        """
+        chunks = self._take_apart(values)
+        offsets = np.full(self.count, _MISSING)
+        lengths = np.full(self.count, _MISSING)
+        order = np.arange(self.count) if self.write_order is None else self.write_order
+        if not self.stores_empty_chunks and (is_empty := self._find_empty(chunks)) is not None:
+            order = order[~is_empty[order]]
+            if not len(order):
+                return None
+            chunks = chunks[order]
+        elif self.write_order is not None:
+            chunks = chunks[order]
+        encoded, lengths[order] = self.codecs.encode(chunks.view(np.uint8))
+        stops = np.cumsum(lengths[order])
+        offsets[order] = stops - lengths[order] + np.uint64(self.index_nbytes * self.index_is_first)
+        return self._assemble(encoded, int(stops[-1]), self._write_index(offsets, lengths))
+
+    def _read_index(self, shard: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the offsets and lengths in a shard's index, if all of them are inside the shard."""
+        nbytes = self.index_nbytes
+        if len(shard) < nbytes:
+            raise NotDecodedError
+        offsets, lengths = self._parse_index(shard[:nbytes] if self.index_is_first else shard[len(shard) - nbytes :])
+        is_present = offsets != _MISSING
+        limit = np.uint64(len(shard))
+        if np.any(is_present & ((offsets > limit) | (lengths > limit) | (offsets + lengths > limit))):
+            raise NotDecodedError
+        return offsets, lengths
+
+    def _parse_index(self, stored: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the offsets and lengths of all inner chunks."""
+        if len(stored) != self.index_nbytes:
+            raise NotDecodedError
+        body = stored[: 16 * self.count].tobytes()
+        if self.index_has_checksum and google_crc32c.value(body).to_bytes(4, "little") != stored[-4:].tobytes():
+            raise NotDecodedError
+        index = np.frombuffer(body, "<u8").reshape(self.count, 2)
+        return index[:, 0], index[:, 1]
+
+    def _write_index(self, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> bytes:
+        body = np.stack([offsets, lengths], axis=1).astype("<u8", copy=False).tobytes()
+        return body + google_crc32c.value(body).to_bytes(4, "little") if self.index_has_checksum else body
+
+    def _assemble(self, encoded: Sequence[Any], nbytes: int, index: bytes) -> Bytes:
+        """Return the bytes of a shard: the inner chunks, and the index before or after them."""
+        shard = np.empty(nbytes + len(index), np.uint8)
+        start = len(index) if self.index_is_first else 0
+        if self.index_is_first:
+            shard[:start] = np.frombuffer(index, np.uint8)
+        else:
+            shard[nbytes:] = np.frombuffer(index, np.uint8)
+        if len(encoded) == 1:
+            shard[start : start + nbytes] = np.frombuffer(encoded[0], np.uint8)
+        else:
+            shard[start : start + nbytes] = np.frombuffer(b"".join(encoded), np.uint8)
+        return shard
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        """The axes of an array that is split into grid and chunk along each axis, in the order grid, then chunk."""
+        ndim = len(self.grid)
+        return (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
+
+    def _split_axes(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a view of an array of a shard's shape, with axes for the grid first, and then those of a chunk."""
+        split = [size for pair in zip(self.grid, self.chunk_shape, strict=True) for size in pair]
+        return values.reshape(split, copy=False).transpose(self._axes)
+
+    def _put_together(self, chunks: NDArray[Any], target: NDArray[Any]) -> None:
+        """Copy inner chunks, one per row, to where they belong in an array."""
+        blocks = chunks.reshape(*self.grid, *self.chunk_shape)
+        if target.shape == self.shape:
+            self._split_axes(target)[...] = blocks
+            return
+        whole = np.empty(self.shape, target.dtype)
+        self._split_axes(whole)[...] = blocks
+        target[...] = whole[tuple(slice(size) for size in target.shape)]
+
+    def _take_apart(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the inner chunks of an array, one per row, in C order and the stored byte order."""
+        if values.shape != self.shape:
+            whole = np.full(self.shape, self.fill_value, self.dtype)
+            whole[tuple(slice(size) for size in values.shape)] = values
+            values = whole
+        chunks = np.empty((*self.grid, *self.chunk_shape), self.dtype)
+        chunks[...] = self._split_axes(values)
+        return chunks.reshape(self.count, prod(self.chunk_shape))
+
+    def _find_empty(self, chunks: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Return which inner chunks hold nothing but the fill value, None if there are none; by zarr's rule.
+
+        By that rule, a negative zero is not zero, and every NaN is the same.
+        """
+        is_equal = self._is_fill_value(chunks[:, :1])[:, 0]
+        candidates = np.flatnonzero(is_equal)
+        if not len(candidates):
+            return None
+        is_equal[candidates] = self._is_fill_value(chunks[candidates]).all(axis=1)
+        return is_equal if is_equal.any() else None
+
+    def _is_fill_value(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        fill_value = np.asarray(self.fill_value, self.dtype)
+        if self.dtype.kind in "fc" and fill_value == 0:
+            bits = np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, self.dtype.itemsize)
+            return np.asarray((bits == np.frombuffer(fill_value.tobytes(), np.uint8)).all(axis=-1))
+        if self.dtype.kind in "fcmM" and fill_value != fill_value:  # noqa: PLR0124 - a NaN or a NaT
+            return np.asarray(values != values)  # noqa: PLR0124
+        return np.asarray(values == fill_value)
+
+
+def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
+    """Return the layout of the shards of an array, None if only zarr's codec can encode and decode them."""
+    dtype = spec.dtype.to_native_dtype()
+    if dtype.kind not in "biufcmM" or not all(spec.shape):
+        return None
+    match codec.index_codecs:
+        case [BytesCodec(endian="little")]:
+            index_has_checksum = False
+        case [BytesCodec(endian="little"), Crc32cCodec()]:
+            index_has_checksum = True
+        case _:
+            return None
+    match codec.codecs:
+        case [BytesCodec(endian=endian), *compressors]:
+            stored = dtype if endian is None else dtype.newbyteorder("<" if endian == "little" else ">")
+        case _:
+            return None
+    if not all(hasattr(each, "_decode_sync") and hasattr(each, "_encode_sync") for each in compressors):
+        return None
+    chunk_shape = tuple(codec.chunk_shape)
+    grid = tuple(size // chunk for size, chunk in zip(spec.shape, chunk_shape, strict=True))
+    inner_spec = codec._get_chunk_spec(spec)  # noqa: SLF001
+    chunk_nbytes = prod(chunk_shape) * dtype.itemsize
+    return ShardLayout(
+        chunk_shape,
+        grid,
+        stored,
+        spec.fill_value,
+        spec.config.write_empty_chunks,
+        choose_inner_codecs(cast("list[BytesBytesCodec]", compressors), inner_spec, chunk_nbytes),
+        _write_order(codec.subchunk_write_order, grid),
+        codec.index_location == "start",
+        index_has_checksum,
+    )
+
+
+def _touched(start: int, stop: int, size: int) -> list[tuple[int, slice, slice]]:
+    """Return which chunks of a size a range touches: number, slice of the chunk, slice of the range."""
+    found = []
+    for number in range(start // size, -(-stop // size)):
+        first, last = max(start, number * size), min(stop, (number + 1) * size)
+        found.append((number, slice(first - number * size, last - number * size), slice(first - start, last - start)))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _write_order(name: str, grid: tuple[int, ...]) -> NDArray[np.intp] | None:
+    """Return the numbers of inner chunks in the order in which they are written, None if that is C order."""
+    order = subchunk_order(name, grid)
+    return None if all(a < b for a, b in pairwise(order.tolist())) else order

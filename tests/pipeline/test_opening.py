@@ -1,0 +1,103 @@
+"""Arrays use our pipeline: by `ps.fast()`, or because `ps` opened them."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+
+import parts_store as ps
+from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
+
+
+def pipeline_of(array: Any) -> type[object]:
+    return type(array.async_array.codec_pipeline)
+
+
+def test_fast_sets_zarrs_configuration_until_it_is_changed() -> None:
+    before = zarr.config.get("codec_pipeline.path")
+    try:
+        ps.fast(max_workers=5)
+        assert zarr.config.get("codec_pipeline.max_workers") == 5
+        array = zarr.create_array(ps.PartsStore(MemoryStore()), shape=4, chunks=2, dtype="i4")
+        assert pipeline_of(array) is PartsCodecPipeline
+    finally:
+        zarr.config.set({"codec_pipeline.path": before, "codec_pipeline.max_workers": None, "async.concurrency": 10})
+
+
+def test_fast_restores_the_configuration_at_the_end_of_a_block() -> None:
+    before = zarr.config.get("codec_pipeline")
+    concurrency = zarr.config.get("async.concurrency")
+    with ps.fast():
+        assert zarr.config.get("codec_pipeline.path") == "parts_store.pipeline.codec_pipeline.PartsCodecPipeline"
+    assert zarr.config.get("codec_pipeline") == before
+    assert zarr.config.get("async.concurrency") == concurrency
+
+
+def test_arrays_on_other_stores_work_while_fast() -> None:
+    with ps.fast():
+        array = zarr.create_array(zarr.storage.MemoryStore(), shape=(6, 6), chunks=(2, 2), shards=(4, 4), dtype="i4")
+        array[...] = np.arange(36).reshape(6, 6)
+        np.testing.assert_array_equal(array[1:5, ::2], np.arange(36).reshape(6, 6)[1:5, ::2])
+
+
+def test_opened_arrays_use_the_pipeline() -> None:
+    store = ps.PartsStore(MemoryStore())
+    created = ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
+    opened = ps.open_array(store, "a", mode="r+")
+    assert pipeline_of(opened) is PartsCodecPipeline
+    opened[...] = [1, 2, 3, 4]
+    np.testing.assert_array_equal(created[...], [1, 2, 3, 4])
+    assert pipeline_of(zarr.open_array(store, path="a")) is not PartsCodecPipeline
+
+
+MEMBERS: dict[str, Callable[[Any], Any]] = {
+    "item": lambda group: group["a"],
+    "nested item": lambda group: group["inner/b"],
+    "item of an item": lambda group: group["inner"]["b"],
+    "get": lambda group: group.get("a"),
+    "get_array": lambda group: group.get_array("a"),
+    "members": lambda group: dict(group.members(max_depth=None))["inner/b"],
+    "arrays": lambda group: dict(group.arrays())["a"],
+    "array_values": lambda group: next(group.array_values()),
+    "groups": lambda group: dict(group.groups())["inner"]["b"],
+    "group_values": lambda group: next(group.group_values())["b"],
+    "create_array": lambda group: group.create_array("c", shape=4, chunks=2, dtype="i4"),
+    "create_group": lambda group: group.create_group("d").create_array("c", shape=4, chunks=2, dtype="i4"),
+    "require_group": lambda group: group.require_group("inner")["b"],
+    "zeros": lambda group: group.zeros(name="e", shape=(4,)),
+    "after new attributes": lambda group: group.update_attributes({"x": 1})["a"],
+    "pickled": lambda group: pickle.loads(pickle.dumps(group))["a"],
+}
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_members_of_an_opened_group_use_the_pipeline(member: str, tmp_path: Any) -> None:
+    store = ps.PartsStore(LocalStore(tmp_path))
+    zarr.create_array(store, name="a", shape=4, chunks=2, dtype="i4")
+    zarr.create_array(store, name="inner/b", shape=4, chunks=2, dtype="i4")
+    group = ps.open_group(store, mode="r+")
+    assert isinstance(group, zarr.Group)
+    array = MEMBERS[member](group)
+    assert pipeline_of(array) is PartsCodecPipeline
+    array[...] = 7
+    np.testing.assert_array_equal(array[...], [7, 7, 7, 7])
+
+
+def test_an_array_keeps_the_pipeline_when_it_is_resized() -> None:
+    store = ps.PartsStore(MemoryStore())
+    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
+    array = ps.open_array(store, "a", mode="r+")
+    array.append(np.array([1, 2, 3], "i4"))
+    assert pipeline_of(array) is PartsCodecPipeline
+    np.testing.assert_array_equal(array[...], [0, 0, 0, 0, 1, 2, 3])
+
+
+def test_a_pickled_array_keeps_the_pipeline(tmp_path: Any) -> None:
+    store = ps.PartsStore(LocalStore(tmp_path))
+    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
+    array = ps.open_array(store, "a")
+    assert pipeline_of(pickle.loads(pickle.dumps(array))) is PartsCodecPipeline

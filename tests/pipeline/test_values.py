@@ -1,0 +1,141 @@
+"""Values read and written with our pipeline equal those of zarr's own pipeline."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from obstore.store import MemoryStore
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+
+import parts_store as ps
+from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
+
+OURS = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
+ZARRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "datetime64[s]"]
+PARTS = [None, ["", ps.Part(".tail", size=1)], [ps.Part(".head", size=1), ps.Part("")]]
+
+
+def values_of(draw: st.DrawFn, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> NDArray[Any]:
+    """Draw values of which many are the fill value, negative zeros or NaNs."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    generator = np.random.default_rng(seed)
+    array = generator.integers(0, 100, shape).astype(dtype)
+    mask = generator.random(shape) < draw(st.sampled_from([0, 0.5, 1]))
+    array = np.where(mask, np.asarray(fill, dtype), array)
+    if dtype.kind in "fc":
+        odd = generator.random(shape)
+        array = np.where(odd < 0.05, np.asarray(-0.0, dtype), np.where(odd > 0.95, np.asarray(np.nan, dtype), array))
+    return np.asarray(array, dtype)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the arguments of `zarr.create_array`, with and without shards."""
+    ndim = draw(st.integers(1, 3))
+    chunks = tuple(draw(st.integers(1, 4)) for _ in range(ndim))
+    shards = tuple(draw(st.integers(1, 3)) * size for size in chunks)
+    shape = tuple(draw(st.integers(1, 2 * size + 2)) for size in shards)
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    fill: Any = draw(st.sampled_from([0, 1]))
+    if dtype.kind == "f":
+        fill = draw(st.sampled_from([0.0, -0.0, np.nan, 1.5]))
+    if dtype.kind == "M":
+        fill = np.datetime64(draw(st.sampled_from(["NaT", "1970-01-01", "2026-11-17"])), "s")
+    endian: Any = draw(st.sampled_from(["little", "big"]))
+    filters = [TransposeCodec(order=tuple(range(ndim))[::-1])] if draw(st.booleans()) and ndim > 1 else []
+    compressors: list[Any] = draw(
+        st.sampled_from(
+            [
+                [],
+                [ZstdCodec()],
+                [ZstdCodec(level=1, checksum=True)],
+                [GzipCodec()],
+                [BloscCodec()],
+                [Crc32cCodec()],
+                [ZstdCodec(), Crc32cCodec()],
+            ]
+        )
+    )
+    inner = [*filters, BytesCodec(endian=endian), *compressors]
+    if draw(st.booleans()):
+        index_codecs: Any = draw(
+            st.sampled_from([[BytesCodec(), Crc32cCodec()], [BytesCodec()], [BytesCodec(endian="big")]])
+        )
+        codec = ShardingCodec(
+            chunk_shape=chunks,
+            codecs=inner,
+            index_codecs=index_codecs,
+            index_location=draw(st.sampled_from(["start", "end"])),
+            subchunk_write_order=draw(st.sampled_from(["morton", "lexicographic", "colexicographic", "unordered"])),
+        )
+        return {"shape": shape, "chunks": shards, "dtype": dtype, "fill_value": fill, "serializer": codec}
+    kinds = {"filters": filters, "serializer": BytesCodec(endian=endian), "compressors": compressors}
+    return {"shape": shape, "chunks": shards, "dtype": dtype, "fill_value": fill, **kinds}
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """Draw a selection: everything, slices with steps, integers, or lists of indexes."""
+
+    def of_axis(size: int) -> Any:
+        start = draw(st.integers(0, size - 1))
+        kind = draw(st.sampled_from(["all", "slice", "integer", "step"]))
+        if kind == "integer":
+            return start
+        if kind == "all":
+            return slice(None)
+        stop = draw(st.integers(start + 1, size))
+        return slice(start, stop, draw(st.integers(1, 3)) if kind == "step" else None)
+
+    if draw(st.booleans()):
+        return tuple(slice(None) for _ in shape)
+    return tuple(of_axis(size) for size in shape)
+
+
+def create(pipeline: str, parts: Any, options: dict[str, Any], *, writes_empty: bool) -> zarr.Array[Any]:
+    patterns = None if parts is None else {"*": parts}
+    store = ps.PartsStore(MemoryStore(), parts=patterns, must_understand=False)
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        config: Any = {"write_empty_chunks": writes_empty}
+        return zarr.create_array(store, name="a", config=config, **without_default(options))
+
+
+def without_default(options: dict[str, Any]) -> dict[str, Any]:
+    return {"compressors": None, "filters": None, **options}
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=["no parts", "two", "header"])
+@given(data=st.data())
+def test_values_are_those_of_zarrs_pipeline(parts: Any, data: st.DataObject) -> None:
+    options = data.draw(arrays())
+    writes_empty = data.draw(st.booleans())
+    ours = create(OURS, parts, options, writes_empty=writes_empty)
+    theirs = create(ZARRS, parts, options, writes_empty=writes_empty)
+    assert type(ours.async_array.codec_pipeline).__name__ == "PartsCodecPipeline"
+    shape, dtype = options["shape"], options["dtype"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        selection = data.draw(selections(shape))
+        target = np.empty(shape, np.uint8)[selection].shape
+        values = data.draw(st.composite(values_of)(target, dtype, options["fill_value"]))
+        if data.draw(st.booleans()):
+            values = values.reshape(-1)[0] if values.size else values
+        ours[selection] = values
+        theirs[selection] = values
+    for array in (ours, theirs):
+        for pipeline in (OURS, ZARRS):
+            with zarr.config.set({"codec_pipeline.path": pipeline}):
+                again = zarr.open_array(array.store_path.store, path="a", mode="r")
+            np.testing.assert_array_equal(bits(again[...]), bits(theirs[...]))
+            selection = data.draw(selections(shape))
+            np.testing.assert_array_equal(bits(again[selection]), bits(theirs[selection]))
+
+
+def bits(values: Any) -> NDArray[Any]:
+    """Return values as bytes, so that negative zeros and NaNs are compared as well."""
+    array = np.ascontiguousarray(values)
+    return array.reshape(*array.shape, 1).view(np.uint8)
