@@ -23,11 +23,11 @@ ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null)
 .PHONY: $(VENV)/ready
 endif
 
-.PHONY: help demo test check check-code unit coverage integration model minio bench docs clean
+.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
 		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions into demo-output/, without any server
@@ -67,6 +67,10 @@ bench: minio ## measure speed, in one run with the peers, as ratios
 	$(BIN)/python benchmarks/transactions.py
 	$(BIN)/python benchmarks/sessions.py
 	$(BIN)/python benchmarks/adoption.py
+	$(BIN)/python -m benchmarks.speed --output demo-output/speed
+
+bench-quick: minio ## the most important rows of the comparison with all peers, in some minutes
+	$(BIN)/python -m benchmarks.speed --quick --repetitions 3
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict
