@@ -70,7 +70,7 @@ FOREIGN = {
     "adoption/formats/hdf5/chunks": {"h5py", "numpy"},
     "adoption/formats/hdf5/filters": {"h5py", "numpy"},
     "adoption/formats/hdf5/reader": {"h5py", "numpy"},
-    "pipeline": {"google_crc32c", "numpy", "zarr", "zstandard"},
+    "pipeline": {"numpy", "zarr", "zstandard"},
     "examples": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
     "manifests": {"numpy", "virtualizarr", "zarr"},
     "manifests/from_store": {"icechunk", "obspec_utils", "zarr"},

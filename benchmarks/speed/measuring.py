@@ -29,7 +29,6 @@ class Result:
 
 def measure(work: Work, place: Place, peers: Sequence[Peer], repetitions: int) -> Iterable[Result]:
     """Measure all operations of some work for all peers."""
-    values = work.layout.values()
     written: dict[str, Handle] = {}
     for operation in work.operations:
         times: dict[str, list[float]] = {peer.name: [] for peer in peers}
@@ -50,7 +49,6 @@ def measure(work: Work, place: Place, peers: Sequence[Peer], repetitions: int) -
         for peer in peers:
             if times[peer.name]:
                 yield Result(work.where, work.layout.name, operation, peer.name, statistics.median(times[peer.name]))
-    del values
 
 
 def _once(

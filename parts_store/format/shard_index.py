@@ -55,11 +55,11 @@ class ShardIndex:
 
     def is_sound(self, index: bytes) -> bool:
         """Return whether the index can be decoded and fits its checksum."""
-        return self._decode(index) is not None
+        return self.decode(index) is not None
 
     def may_have_holes(self, index: bytes) -> bool:
         """Return whether an inner chunk is absent, or may be, because the index cannot be decoded."""
-        table = self._decode(index)
+        table = self.decode(index)
         return table is None or bool(_is_hole(table).any())
 
     def slots_of(self, index: bytes, wanted: Sequence[Wanted]) -> tuple[int, ...] | None:
@@ -67,7 +67,7 @@ class ShardIndex:
 
         None if the index does not determine it: some inner chunk is absent, or two inner chunks share a range.
         """
-        table = self._decode(index)
+        table = self.decode(index)
         if table is None or _is_hole(table).any():
             return None
         slots = {(start, start + nbytes): slot for slot, (start, nbytes) in enumerate(table.tolist())}
@@ -78,7 +78,7 @@ class ShardIndex:
 
     def ranges_of(self, index: bytes, slots: Sequence[int]) -> tuple[RangeByteRequest | None, ...] | None:
         """Return the range of each of these inner chunks, None for an absent one; None if the index is not readable."""
-        table = self._decode(index)
+        table = self.decode(index)
         if table is None:
             return None
         holes = _is_hole(table)
@@ -92,7 +92,7 @@ class ShardIndex:
         table = np.array([(NO_CHUNK, NO_CHUNK) if place is None else place for place in places], self.dtype)
         return encode_table(table, has_checksum=self.has_checksum)
 
-    def _decode(self, index: bytes) -> NDArray[np.uint64] | None:
+    def decode(self, index: bytes) -> NDArray[np.uint64] | None:
         """Return the offset and the size of every inner chunk; None for unknown codecs and damaged indexes."""
         table = index[: self.slots * _ROW_NBYTES]
         if self.dtype is None or len(table) < self.slots * _ROW_NBYTES:
@@ -122,12 +122,15 @@ def shard_index_of(served: Mapping[str, Any]) -> ShardIndex | None:
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
         return None
+    return index_of_codec(codec, metadata.chunk_grid.chunk_shape)
+
+
+def index_of_codec(codec: ShardingCodec, shard_shape: Sequence[int]) -> ShardIndex | None:
+    """Return the index of shards of this shape; None if its encoded size varies."""
     # zarr refuses an index whose encoded size varies since 3.4.1; zarr 3.4.0 accepts it.
     if not all(each.is_fixed_size for each in codec.index_codecs):
         return None
-    slots = math.prod(
-        shard // chunk for shard, chunk in zip(metadata.chunk_grid.chunk_shape, codec.chunk_shape, strict=True)
-    )
+    slots = math.prod(shard // chunk for shard, chunk in zip(shard_shape, codec.chunk_shape, strict=True))
     nbytes = slots * _ROW_NBYTES
     spec = ArraySpec(
         shape=(slots, 2),

@@ -145,7 +145,7 @@ def _read_region(
     path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
 ) -> bool:
     """Read a region of a shard into an array: the index, and then the inner chunks that it touches."""
-    index = path.get_sync(prototype=spec.prototype, byte_range=layout.index_request)
+    index = path.get_sync(prototype=spec.prototype, byte_range=layout.index.request)
     if index is None:
         return False
     chunks = layout.locate(index.as_numpy_array(), region)

@@ -5,7 +5,7 @@ costs more time than the work itself for small chunks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,13 +99,12 @@ class AnyCodecs:
     codecs: tuple[Any, ...]
     spec: ArraySpec
     chunk_nbytes: int
-    buffer: type[cpu.Buffer] = field(default=cpu.Buffer)
 
     def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
         """Decode the inner chunks one by one."""
         chunks = np.empty((len(offsets), self.chunk_nbytes), np.uint8)
         for row, (start, nbytes) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
-            stored: Any = self.buffer.from_array_like(shard[start : start + nbytes])
+            stored: Any = cpu.Buffer.from_array_like(shard[start : start + nbytes])
             for codec in reversed(self.codecs):
                 stored = codec._decode_sync(stored, self.spec)  # noqa: SLF001
             decoded = stored.as_numpy_array()
@@ -118,7 +117,7 @@ class AnyCodecs:
         """Encode the inner chunks one by one."""
         encoded = []
         for chunk in chunks:
-            stored: Any = self.buffer.from_array_like(chunk)
+            stored: Any = cpu.Buffer.from_array_like(chunk)
             for codec in self.codecs:
                 stored = codec._encode_sync(stored, self.spec)  # noqa: SLF001
             encoded.append(stored.as_numpy_array())

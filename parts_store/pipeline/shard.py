@@ -5,21 +5,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
-from typing import Any, Final, cast
+from typing import Any, cast
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec
-from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from zarr.codecs import BytesCodec, ShardingCodec
 
 from parts_store._compat.zarr import ArraySpec, subchunk_order
 from parts_store.format.ranges import Span
+from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
 from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, choose_inner_codecs
-
-# What an index says of an inner chunk that is not stored.
-_MISSING: Final = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,7 @@ class ShardLayout:
     codecs: InnerCodecs
     # The numbers of the inner chunks, counted in C order, in the order in which they are written.
     write_order: NDArray[np.intp] | None
-    index_is_first: bool
-    index_has_checksum: bool
+    index: ShardIndex
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,11 +54,6 @@ class ShardLayout:
         """The number of inner chunks."""
         return prod(self.grid)
 
-    @property
-    def index_nbytes(self) -> int:
-        """The size of the index."""
-        return 16 * self.count + 4 * self.index_has_checksum
-
     def decode_into(self, target: NDArray[Any], shard: Bytes) -> None:
         """Decode a shard into an array, which has the shard's shape, or less of it at the end of an axis.
 
@@ -73,7 +63,7 @@ class ShardLayout:
             If this cannot be done here. Then zarr's codec decodes the shard, or says what is wrong with it.
         """
         offsets, lengths = self._read_index(shard)
-        is_present = offsets != _MISSING
+        is_present = offsets != NO_CHUNK
         if is_present.all():
             chunks = self.codecs.decode(shard, offsets, lengths).view(self.dtype)
         else:
@@ -85,14 +75,9 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
-    @property
-    def index_request(self) -> ByteRequest:
-        """The byte range of the index."""
-        return RangeByteRequest(0, self.index_nbytes) if self.index_is_first else SuffixByteRequest(self.index_nbytes)
-
     def locate(self, index: Bytes, region: Sequence[slice]) -> list[InnerChunk]:
         """Return the inner chunks that a region of the shard touches, with their places in the shard."""
-        offsets, lengths = self._parse_index(index)
+        offsets, lengths = self._parse_index(index.tobytes())
         axes = [_touched(each.start, each.stop, size) for each, size in zip(region, self.chunk_shape, strict=True)]
         located = []
         for along in product(*axes):
@@ -100,7 +85,7 @@ class ShardLayout:
             for (position, _, _), count in zip(along, self.grid, strict=True):
                 number = number * count + position
             start = int(offsets[number])
-            place = None if start == _MISSING else Span(start, start + int(lengths[number]))
+            place = None if start == NO_CHUNK else Span(start, start + int(lengths[number]))
             located.append(InnerChunk(place, tuple(each[1] for each in along), tuple(each[2] for each in along)))
         return located
 
@@ -119,8 +104,8 @@ class ShardLayout:
         The values have the shard's shape, or less of it at the end of an axis.
         """
         chunks = self._take_apart(values)
-        offsets = np.full(self.count, _MISSING)
-        lengths = np.full(self.count, _MISSING)
+        offsets = np.full(self.count, NO_CHUNK, np.uint64)
+        lengths = np.full(self.count, NO_CHUNK, np.uint64)
         order = np.arange(self.count) if self.write_order is None else self.write_order
         if not self.stores_empty_chunks and (is_empty := self._find_empty(chunks)) is not None:
             order = order[~is_empty[order]]
@@ -131,47 +116,44 @@ class ShardLayout:
             chunks = chunks[order]
         encoded, lengths[order] = self.codecs.encode(chunks.view(np.uint8))
         stops = np.cumsum(lengths[order])
-        offsets[order] = stops - lengths[order] + np.uint64(self.index_nbytes * self.index_is_first)
+        offsets[order] = stops - lengths[order] + np.uint64(self._data_start)
         return self._assemble(encoded, int(stops[-1]), self._write_index(offsets, lengths))
 
     def _read_index(self, shard: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the offsets and lengths in a shard's index, if all of them are inside the shard."""
-        nbytes = self.index_nbytes
-        if len(shard) < nbytes:
-            raise NotDecodedError
-        offsets, lengths = self._parse_index(shard[:nbytes] if self.index_is_first else shard[len(shard) - nbytes :])
-        is_present = offsets != _MISSING
+        nbytes = self.index.nbytes
+        stored = shard[:nbytes] if self._data_start else shard[-nbytes:]
+        offsets, lengths = self._parse_index(stored.tobytes())
+        is_present = offsets != NO_CHUNK
         limit = np.uint64(len(shard))
         if np.any(is_present & ((offsets > limit) | (lengths > limit) | (offsets + lengths > limit))):
             raise NotDecodedError
         return offsets, lengths
 
-    def _parse_index(self, stored: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _parse_index(self, stored: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the offsets and lengths of all inner chunks."""
-        if len(stored) != self.index_nbytes:
+        table = self.index.decode(stored)
+        if table is None:
             raise NotDecodedError
-        body = stored[: 16 * self.count].tobytes()
-        if self.index_has_checksum and google_crc32c.value(body).to_bytes(4, "little") != stored[-4:].tobytes():
-            raise NotDecodedError
-        index = np.frombuffer(body, "<u8").reshape(self.count, 2)
-        return index[:, 0], index[:, 1]
+        return table[:, 0], table[:, 1]
 
     def _write_index(self, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> bytes:
-        body = np.stack([offsets, lengths], axis=1).astype("<u8", copy=False).tobytes()
-        return body + google_crc32c.value(body).to_bytes(4, "little") if self.index_has_checksum else body
+        table = np.stack([offsets, lengths], axis=1).astype(cast("str", self.index.dtype), copy=False)
+        return encode_table(table, has_checksum=self.index.has_checksum)
+
+    @property
+    def _data_start(self) -> int:
+        """Where the inner chunks begin: behind the index, if the index comes first."""
+        return self.index.nbytes if self.index.location == "start" else 0
 
     def _assemble(self, encoded: Sequence[Any], nbytes: int, index: bytes) -> Bytes:
         """Return the bytes of a shard: the inner chunks, and the index before or after them."""
         shard = np.empty(nbytes + len(index), np.uint8)
-        start = len(index) if self.index_is_first else 0
-        if self.index_is_first:
-            shard[:start] = np.frombuffer(index, np.uint8)
-        else:
-            shard[nbytes:] = np.frombuffer(index, np.uint8)
-        if len(encoded) == 1:
-            shard[start : start + nbytes] = np.frombuffer(encoded[0], np.uint8)
-        else:
-            shard[start : start + nbytes] = np.frombuffer(b"".join(encoded), np.uint8)
+        start = self._data_start
+        index_start = 0 if start else nbytes
+        shard[index_start : index_start + len(index)] = np.frombuffer(index, np.uint8)
+        data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
+        shard[start : start + nbytes] = np.frombuffer(data, np.uint8)
         return shard
 
     @property
@@ -232,13 +214,9 @@ def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
     dtype = spec.dtype.to_native_dtype()
     if dtype.kind not in "biufcmM" or not all(spec.shape):
         return None
-    match codec.index_codecs:
-        case [BytesCodec(endian="little")]:
-            index_has_checksum = False
-        case [BytesCodec(endian="little"), Crc32cCodec()]:
-            index_has_checksum = True
-        case _:
-            return None
+    index = index_of_codec(codec, spec.shape)
+    if index is None or not index.is_understood:
+        return None
     match codec.codecs:
         case [BytesCodec(endian=endian), *compressors]:
             stored = dtype if endian is None else dtype.newbyteorder("<" if endian == "little" else ">")
@@ -258,8 +236,7 @@ def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
         spec.config.write_empty_chunks,
         choose_inner_codecs(cast("list[BytesBytesCodec]", compressors), inner_spec, chunk_nbytes),
         _write_order(codec.subchunk_write_order, grid),
-        codec.index_location == "start",
-        index_has_checksum,
+        index,
     )
 
 
