@@ -33,6 +33,7 @@ FOREIGN = {
     "maintenance/diagnosis": {"zarr"},
     "backends": set(),
     "backends/object_store": {"obstore", "zarr"},
+    "backends/local_objects": {"zarr"},
     "backends/icechunk_session": {"icechunk", "zarr"},
     "backends/session_changes": {"icechunk"},
     "backends/icechunk_storage": {"icechunk"},

@@ -1,4 +1,4 @@
-"""The backend for a local disk: obstore, and in addition locks, renames, and ETags that never repeat.
+"""The backend for a local disk: files, listings of obstore, locks, renames, and ETags that never repeat.
 
 Knows nothing about chunks and parts. Every path is built by `LocalBackend._path`, which refuses keys that would leave
 the store's folder. Reading follows symbolic links; deleting removes the link itself; links in the folder of the write
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, override
 
-from parts_store.backends import local_files
-from parts_store.backends.object_store import Calls, ObjectBackend
+from parts_store.backends import local_files, local_objects
+from parts_store.backends.failures import name_and_key, translated
+from parts_store.backends.object_store import Calls, ObjectBackend, run_calls
 from parts_store.engine import steps
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Condition, Outcome
@@ -48,25 +49,48 @@ class LocalBackend(ObjectBackend):
 
     @override
     async def perform(self, request: BackendRequest) -> Outcome:
-        # Requests under a lock run on this thread: in a thread, a cancelled request would continue without the lock.
         match request:
+            case steps.List(through_links=True):
+                return await ObjectBackend.perform(self, request)
+            case steps.Head() | steps.Move() | steps.Put(condition=steps.IfAbsent()):
+                return self.perform_sync(request)
             case steps.Delete(keys) if len(keys) <= _MAX_AT_ONCE:
-                pass
-            case steps.Put(tag=Tag(), condition=None) | steps.Delete() | steps.List(through_links=False):
-                return await asyncio.to_thread(self.perform_sync, request)
-        return await ObjectBackend.perform(self, request)
+                return self.perform_sync(request)
+        # Short requests under a lock run on this thread: in a thread, a cancelled request would continue without the
+        # lock. The other requests may take long.
+        return await asyncio.to_thread(self.perform_sync, request)
 
     @override
-    def calls(self, request: BackendRequest) -> Calls[Outcome]:
+    def perform_sync(self, request: BackendRequest) -> Outcome:
+        try:
+            return self._perform_on_files(request)
+        except BaseException as error:
+            self._raise_translated(request, error)
+
+    def _perform_on_files(self, request: BackendRequest) -> Outcome:
+        """Carry out a request without obstore, where that is possible."""
         match request:
-            case steps.Move():
-                return self._move(request)
+            case steps.Get(key, wanted) if local_objects.is_path(key):
+                return self._answered(request, local_objects.read(f"{self._root}/{key}", wanted))
+            case steps.Head(key) if local_objects.is_path(key):
+                return self._answered(request, local_objects.look(f"{self._root}/{key}"))
+            case steps.Put(key, data, None, None) if local_objects.is_path(key):
+                local_objects.write(f"{self._root}/{key}", key, data)
+                return steps.Done()
             case steps.Put(tag=Tag()) | steps.Put(condition=steps.IfAbsent()):
                 return self._put(request)
+            case steps.Move():
+                return self._move(request)
             case steps.Delete(keys):
                 for folder in {self._delete_file(key) for key in keys}:
                     local_files.remove_empty(folder, self._root)
                 return steps.Done()
+            case _:
+                return run_calls(self.calls(request))
+
+    @override
+    def calls(self, request: BackendRequest) -> Calls[Outcome]:
+        match request:
             case steps.List(folder, through_links=False):
                 return steps.Listed(tuple(self._walk(folder)))
         try:
@@ -142,13 +166,9 @@ class LocalBackend(ObjectBackend):
         unfinished = os.path.join(folder, f"{name}.{secrets.token_hex(8)}")
         for _ in range(local_files.MAX_TRIES):
             try:
-                with local_files.open_new(unfinished, put.key) as file:
-                    file.write(put.data)
-                if put.tag is not None:
-                    # An ETag consists of inode, time and size. Inodes are used again, and the kernel's clock has steps
-                    # of milliseconds. A time in nanoseconds makes the ETag unique.
-                    now = time.time_ns()
-                    os.utime(unfinished, ns=(now, now))
+                # An ETag consists of inode, time and size. Inodes are used again, and the kernel's clock has steps of
+                # milliseconds. A time in nanoseconds makes the ETag unique.
+                local_files.write_new(unfinished, put.key, put.data, has_own_time=put.tag is not None)
                 return self._put_in_place(unfinished, path, put.key, put.condition)
             except FileNotFoundError:
                 # Another process removed the file or its folder.
@@ -241,7 +261,7 @@ class LocalBackend(ObjectBackend):
 
     @override
     def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
-        with self._translated(lock):
+        with translated(*name_and_key(lock), lambda: self.secrets):
             return self._take(lock.key) if lock.shared is None else self._take_both(lock.key, lock.shared)
 
     def _take(self, key: str, *, is_shared: bool = False) -> Callable[[], None] | None:

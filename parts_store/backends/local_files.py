@@ -5,8 +5,9 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable
-from typing import BinaryIO, Final
+import time
+from collections.abc import Buffer, Callable
+from typing import Final
 
 from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError
 
@@ -20,6 +21,8 @@ else:
 # The errors of a filesystem without locks.
 _NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_HAS_TIME_OF_DESCRIPTOR: Final = os.utime in os.supports_fd
 # How often something is tried again because another process removed a folder or a lock file at that moment.
 MAX_TRIES: Final = 1000
 
@@ -29,11 +32,28 @@ def removed_meanwhile(key: str) -> ConcurrentWriteError:
     return ConcurrentWriteError(key, "another process keeps removing the folder that it belongs in")
 
 
-def open_new(path: str, key: str) -> BinaryIO:
-    """Open a new file, and make its folder as often as another process removes it."""
+def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False) -> None:
+    """Write a new file, and make its folder as often as another process removes it.
+
+    With `has_own_time`, the time of the file is the time of this call in nanoseconds, and not that of the kernel's
+    clock, which has steps of milliseconds.
+    """
+    descriptor = _create(path, key)
+    try:
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            view = view[os.write(descriptor, view) :]
+        if has_own_time:
+            now = time.time_ns()
+            os.utime(descriptor if _HAS_TIME_OF_DESCRIPTOR else path, ns=(now, now))
+    finally:
+        os.close(descriptor)
+
+
+def _create(path: str, key: str) -> int:
     for _ in range(MAX_TRIES):
         try:
-            return open(path, "xb")
+            return os.open(path, _NEW, 0o666)
         except NOT_THERE:
             make_folder(os.path.dirname(path), key)
     raise removed_meanwhile(key)

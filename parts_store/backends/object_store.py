@@ -5,9 +5,9 @@ Carries out requests. Knows nothing about chunks and parts.
 
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Never, assert_never
+from typing import Any, ClassVar, Final, Never, NoReturn, assert_never
 
 import obstore
 from obstore.exceptions import NotSupportedError
@@ -107,17 +107,25 @@ class ObjectBackend:
 
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
-        with self._translated(request):
-            return await _run(self.calls(request))
+        if not self.capabilities.is_remote:
+            # Memory answers at once.
+            return self.perform_sync(request)
+        try:
+            return await _run_calls_async(self.calls(request))
+        except BaseException as error:
+            self._raise_translated(request, error)
 
     def perform_sync(self, request: BackendRequest) -> Outcome:
         """Carry out a request without an event loop."""
-        with self._translated(request):
-            return _run_sync(self.calls(request))
+        try:
+            return run_calls(self.calls(request))
+        except BaseException as error:
+            self._raise_translated(request, error)
 
-    def _translated(self, request: BackendRequest | steps.Lock) -> AbstractContextManager[None]:
-        """Return a context that raises errors of this package in place of those of a request."""
-        return translated(*name_and_key(request), lambda: self.secrets)
+    def _raise_translated(self, request: BackendRequest, error: BaseException) -> NoReturn:
+        """Raise an error of this package in place of an error of a request; raise other errors again."""
+        with translated(*name_and_key(request), lambda: self.secrets):
+            raise error
 
     def lock(self, lock: steps.Lock) -> Callable[[], None] | None:
         """Raise: an object store has no locks."""
@@ -269,7 +277,7 @@ def _without_retries(store: S3Store) -> S3Store:
     )
 
 
-async def _run[T](calls: Calls[T]) -> T:
+async def _run_calls_async[T](calls: Calls[T]) -> T:
     """Make calls of obstore with an event loop."""
     try:
         target, name, args, options = next(calls)
@@ -285,7 +293,7 @@ async def _run[T](calls: Calls[T]) -> T:
         return value
 
 
-def _run_sync[T](calls: Calls[T]) -> T:
+def run_calls[T](calls: Calls[T]) -> T:
     """Make calls of obstore without an event loop."""
     try:
         target, name, args, options = next(calls)

@@ -118,6 +118,8 @@ def _require_no_blocked_loop(lock: steps.Lock, backend: Backend, since: float) -
 async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
     if len(batch) == 1:
         return (await _perform(batch[0], backend, stats),)
+    if not backend.capabilities.is_remote:
+        return tuple([await _perform(request, backend, stats) for request in batch])
     if all(isinstance(request, steps.Get) for request in batch):
         # After an error, what the other reads return is of no use.
         return tuple(await run_for_each(batch, lambda request: _perform(request, backend, stats), at_once))
@@ -180,7 +182,10 @@ async def _finish(request: BackendRequest, backend: Backend) -> Outcome:
 
     A second cancellation does not wait.
     """
-    performing = asyncio.ensure_future(backend.perform(request))
+    # Local backends mostly finish at once, and then the event loop has nothing to do.
+    performing = asyncio.Task(backend.perform(request), loop=asyncio.get_running_loop(), eager_start=True)
+    if performing.done():
+        return performing.result()
     try:
         return await asyncio.shield(performing)
     except asyncio.CancelledError:

@@ -1,0 +1,129 @@
+"""Objects that are read and written as files are what obstore reads and writes."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import LocalStore
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+
+from parts_store.backends import local_objects
+from parts_store.backends.local_disk import LocalBackend
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.steps import Done, Found, Get, Head, Missing, OutOfRange, Put
+from parts_store.errors import PartsStoreError
+
+SIZES = (0, 1, 5)
+WANTED = [
+    None,
+    *(RangeByteRequest(start, stop) for start in range(7) for stop in range(start + 1, 8)),
+    *(OffsetByteRequest(offset) for offset in range(7)),
+    *(SuffixByteRequest(suffix) for suffix in range(7)),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def store(folder: Path) -> LocalStore:
+    return LocalStore(folder, mkdir=True)
+
+
+def shown(outcome: Any) -> Any:
+    if not isinstance(outcome, Found):
+        return outcome
+    return bytes(memoryview(outcome.data)), outcome.span, outcome.nbytes, outcome.etag, outcome.version, outcome.tag
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+@pytest.mark.parametrize("wanted", WANTED, ids=str)
+def test_a_range_of_a_file_is_the_range_that_obstore_reads(store: LocalStore, nbytes: int, wanted: Any) -> None:
+    obstore.put(store, "a/c/0", bytes(range(nbytes)))
+    request = Get("a/c/0", wanted, "test")
+    expected = shown(ObjectBackend(store).perform_sync(request))
+    assert shown(LocalBackend(store).perform_sync(request)) == expected
+    assert shown(asyncio.run(LocalBackend(store).perform(request))) == expected
+    assert isinstance(expected, tuple | OutOfRange)
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_size_and_etag_of_a_file_are_those_of_obstore(store: LocalStore, nbytes: int) -> None:
+    obstore.put(store, "a/c/0", bytes(nbytes))
+    request = Head("a/c/0", "test")
+    assert shown(LocalBackend(store).perform_sync(request)) == shown(ObjectBackend(store).perform_sync(request))
+
+
+@pytest.mark.parametrize("key", ["a/d", "a", "a/c/0/1", "b"])
+@pytest.mark.parametrize("request_of", [lambda key: Get(key, None, "test"), lambda key: Head(key, "test")])
+def test_folders_and_keys_below_files_are_missing(store: LocalStore, key: str, request_of: Any) -> None:
+    obstore.put(store, "a/c/0", b"x")
+    for backend in (LocalBackend(store), ObjectBackend(store)):
+        assert backend.perform_sync(request_of(key)) == Missing()
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a//b", "/a", "a/", ".", "..", "a/../b", "a/./b", "a\0b", "a\nb", "a/b#1", "a b", "a%2fb", "é/ü", "..."]
+)
+def test_a_key_is_refused_if_and_only_if_obstore_refuses_it(store: LocalStore, folder: Path, key: str) -> None:
+    put, get = Put(key, b"x", None, None, "test"), Get(key, None, "test")
+    try:
+        ObjectBackend(store).perform_sync(put)
+    except PartsStoreError:
+        with pytest.raises(PartsStoreError):
+            LocalBackend(store).perform_sync(put)
+        assert list(folder.rglob("*")) == []
+        return
+    stored = shown(ObjectBackend(store).perform_sync(get))
+    assert shown(LocalBackend(store).perform_sync(get)) == stored
+    obstore.delete(store, key)
+    assert LocalBackend(store).perform_sync(put) == Done()
+    assert bytes(obstore.get(store, key).bytes()) == b"x"
+
+
+def test_a_file_that_was_not_finished_is_not_listed(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        # As if the process was killed here.
+        patched.setattr(os, "unlink", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            LocalBackend(store).perform_sync(Put("a/c/0", b"new", None, None, "test"))
+    assert [each.read_bytes() for each in folder.rglob("*") if each.is_file()] == [b"new"]
+    assert [each["path"] for page in obstore.list(store) for each in page] == []
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obstore.put(store, "a/c/0", b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", fail)
+        with pytest.raises(PartsStoreError, match="No space left"):
+            LocalBackend(store).perform_sync(Put("a/c/0", b"new", None, None, "test"))
+    assert [each.read_bytes() for each in folder.rglob("*") if each.is_file()] == [b"old"]
+
+
+def test_system_calls_that_read_and_write_less_than_asked_are_continued(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread, write = os.pread, os.write
+    monkeypatch.setattr(os, "pread", lambda file, nbytes, start: pread(file, min(nbytes, 3), start))
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
+    local_objects.write(str(folder / "x"), "x", bytes(range(10)))
+    assert (folder / "x").read_bytes() == bytes(range(10))
+    found = local_objects.read(str(folder / "x"), RangeByteRequest(1, 9))
+    assert shown(found)[0] == bytes(range(1, 9))
