@@ -83,7 +83,7 @@ def own_environment() -> Iterator[None]:
 
 @pytest.fixture(params=sorted(PIPELINES))
 def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test with each of zarr's codec pipelines."""
+    """Run the test with each of zarr's codec pipelines, and with ours."""
     name: str = request.param
     with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
         yield name

@@ -22,6 +22,7 @@ from parts_store.errors import IncompleteChunkError
 PIPELINES = {
     "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
     "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
+    "parts": "parts_store.pipeline.codec_pipeline.PartsCodecPipeline",
     "zarrs": "zarrs.ZarrsCodecPipeline",
 }
 TAIL = [Part(""), Part(".tail", size=4)]
@@ -176,8 +177,9 @@ def test_every_pipeline_reads_what_any_other_wrote(bucket: Bucket, pipeline: str
     expected[:40, :40] = VALUES[:40, :40]
     for name, path in PIPELINES.items():
         with zarr.config.set({"codec_pipeline.path": path}):
-            array = ps.create_array(
-                PartsStore(bucket.store()),
+            store = PartsStore(bucket.store())
+            ps.create_array(
+                store,
                 name,
                 parts=parts,
                 shape=(64, 64),
@@ -186,7 +188,7 @@ def test_every_pipeline_reads_what_any_other_wrote(bucket: Bucket, pipeline: str
                 **arguments,
             )
             # Some chunks whole, some in part, some not at all.
-            array[:40, :40] = VALUES[:40, :40]
+            zarr.open_array(store, path=name)[:40, :40] = VALUES[:40, :40]
         written = bucket.list_keys()
         assert {f"{name}/c/0/0{part.key_suffix}" for part in parts} <= written
         opened = zarr.open_array(PartsStore(bucket.store()), path=name)
@@ -196,9 +198,10 @@ def test_every_pipeline_reads_what_any_other_wrote(bucket: Bucket, pipeline: str
 
 def test_no_pipeline_goes_past_the_store(bucket: Bucket, pipeline: str) -> None:
     store = PartsStore(bucket.store())
-    array = ps.create_array(
+    ps.create_array(
         store, "a", parts=SHARD_PARTS, shape=(64, 64), chunks=(8, 8), shards=(32, 32), dtype="uint16", fill_value=FILL
     )
+    array = zarr.open_array(store, path="a")
     store.stats.reset()
     array[...] = VALUES
     assert store.stats.calls["put"] == 3 * 4

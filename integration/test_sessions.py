@@ -69,9 +69,10 @@ def test_arrays_behave_like_those_of_numpy(storage: Callable[[str], icechunk.Sto
 
 def make(store: ps.PartsStore, *, split: bool) -> Any:
     parts = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
-    array = ps.create_array(
+    ps.create_array(
         store, "a", parts=parts, split=split, shape=(64, 64), chunks=(8, 8), shards=(32, 32), dtype="uint16"
     )
+    array = zarr.open_array(store, path="a")
     array[:] = VALUES
     return array
 

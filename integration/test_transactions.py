@@ -91,7 +91,9 @@ def proxy(server: Server) -> Iterator[CountingProxy]:
 def test_known_shard_is_read_whole_while_a_process_overwrites_it(
     bucket: Bucket, proxy: CountingProxy, others: ProcessPoolExecutor, pipeline: str
 ) -> None:
-    array = ps.create_array(PartsStore(bucket.store()), "a", parts=SHARD_PARTS, **SHARDED)
+    written = PartsStore(bucket.store())
+    ps.create_array(written, "a", parts=SHARD_PARTS, **SHARDED)
+    array = zarr.open_array(written, path="a")
     _begun.value = _committed.value = 1
     array[...] = values_of(1)
     user = Server(proxy.endpoint, bucket.server.access_key, bucket.server.secret_key)

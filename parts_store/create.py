@@ -9,6 +9,7 @@ from zarr.storage import StorePath
 from parts_store._compat.zarr import normalize_path
 from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.format.parts import PartsLike
+from parts_store.pipeline.opening import use_pipeline
 from parts_store.store import PartsStore
 
 
@@ -47,7 +48,7 @@ def create_array(
     Returns
     -------
     zarr.Array
-        The array.
+        The array, which uses the codec pipeline of this package.
 
     Raises
     ------
@@ -75,4 +76,6 @@ def create_array(
     creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
-    return type(array)(inner)
+    created = type(array)(inner)
+    use_pipeline(created)
+    return created

@@ -46,12 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 PIPELINES = {
     "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
     "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
+    "parts": "parts_store.pipeline.codec_pipeline.PartsCodecPipeline",
 }
 
 
 @pytest.fixture(params=sorted(PIPELINES))
 def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test with each of zarr's codec pipelines."""
+    """Run the test with each of zarr's codec pipelines, and with ours.
+
+    `ps.create_array` returns an array with our pipeline in any case, so such an array has to be opened again.
+    """
     name: str = request.param
     with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
         yield name

@@ -155,7 +155,8 @@ def values(seed: int, *, holes: bool = False) -> NDArray[Any]:
 
 def create(objects: Any, drawn: NDArray[Any], **arguments: Any) -> None:
     chosen: dict[str, Any] = {"shape": SHAPE, "chunks": (8, 8), "shards": SHAPE, "dtype": "uint16"}
-    ps.create_array(ps.PartsStore(objects), "a", parts=PARTS, **(chosen | arguments))[...] = drawn
+    ps.create_array(ps.PartsStore(objects), "a", parts=PARTS, **(chosen | arguments))
+    zarr.open_array(ps.PartsStore(objects), path="a")[...] = drawn
 
 
 def recorded(objects: Any, **options: Any) -> tuple[Any, Recording, ps.PartsStore]:
@@ -252,9 +253,10 @@ def test_own_writes_are_read_after_an_index_was_cached(objects: Any, pipeline: s
 def test_recreated_array_does_not_use_old_indexes(objects: Any, pipeline: str) -> None:
     store = ps.PartsStore(objects)
     for seed, chunks in enumerate([(8, 8), (4, 4), (8, 8), (16, 8), (8, 16)]):
-        array: Any = ps.create_array(
+        ps.create_array(
             store, "a", parts=PARTS, shape=SHAPE, chunks=chunks, shards=SHAPE, dtype="uint16", overwrite=True
         )
+        array: Any = zarr.open_array(store, path="a")
         drawn = values(seed)
         array[...] = drawn
         for at in ((0, 0), (15, 15), (3, 12)):

@@ -120,7 +120,7 @@ OWN = {
         "transactions",
     },
     "destination": {"engine", "errors", "format", "store"},
-    "create": {"errors", "format", "store"},
+    "create": {"errors", "format", "pipeline", "store"},
     "codecs": {"codecs", "errors", "format"},
     "headers": {"headers", "errors"},
     "pipeline": {"format", "pipeline", "store"},

@@ -1,4 +1,4 @@
-"""A proxy that counts requests, a store behind it, and both codec pipelines."""
+"""A proxy that counts requests, a store behind it, and each of the codec pipelines."""
 
 from collections.abc import Iterator
 

@@ -72,11 +72,13 @@ LAYOUTS: dict[int, list[Part]] = {
 
 
 def create_chunk(store: PartsStore, parts: list[Part]) -> zarr.Array[Any]:
-    return ps.create_array(store, "a", parts=parts, shape=(64, 64), chunks=(64, 64), dtype="uint8", compressors=None)
+    ps.create_array(store, "a", parts=parts, shape=(64, 64), chunks=(64, 64), dtype="uint8", compressors=None)
+    return zarr.open_array(store, path="a")
 
 
 def create_shards(store: PartsStore) -> zarr.Array[Any]:
-    return ps.create_array(store, "a", parts=SHARD_PARTS, compressors=None, **SHARDED)
+    ps.create_array(store, "a", parts=SHARD_PARTS, compressors=None, **SHARDED)
+    return zarr.open_array(store, path="a")
 
 
 def in_main(offset: int) -> tuple[int, int]:

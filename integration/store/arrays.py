@@ -36,14 +36,16 @@ VALUES: NDArray[Any] = (np.arange(64 * 64) % 251 + 1).astype("uint8").reshape(64
 
 
 def create_shards(store: PartsStore, parts: Sequence[Part] = SHARD_PARTS) -> zarr.Array[Any]:
-    array = ps.create_array(store, "shards", parts=parts, compressors=None, **SHARDED)
+    ps.create_array(store, "shards", parts=parts, compressors=None, **SHARDED)
+    array = zarr.open_array(store, path="shards")
     array[...] = VALUES
     return array
 
 
 def create_chunks(store: PartsStore, *, head: int = 10) -> zarr.Array[Any]:
     parts = [Part(".head", size=head), Part(""), Part(".tail", size=4)]
-    array = ps.create_array(store, "chunks", parts=parts, shape=(64, 64), chunks=(32, 64), dtype="u1", compressors=None)
+    ps.create_array(store, "chunks", parts=parts, shape=(64, 64), chunks=(32, 64), dtype="u1", compressors=None)
+    array = zarr.open_array(store, path="chunks")
     array[...] = VALUES
     return array
 

@@ -13,7 +13,7 @@ from typing import Any, Self, cast, override
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.buffer import NDBuffer
+from zarr.abc.buffer import Buffer, NDBuffer
 from zarr.abc.codec import Codec, CodecPipeline, GetResult
 from zarr.abc.store import RangeByteRequest
 from zarr.codecs import ShardingCodec
@@ -28,6 +28,7 @@ from parts_store._compat.zarr import (
     scatter_chunk,
     supports_sync_io,
 )
+from parts_store.format.ranges import Span
 from parts_store.pipeline.compression import NotDecodedError
 from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.pipeline.threads import Batch
@@ -150,17 +151,9 @@ def _read_region(
         return False
     chunks = layout.locate(index.as_numpy_array(), region)
     stored = [(chunk, chunk.place) for chunk in chunks if chunk.place is not None]
-    found = dict(
-        path.store.get_ranges_sync(
-            path.path,
-            [RangeByteRequest(place.start, place.stop) for _, place in stored],
-            prototype=spec.prototype,
-            max_gap_bytes=spec.config.sharding_coalesce_max_gap_bytes,
-            max_coalesced_bytes=spec.config.sharding_coalesce_max_bytes,
-        )
-        if stored
-        else ()
-    )
+    found = _get_ranges(path, spec, [place for _, place in stored]) if stored else {}
+    if found is None:
+        return False
     for number, (chunk, _) in enumerate(stored):
         data = found.get(number)
         if data is None:
@@ -170,6 +163,25 @@ def _read_region(
         if chunk.place is None:
             layout.decode_chunk_into(target, chunk, None)
     return True
+
+
+def _get_ranges(path: StorePath, spec: ArraySpec, places: Sequence[Span]) -> dict[int, Buffer | None] | None:
+    """Return ranges of a chunk by their numbers; None if the chunk was deleted after its index was read."""
+    try:
+        return dict(
+            path.store.get_ranges_sync(
+                path.path,
+                [RangeByteRequest(place.start, place.stop) for place in places],
+                prototype=spec.prototype,
+                max_gap_bytes=spec.config.sharding_coalesce_max_gap_bytes,
+                max_coalesced_bytes=spec.config.sharding_coalesce_max_bytes,
+            )
+        )
+    except BaseExceptionGroup as group:
+        # zarr's stores raise this for a key that does not exist.
+        if group.split(FileNotFoundError)[1] is not None:
+            raise
+        return None
 
 
 def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | None:

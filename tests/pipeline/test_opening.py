@@ -44,9 +44,10 @@ def test_arrays_on_other_stores_work_while_fast() -> None:
         np.testing.assert_array_equal(array[1:5, ::2], np.arange(36).reshape(6, 6)[1:5, ::2])
 
 
-def test_opened_arrays_use_the_pipeline() -> None:
+def test_created_and_opened_arrays_use_the_pipeline() -> None:
     store = ps.PartsStore(MemoryStore())
     created = ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
+    assert pipeline_of(created) is PartsCodecPipeline
     opened = ps.open_array(store, "a", mode="r+")
     assert pipeline_of(opened) is PartsCodecPipeline
     opened[...] = [1, 2, 3, 4]
