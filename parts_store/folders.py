@@ -1,22 +1,28 @@
 """FolderMethods: the methods by which zarr lists, measures and deletes what is below a folder."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import override
+from typing import Final, override
 
 from zarr.abc.store import Store
 
 from parts_store.catalog.known_arrays import Catalog
 from parts_store.catalog.owners import OwnedChunk
-from parts_store.catalog.records import Entry as ArrayEntry
-from parts_store.engine.backend import Place
+from parts_store.catalog.shown_keys import ShownKeys
+from parts_store.engine.backend import LIST_PAGE, Place
+from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.executor import run, run_sync
-from parts_store.engine.steps import Entry, Steps, remove
+from parts_store.engine.steps import Steps, remove
 from parts_store.errors import ReservedKeyError, StoreConfigError
 from parts_store.forks import require_own_process
-from parts_store.format.keys import DOCUMENT, is_protocol_key, join, split
+from parts_store.format.keys import DOCUMENT, is_protocol_key, split
 from parts_store.operations import Operations
 from parts_store.options import StoreOptions
 from parts_store.transactions import folder_deletion
+
+# How many folders are looked into at the same time.
+_FOLDERS_AT_ONCE: Final = 32
+# How many keys are asked for at once to find out whether a folder holds any.
+_FEW: Final = 50
 
 
 class FolderMethods(Store):
@@ -60,22 +66,20 @@ class FolderMethods(Store):
         require_own_process()
         self._operations.reader.stats.count("list")
 
-    async def _objects(self, folder: str) -> AsyncIterator[Entry]:
+    def _keys(self, folder: str, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
         self._begin_listing()
-        async for entry in self._backend.list(folder):
-            yield entry
+        return self._backend.list_keys(folder, page=page)
 
     @override
-    async def list(self) -> AsyncIterator[str]:
-        async for key in self.list_prefix(""):
-            yield key
+    def list(self) -> AsyncIterator[str]:
+        return self.list_prefix("")
 
     @override
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        asked: dict[str, ArrayEntry] = {}
-        async for entry in self._objects(prefix.rstrip("/")):
-            if (shown := await self._run(self.catalog.shown(entry.key, asked))) is not None:
-                yield shown
+        shown = ShownKeys(self.catalog)
+        async for keys in self._keys(prefix.rstrip("/")):
+            for key in await self._run(shown.of(keys)):
+                yield key
 
     @override
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
@@ -83,32 +87,47 @@ class FolderMethods(Store):
         self._begin_listing()
         folders, keys = await self._backend.list_folder(folder)
         start = len(folder) + 1 if folder else 0
-        # A folder of an array's chunks may hold nothing but parts that remained after their chunks were deleted.
-        in_array = any(f"{folder}/".startswith(join(path, "")) for path in self.catalog.arrays())
+        folders = [path for path in folders if not is_protocol_key(path)]
+        if self.catalog.is_in_parts(folder):
+            # A folder of an array's chunks may hold nothing but parts that remained after their chunks were deleted.
+            has_keys = await run_for_each(folders, self._has_keys, _FOLDERS_AT_ONCE)
+            folders = [path for path, is_shown in zip(folders, has_keys, strict=True) if is_shown]
         for path in folders:
-            if not is_protocol_key(path) and (not in_array or await self._has_keys(path)):
-                yield path[start:]
-        asked: dict[str, ArrayEntry] = {}
-        for key in keys:
-            shown = await self._run(self.catalog.shown(key, asked)) if key != folder else None
-            if shown is not None:
-                yield shown[start:]
+            yield path[start:]
+        # The object of a folder itself, as some programs create it, is not in the folder.
+        for key in await self._run(ShownKeys(self.catalog).of([key for key in keys if key != folder])):
+            yield key[start:]
+
+    @override
+    async def is_empty(self, prefix: str) -> bool:
+        return not await self._has_keys(prefix.rstrip("/"))
 
     async def _has_keys(self, folder: str) -> bool:
-        async for _ in self.list_prefix(folder):
-            return True
+        shown = ShownKeys(self.catalog)
+        async for keys in self._keys(folder, _FEW):
+            if await self._run(shown.of(keys)):
+                return True
         return False
 
     @override
     async def getsize_prefix(self, prefix: str) -> int:
-        stored = [entry async for entry in self._objects(prefix.rstrip("/")) if not is_protocol_key(entry.key)]
-        documents = [entry.key for entry in stored if split(entry.key)[1] == DOCUMENT]
-        if self._operations.protocol.has_part_nodes and not documents:
+        self._begin_listing()
+        total, stored = 0, []
+        async for sizes in self._backend.list_sizes(prefix.rstrip("/")):
+            if self._operations.protocol.has_part_nodes:
+                stored += [(key, nbytes) for key, nbytes in sizes.items() if not is_protocol_key(key)]
+            else:
+                total += sum(nbytes for key, nbytes in sizes.items() if not is_protocol_key(key))
+        return total + await self._size_in_session(stored)
+
+    async def _size_in_session(self, stored: Sequence[tuple[str, int]]) -> int:
+        """Return the size of what a listing of a session has found."""
+        if not any(split(key)[1] == DOCUMENT for key, _ in stored):
             # The folder is inside an array, whose parts may be stored in other nodes.
-            sizes = [await self._run(self._operations.getsize(entry.key)) for entry in stored]
-            return sum(nbytes for nbytes in sizes if nbytes is not None)
-        hidden = {key for key in documents if self.catalog.is_hidden(key)}
-        return sum(entry.nbytes for entry in stored if entry.key not in hidden)
+            found = [await self._run(self._operations.getsize(key)) for key, _ in stored]
+            return sum(nbytes for nbytes in found if nbytes is not None)
+        is_hidden = self.catalog.is_hidden
+        return sum(nbytes for key, nbytes in stored if not (split(key)[1] == DOCUMENT and is_hidden(key)))
 
     # --- deleting -------------------------------------------------------------------------------------------------
 
@@ -122,7 +141,7 @@ class FolderMethods(Store):
             self.catalog.forget_below(folder)
             await self._delete_under_locks(folder)
         else:
-            keys = [entry.key async for entry in self._objects(folder)]
+            keys = [key async for page in self._keys(folder) for key in page]
             self.catalog.forget_below(folder)
             await self._run(_delete_keys(self._operations, keys))
         # Another thread may have read a document before it was deleted.

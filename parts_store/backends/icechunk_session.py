@@ -5,7 +5,7 @@ Knows which array the nodes of parts belong to, and nothing else about what is s
 """
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
 from parts_store.backends.session_changes import Writes
 from parts_store.engine import steps
-from parts_store.engine.backend import BackendRequest, Capabilities, WriteIdentity
+from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
@@ -136,7 +136,8 @@ class SessionBackend:
                         await self.icechunk.delete(key)
                 return steps.Done()
             case steps.List(folder):
-                return steps.Listed(tuple([entry async for entry in self.list(folder)]))
+                found = [each async for sizes in self.list_sizes(folder) for each in sizes.items()]
+                return steps.Listed(tuple(steps.Entry(key, nbytes, None, _LONG_AGO) for key, nbytes in found))
             case steps.Move():
                 raise TypeError(f"only a local disk has renames: {request}")
             case never:
@@ -292,21 +293,26 @@ class SessionBackend:
 
     # --- listing --------------------------------------------------------------------------------------------------
 
-    async def list(self, folder: str) -> AsyncIterator[steps.Entry]:
-        """Yield every document and chunk below a folder, including those of the nodes of parts."""
+    async def list_keys(self, folder: str, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
+        """Yield the keys of all documents and chunks below a folder, in pages as long as those of Icechunk."""
+        del page
+        async for sizes in self.list_sizes(folder):
+            yield tuple(sizes)
+
+    async def list_sizes(self, folder: str) -> AsyncIterator[Mapping[str, int]]:
+        """Yield all documents and chunks below a folder with their sizes, including those of the nodes of parts."""
         arrays = []
         async for key in self._keys(folder):
             path, name = split(key)
             if name == DOCUMENT:
-                yield steps.Entry(key, await self._size(key) or 0, None, _LONG_AGO)
+                yield {key: await self._size(key) or 0}
                 arrays.append(path)
         # If the folder is inside an array, the document of the array is not below the folder.
         above = [] if arrays else [path for path, _ in reversed(splits(folder)) if self._node_id(path) is not None]
         inside = above[:1]
         for path in [*arrays, *inside]:
-            async for entry in self._chunks(path):
-                if not inside or entry.key.startswith(f"{folder}/"):
-                    yield entry
+            async for sizes in self._chunks(path):
+                yield {key: size for key, size in sizes.items() if not inside or key.startswith(f"{folder}/")}
 
     async def _keys(self, folder: str) -> AsyncIterator[str]:
         with _translated(folder):
@@ -318,14 +324,15 @@ class SessionBackend:
                 if not folder or key.startswith(f"{folder}/"):
                     yield key
 
-    async def _chunks(self, path: str) -> AsyncIterator[steps.Entry]:
-        """Yield the chunks of the array at a path; none if it is a group."""
+    async def _chunks(self, path: str) -> AsyncIterator[Mapping[str, int]]:
+        """Yield the chunks of the array at a path, in pages; none if it is a group."""
         if not await self._is_array(path):
             return
         with _translated(join(path, DOCUMENT)):
             async for coordinates, _, _, _, lengths, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
-                for at, nbytes in zip(coordinates.tolist(), lengths.tolist(), strict=True):
-                    yield steps.Entry(join(path, "/".join([_CHUNKS, *map(str, at)])), nbytes, None, _LONG_AGO)
+                start = join(path, _CHUNKS)
+                keys = ["/".join((start, *map(str, at))) for at in coordinates.tolist()]
+                yield dict(zip(keys, lengths.tolist(), strict=True))
 
     async def _is_array(self, path: str) -> bool:
         return is_array(await self._document(path) or {})

@@ -4,7 +4,7 @@ Carries out requests. Knows nothing about chunks and parts.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Never, NoReturn, assert_never
@@ -27,7 +27,7 @@ from parts_store.backends.obstore_outcomes import (
     require_about_object,
 )
 from parts_store.engine import steps
-from parts_store.engine.backend import MAX_BULK_DELETE, BackendRequest, Capabilities, WriteIdentity
+from parts_store.engine.backend import LIST_PAGE, MAX_BULK_DELETE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.steps import Outcome
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
 from parts_store.format.ranges import Wanted
@@ -206,15 +206,20 @@ class ObjectBackend:
                     with suppress(*ABSENT):
                         yield obstore, "delete", (self.store, each), {}
 
-    async def list(self, folder: str) -> AsyncIterator[steps.Entry]:
-        """Yield every object below a folder."""
+    async def list_keys(self, folder: str, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
+        """Yield the keys of all objects below a folder, in pages."""
+        with translated("list", folder, lambda: self.secrets):
+            async for batch in self._pages(folder, page):
+                yield [each["path"] for each in batch]
+
+    async def list_sizes(self, folder: str) -> AsyncIterator[Mapping[str, int]]:
+        """Yield the keys of all objects below a folder with their sizes, in pages."""
         with translated("list", folder, lambda: self.secrets):
             async for batch in self._pages(folder):
-                for each in batch:
-                    yield entry_of(each)
+                yield {each["path"]: each["size"] for each in batch}
 
-    def _pages(self, folder: str) -> Any:
-        return obstore.list(self.store, prefix=folder or None)
+    def _pages(self, folder: str, page: int = LIST_PAGE) -> Any:
+        return obstore.list(self.store, prefix=folder or None, chunk_size=page)
 
     async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
         """Return the folders and the keys directly in a folder."""

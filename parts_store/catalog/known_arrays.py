@@ -25,16 +25,16 @@ docs/transactions.md names them.
 import json
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parts_store.catalog.owners import Hidden, Other, Owner, owner_in, shown_key
+from parts_store.catalog.owners import Hidden, Other, Owner, owner_in
 from parts_store.catalog.records import Entry, PathRecord, Plain, PlainArray, Served, Source, Stamp, document_not_served
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata
-from parts_store.format.keys import DOCUMENT, candidates, is_protocol_key, join, may_be_part, split
+from parts_store.format.keys import DOCUMENT, ancestors, candidates, is_protocol_key, join, split
 from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.transactions.protocol import ChunkProtocol
 
@@ -247,6 +247,33 @@ class Catalog:
         self.learn(path, entry, since, stamp)
         return entry
 
+    def read_many(self, paths: Sequence[str]) -> Steps[dict[str, Entry]]:
+        """Return what is known of these paths; read all documents of which nothing is known at the same time.
+
+        An array whose document cannot be understood counts as no array: it must not prevent that others are listed.
+        """
+        self.refresh()
+        records = {path: self.record(path) for path in paths}
+        found = {
+            path: record.entry
+            for path, record in records.items()
+            if record.entry is not None and record.source is not Source.CONSOLIDATED
+        }
+        unknown = [path for path in records if path not in found]
+        if not unknown:
+            return found
+        since, stamps = self.epoch, [self.stamp(path) for path in unknown]
+        outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in unknown)
+        for path, stamp, outcome in zip(unknown, stamps, outcomes, strict=True):
+            stored = content(outcome)
+            try:
+                found[path], _ = self.understand(path, stored, None if stored is None else metadata.parse(stored))
+            except PartsStoreError:
+                found[path] = Plain.NO_ARRAY
+            else:
+                self.learn(path, found[path], since, stamp)
+        return found
+
     def confirm(self, path: str) -> Steps[Entry]:
         """Read the document at a path; raise `LayoutChangedError` if zarr was served that of another array.
 
@@ -256,6 +283,10 @@ class Catalog:
         if not self.record(path).is_as_served(entry):
             raise layout_changed(path, entry)
         return entry
+
+    def is_in_parts(self, folder: str) -> bool:
+        """Return whether a folder is known to be an array with parts, or to be inside one."""
+        return any(isinstance(self.record(path).entry, ArrayRecord) for path in (*ancestors(folder), folder))
 
     # --- which array a key belongs to -----------------------------------------------------------------------------
 
@@ -286,42 +317,6 @@ class Catalog:
                 self.rely_on(path, entry)
                 return owner
         return Other()
-
-    def shown(self, key: str, asked: dict[str, Entry]) -> Steps[str | None]:
-        """Return the key that a listing shows for a stored object, None if it shows none.
-
-        `asked` keeps what one listing found at the paths that it read, so that it reads each document once.
-        """
-        if self.is_hidden(key):
-            return None
-        # A session keeps no parts beside a chunk.
-        if self.protocol.has_part_nodes or split(key)[1] == DOCUMENT:
-            return key
-        if (known := self._known_owner(key)) is not None:
-            return shown_key(*known)
-        # A chunk's key without a suffix is a chunk without parts, or the anchor of one with parts: both are shown.
-        if not may_be_part(key):
-            return key
-        for path, relative in candidates(key):
-            if path not in asked:
-                try:
-                    asked[path] = yield from self.read(path)
-                except PartsStoreError:
-                    # An array whose document cannot be understood must not prevent that other arrays are listed.
-                    asked[path] = Plain.NO_ARRAY
-            if (shown := shown_key(asked[path], path, relative)) != key:
-                return shown
-        return key
-
-    def _known_owner(self, key: str) -> tuple[Entry, str, str] | None:
-        """Return the array that a key is known to belong to, its path, and the rest of the key; None if none is."""
-        for path, relative in candidates(key):
-            record = self.record(path)
-            if record.entry is None or record.source is Source.CONSOLIDATED:
-                continue
-            if owner_in(record.entry, path, relative) is not None:
-                return record.entry, path, relative
-        return None
 
 
 def layout_changed(path: str, entry: Entry) -> LayoutChangedError:

@@ -74,19 +74,3 @@ def owner_in(entry: Entry, path: str, relative: str, *, is_unconfirmed: bool = F
         # A chunk key with another number of dimensions. Icechunk accepts it, and can then not list the array any more.
         return Hidden(f"array {path!r}, which has no such chunk")
     return None
-
-
-def shown_key(entry: Entry, path: str, relative: str) -> str | None:
-    """Return the key that a listing shows for an object of an array.
-
-    For an anchor this is the key of its chunk. For any other part it is None.
-    """
-    if not isinstance(entry, ArrayRecord):
-        return join(path, relative)
-    anchor = entry.parts.parts[entry.parts.anchor].key_suffix
-    if anchor and entry.encoding.is_chunk_key(relative):
-        # No part of this array has this key.
-        return None
-    if relative.endswith(anchor) and entry.encoding.is_chunk_key(chunk := relative.removesuffix(anchor)):
-        return join(path, chunk)
-    return None if isinstance(owner_in(entry, path, relative), Hidden) else join(path, relative)

@@ -1,15 +1,17 @@
 """The interface of a backend: what the executor and the store need of it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from parts_store.engine.steps import Delete, Entry, Get, Head, List, Lock, Move, Outcome, Put, Refer
+from parts_store.engine.steps import Delete, Get, Head, List, Lock, Move, Outcome, Put, Refer
 from parts_store.format.references import Reference
 
 # How many keys one request can delete on S3 and with obstore.
 MAX_BULK_DELETE = 1000
+# How many keys a listing returns at once. A response of S3 has as many.
+LIST_PAGE = 1000
 
 type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
 
@@ -94,8 +96,11 @@ class Place(Backend, Protocol):
     def require_location(self, reference: Reference) -> None:
         """Raise if the backend would refuse a reference to an existing file."""
 
-    def list(self, folder: str) -> AsyncIterator[Entry]:
-        """Return all objects below a folder."""
+    def list_keys(self, folder: str, /, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
+        """Return the keys of all objects below a folder, in pages of about this many."""
+
+    def list_sizes(self, folder: str, /) -> AsyncIterator[Mapping[str, int]]:
+        """Return the keys of all objects below a folder with their sizes, in pages."""
 
     async def list_folder(self, folder: str, /) -> tuple[Sequence[str], Sequence[str]]:
         """Return the folders and the keys directly in a folder."""

@@ -4,7 +4,6 @@ Does not know whether anything exists.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -27,10 +26,10 @@ NODES_FOLDER: Final = "__parts__"
 
 # A number as zarr writes it.
 _NUMBER = r"(?:0|[1-9][0-9]*)"
-# Keys of chunks and parts below an array, for any encoding and any number of dimensions.
-_DEFAULT_LIKE = re.compile(rf"c(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
 _DEFAULT = re.compile(rf"c(?:/{_NUMBER})*")
-_V2_LIKE = re.compile(rf"{_NUMBER}(?:[/.]{_NUMBER})*(?P<suffix>[^/]*)")
+# A segment of a chunk's key, for any encoding and any number of dimensions, and the characters that it starts with.
+_NAME_OF_CHUNK = re.compile(rf"(?:c|{_NUMBER})(?:\.{_NUMBER})*")
+_FIRST: Final = frozenset("c0123456789")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,16 @@ class ChunkKeyEncoding:
     def is_chunk_key(self, relative: str) -> bool:
         """Return whether `relative`, a key relative to its array, is the key of a chunk."""
         return _chunk_pattern(self).fullmatch(relative) is not None
+
+
+@lru_cache
+def part_pattern(encoding: ChunkKeyEncoding, parts: ConcatParts) -> re.Pattern[str]:
+    """Return the pattern of the keys of all parts and chunks of an array: the chunk's key, and a suffix or none.
+
+    No suffix starts with a digit or consists of dots and digits, so a key matches in one way only.
+    """
+    suffixes = "|".join(re.escape(part.key_suffix) for part in parts.parts)
+    return re.compile(f"({_chunk_pattern(encoding).pattern})({suffixes}|)", re.DOTALL)
 
 
 @lru_cache
@@ -156,7 +165,7 @@ def join(path: str, relative: str) -> str:
 
 def is_protocol_key(key: str) -> bool:
     """Return whether the key belongs to the write protocol."""
-    return PROTOCOL_FOLDER in key.split("/")
+    return PROTOCOL_FOLDER in key and PROTOCOL_FOLDER in key.split("/")
 
 
 def probe_key(path: str, name: str) -> str:
@@ -219,16 +228,35 @@ def is_default_key(relative: str) -> bool:
 
 def may_be_part(key: str) -> bool:
     """Return whether the key could be a chunk key with a suffix; if not, listings show it without a further check."""
-    return any(suffix for _, _, suffix in _guesses(key))
+    name = split(key)[1]
+    return name[:1] in _FIRST and _NAME_OF_CHUNK.fullmatch(name) is None
 
 
 def candidates(key: str) -> tuple[tuple[str, str], ...]:
     """Return the arrays that a key may belong to, most likely first, each with the rest of the key below it."""
-    return tuple((path, relative) for path, relative, _ in _guesses(key))
+    folder, name = split(key)
+    return tuple((path, key[len(join(path, "")) :]) for path in candidate_paths(folder, name))
 
 
-def _guesses(key: str) -> Iterator[tuple[str, str, str]]:
-    for pattern in (_DEFAULT_LIKE, _V2_LIKE):
-        for path, relative in reversed(splits(key)):
-            if found := pattern.fullmatch(relative):
-                yield path, relative, found["suffix"]
+def candidate_paths(folder: str, name: str) -> tuple[str, ...]:
+    """Return the arrays that a key in a folder may belong to, most likely first.
+
+    The answer depends only on the folder and on the first character of the name.
+    """
+    first = name[:1]
+    if first == "c":
+        return (folder,)
+    if first not in _FIRST:
+        return ()
+    # The encoding v2: any number of the segments before the name are numbers.
+    paths, at = [folder], folder
+    while at:
+        above, _, segment = at.rpartition("/")
+        if _NAME_OF_CHUNK.fullmatch(segment) is None:
+            break
+        if segment[0] == "c":
+            # The encoding default: all segments after this one are numbers. It is more likely.
+            return (above, *paths)
+        paths.append(above)
+        at = above
+    return tuple(paths)

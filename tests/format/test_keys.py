@@ -1,10 +1,13 @@
 """Keys: what zarr calls a chunk is one, nothing else is, and the array of a part is always among the candidates."""
 
 import itertools
+import re
 from hashlib import blake2b
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding, V2ChunkKeyEncoding
 
 from parts_store.errors import PartsConfigError
@@ -20,6 +23,7 @@ from parts_store.format.keys import (
     split,
 )
 from parts_store.format.parts import ConcatParts, Part
+from tests.effort import examples
 
 type Name = Literal["default", "v2"]
 type Separator = Literal["/", "."]
@@ -147,6 +151,25 @@ def test_every_key_with_a_suffix_may_be_a_part_and_no_chunks_own_key_may(
         assert not may_be_part(key), key
         for suffix in SUFFIXES:
             assert may_be_part(key + suffix), key + suffix
+
+
+NUMBER = "(?:0|[1-9][0-9]*)"
+LIKE_CHUNKS = [rf"c(?:[/.]{NUMBER})*(?P<suffix>[^/]*)", rf"{NUMBER}(?:[/.]{NUMBER})*(?P<suffix>[^/]*)"]
+SEGMENTS = st.text(alphabet="c019.x\n²", min_size=1, max_size=4)
+
+
+@settings(max_examples=examples(1000), deadline=None)
+@given(st.lists(SEGMENTS, min_size=1, max_size=5))
+def test_candidates_are_all_paths_above_which_the_rest_looks_like_a_chunk(segments: list[str]) -> None:
+    found = [
+        ("/".join(segments[:count]), rest, match["suffix"])
+        for pattern in LIKE_CHUNKS
+        for count in reversed(range(len(segments)))
+        if (match := re.fullmatch(pattern, rest := "/".join(segments[count:])))
+    ]
+    key = "/".join(segments)
+    assert candidates(key) == tuple((path, rest) for path, rest, _ in found)
+    assert may_be_part(key) is any(suffix for _, _, suffix in found)
 
 
 @pytest.mark.parametrize("suffix", NUMBERED_SUFFIXES)
