@@ -34,6 +34,8 @@ type Values = tuple[Sequence[Pieces | None] | None, Tag | None]
 # How far apart inner chunks of a file may be to be read with one request, and how much one request may read.
 _FILE_GAP: Final = 1 << 14
 _FILE_COALESCED: Final = 1 << 24
+# The parts of an object that is a value by itself.
+_WHOLE: Final = ConcatParts([""])
 
 
 @dataclass(slots=True)
@@ -64,9 +66,21 @@ class ChunkReader:
     # --- objects without parts ------------------------------------------------------------------------------------
 
     def read_object(
-        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
+        self,
+        key: str,
+        wanted: Sequence[Wanted],
+        settings: ReadSettings,
+        index: ShardIndex | None = None,
+        *,
+        follows_index: bool,
     ) -> Steps[Values]:
-        """Read ranges of an object that is a value by itself."""
+        """Read ranges of an object that is a value by itself; `index` is that of the shard, if it is one."""
+        if index is not None:
+            if _is_request_for(index, wanted):
+                return (yield from self._read_index(single(key), index, settings))
+            versioned = self.earlier.take_index(key)
+            if versioned is not None and follows_index:
+                return self._values((yield from self._read_data(single(key), index, wanted, settings, versioned)))
         before = self.earlier.take_range(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
@@ -98,7 +112,7 @@ class ChunkReader:
     ) -> Steps[Values]:
         """Read ranges of a chunk in parts, all of one write."""
         chunk, index = owned.chunk, owned.record.shard_index
-        if index is not None and list(wanted) == [index.request]:
+        if index is not None and _is_request_for(index, wanted):
             return (yield from self._read_index(chunk, index, settings))
         if owned.may_have_gaps and self.coalesce_gap is None:
             # The bytes between the inner chunks of a file mostly belong to other arrays.
@@ -117,6 +131,9 @@ class ChunkReader:
 
     def _read_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Values]:
         known = self.indexes.get(chunk.chunk_key)
+        if known is not None and known.index_of != index:
+            # The array was created again, with other shards.
+            known = None
         is_suspect = chunk.chunk_key in self._suspects
         versioned = yield from shards.read_index(
             self.protocol, chunk, index, settings, known=known, is_suspect=is_suspect
@@ -155,10 +172,15 @@ class ChunkReader:
 
     def _cache(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if that read can find out whether the index is still valid."""
-        if index.is_understood and self.protocol.can_recognise(versioned.version):
+        if index.is_understood and self._can_recognise(chunk, versioned.version):
             self.indexes.keep(chunk.chunk_key, versioned)
         else:
             self.indexes.forget(chunk.chunk_key)
+
+    def _can_recognise(self, chunk: Chunk, version: Version) -> bool:
+        if chunk.parts is _WHOLE:
+            return self.protocol.can_recognise_object(version)
+        return self.protocol.can_recognise(version)
 
     def _values(self, read: Read | None) -> Values:
         if read is None:
@@ -174,7 +196,18 @@ class ChunkReader:
         self.indexes.forget(chunk.chunk_key)
         return self.earlier.take_whole(key)
 
+    def before_plain_write(self, key: str) -> None:
+        """Forget all that is remembered of an object that is a value by itself."""
+        self.earlier.take_range(key)
+        self.earlier.take_index(key)
+        self.indexes.forget(key)
+
 
 def single(key: str) -> Chunk:
     """Return an object that is a value by itself as a chunk of one part."""
-    return Chunk(key, ConcatParts([""]))
+    return Chunk(key, _WHOLE)
+
+
+def _is_request_for(index: ShardIndex, wanted: Sequence[Wanted]) -> bool:
+    """Return whether zarr asks for the index of a shard."""
+    return len(wanted) == 1 and wanted[0] == index.request

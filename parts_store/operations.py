@@ -78,8 +78,10 @@ class Operations:
                 return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
             case Hidden():
                 return None
-            case Other(array, is_unconfirmed):
-                values, tag = yield from self.reader.read_object(key, wanted, settings, follows_index=follows_index)
+            case Other(array, is_unconfirmed, index):
+                values, tag = yield from self.reader.read_object(
+                    key, wanted, settings, index, follows_index=follows_index
+                )
                 self._learn_v2(key, values)
                 is_part = tag is not None and tag.layout is not None
                 if array is not None and (is_part or (is_unconfirmed and values is None)):
@@ -177,6 +179,7 @@ class Operations:
                 yield from self.protocol.write_references(chunk, values)
             case Other() if len(values) == 1:
                 # The chunk of an array without parts is a single part.
+                self.reader.before_plain_write(key)
                 yield from self.protocol.write_references(single(key), values)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
@@ -199,7 +202,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
-                self.reader.earlier.take_range(key)
+                self.reader.before_plain_write(key)
                 if only_if_absent:
                     yield from self.protocol.put_if_absent(key, value, "data")
                 else:
@@ -275,7 +278,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other():
-                self.reader.earlier.take_range(key)
+                self.reader.before_plain_write(key)
                 yield from remove((key,), "data")
             case never:
                 assert_never(never)

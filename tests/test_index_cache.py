@@ -18,6 +18,7 @@ import parts_store as ps
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.errors import ConcurrentWriteError
+from parts_store.format.shard_index import ShardIndex
 from parts_store.index_cache import IndexCache
 from parts_store.transactions.shards import VersionedIndex
 from parts_store.transactions.versions import Version
@@ -26,13 +27,14 @@ PARTS = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHAPE = (16, 16)
 # Four inner chunks, each with an offset and a size, and a checksum.
 INDEX_NBYTES = 4 * 16 + 4
+INDEX_OF = ShardIndex(INDEX_NBYTES, "end", 4, "<u8", has_checksum=True)
 
 
 # --- the cache itself ------------------------------------------------------------------------------------------------
 
 
 def versioned(nbytes: int) -> VersionedIndex:
-    return VersionedIndex(bytes(nbytes), Version(None, (None,), 0))
+    return VersionedIndex(bytes(nbytes), Version(None, (None,), 0), INDEX_OF, may_have_holes=False)
 
 
 def test_an_index_that_was_kept_is_known_until_it_is_forgotten() -> None:

@@ -41,8 +41,8 @@ def found_of(response: Any, data: Any) -> Found:
     meta = response.meta
     start, stop = response.range
     span = Span(start, stop) if len(data) == stop - start else Span(0, 0)
-    # A web server without ETags: the time of the last change and the size take its place.
-    etag = meta["e_tag"] or f"{meta['last_modified']}, {meta['size']}"
+    # A server without ETags: the time of the last change and the size take its place, which two writes may share.
+    etag = meta["e_tag"] or f"W/{meta['last_modified']}, {meta['size']}"
     tag = Tag.parse(response.attributes.get(ATTRIBUTE))
     return Found(data, span, meta["size"], etag, meta["version"], tag)
 

@@ -15,6 +15,7 @@ from parts_store.engine.steps import Steps
 from parts_store.format import metadata
 from parts_store.format.keys import join
 from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.sharded_arrays import is_sharded
 from parts_store.options import StoreOptions
 
 
@@ -40,8 +41,8 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
         if not metadata.is_array(member):
             continue
         served = metadata.complete(member)
-        kept = None if served == member else metadata.dump(member)
-        entry = catalog.entry_of(member, member_path, kept)
+        dumped = metadata.dump(member) if served != member or is_sharded(member) else None
+        entry = catalog.entry_of(member, member_path, dumped)
         catalog.change(member_path, partial(PathRecord.served_by_group, entry=entry))
         if served != member:
             replace_member(served)

@@ -39,6 +39,8 @@ from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.transactions.protocol import ChunkProtocol
 
 _OPEN_AGAIN = "open it again; if it was opened with consolidated metadata, that is out of date: consolidate again"
+# How Python's JSON parser decodes bytes.
+_ANY = "surrogatepass"
 
 
 class Catalog:
@@ -89,7 +91,8 @@ class Catalog:
         """Return what a copy of the store in another process needs of the catalog.
 
         Arrays that were used are included whole. Of every other array that zarr was served, the digest is included, so
-        that the other process can tell it from an array that was created again.
+        that the other process can tell it from an array that was created again. Of an array without parts that has
+        shards, the document is included, which says where the index of a shard is.
         """
         used, others = {}, {}
         for path, record in self._records.copy().items():
@@ -98,14 +101,14 @@ class Catalog:
                 used[path] = record
             elif record.served_digest is not None and not (is_needed_whole and isinstance(record.entry, PlainArray)):
                 stamp = [record.stamp] if record.is_used else []
-                others[path] = [record.served_digest, record.source is Source.CONSOLIDATED, *stamp]
+                others[path] = [record.served_digest, record.source is Source.CONSOLIDATED, _sharded(record), *stamp]
         return {"used": used, "others": zlib.compress(json.dumps(others).encode())}
 
     def take_over(self, lasting: Mapping[str, Any]) -> None:
         """Learn what the catalog of another process has handed over."""
-        for path, (digest, is_consolidated, *stamps) in json.loads(zlib.decompress(lasting["others"])).items():
+        for path, (digest, is_consolidated, sharded, *stamps) in json.loads(zlib.decompress(lasting["others"])).items():
             self._records[path] = PathRecord(
-                entry=None if digest else Plain.ARRAY,
+                entry=None if digest else _plain(sharded),
                 source=Source.CONSOLIDATED if is_consolidated else Source.DOCUMENT,
                 stamp=next((None if stamp is None else tuple(stamp) for stamp in stamps), self._unknown.stamp),
                 served=Served(digest),
@@ -317,6 +320,17 @@ class Catalog:
                 self.rely_on(path, entry)
                 return owner
         return Other()
+
+
+def _sharded(record: PathRecord) -> str | None:
+    """Return the document of an array without parts that has shards, None for any other array."""
+    entry = record.entry
+    return entry.stored.decode(errors=_ANY) if isinstance(entry, PlainArray) and entry.is_sharded else None
+
+
+def _plain(sharded: str | None) -> Entry:
+    """Return an array without parts, which has shards if this is its document."""
+    return Plain.ARRAY if sharded is None else PlainArray(sharded.encode(errors=_ANY))
 
 
 def layout_changed(path: str, entry: Entry) -> LayoutChangedError:

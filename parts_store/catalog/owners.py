@@ -6,6 +6,7 @@ from parts_store.catalog.records import Entry, Plain, PlainArray
 from parts_store.format.keys import Chunk, PartPlacement, is_default_key, join
 from parts_store.format.layout import plan_split, require_no_empty
 from parts_store.format.metadata import ArrayRecord
+from parts_store.format.shard_index import ShardIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Other:
     array: str | None = None
     # Whether that array is known from the consolidated metadata of a group alone.
     is_unconfirmed: bool = False
+    # The index of the shard at the key, None if the key is not known to be that of a shard.
+    shard_index: ShardIndex | None = None
 
 
 type Owner = OwnedChunk | Hidden | Other
@@ -60,7 +63,9 @@ type Owner = OwnedChunk | Hidden | Other
 
 def owner_in(entry: Entry, path: str, relative: str, *, is_unconfirmed: bool = False) -> Owner | None:
     """Return what a key is in the array at a path, None if it does not belong to this array."""
-    if entry is Plain.ARRAY or isinstance(entry, PlainArray):
+    if isinstance(entry, PlainArray):
+        return Other(path, is_unconfirmed, entry.shard_index(relative))
+    if entry is Plain.ARRAY:
         return Other(path, is_unconfirmed)
     if not isinstance(entry, ArrayRecord):
         return None

@@ -8,6 +8,8 @@ from enum import Enum
 
 from parts_store.format import metadata
 from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.shard_index import ShardIndex
+from parts_store.format.sharded_arrays import mentions_shards, shards_of
 
 type Stamp = tuple[int, ...]
 """Identifies the file of a `zarr.json` on a local disk. An empty stamp is equal to that of no file."""
@@ -27,6 +29,16 @@ class PlainArray:
     """An array without parts, and its stored document, whose members stay as stored unless zarr changes them."""
 
     stored: bytes
+
+    def shard_index(self, relative: str) -> ShardIndex | None:
+        """Return the index of the shard at a key, which is relative to the array; None if there is no shard."""
+        found = shards_of(self.stored)
+        return found.index if found is not None and found.encoding.is_chunk_key(relative) else None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the document mentions shards."""
+        return mentions_shards(self.stored)
 
 
 type Entry = ArrayRecord | PlainArray | Plain

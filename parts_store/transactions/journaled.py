@@ -43,9 +43,11 @@ The deletion of an array, or of a folder of its chunks, holds the lock of the ar
 Nothing is synchronised to the disk. After a power failure, the latest writes may be lost in any order.
 """
 
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, override
+from typing import ClassVar, Final, override
 
 from parts_store.engine.steps import (
     Done,
@@ -71,7 +73,12 @@ from parts_store.transactions.journal import NOT_VALID, Journal, journal_key, st
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Attempt, ReadTask, attempt_read
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.versions import Seen, require_still
+from parts_store.transactions.versions import Seen, Version, require_still
+
+# The steps of the clock of the coarsest filesystem, FAT.
+_COARSEST_CLOCK_SECONDS: Final = 2.0
+# The inode, the time of the last change in microseconds, and the size.
+_ETAG: Final = re.compile('"?[0-9a-f]+-(?P<time>[0-9a-f]+)-[0-9a-f]+"?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,10 @@ class JournaledProtocol(ChunkProtocol):
         return reading.read_untagged(task, with_anchor=with_anchor, compares_again=True)
 
     @override
+    def can_recognise_object(self, version: Version) -> bool:
+        return version.strong_etag is not None and not _may_repeat(version.strong_etag, time.time())
+
+    @override
     def size(self, chunk: Chunk) -> Steps[int | None]:
         return _size(chunk)
 
@@ -155,6 +166,16 @@ class JournaledProtocol(ChunkProtocol):
         yield from remove((journal_key(chunk),), why)
         if chunk.other_keys:
             yield from remove(chunk.other_keys, why)
+
+
+def _may_repeat(etag: str, now: float) -> bool:
+    """Return whether a file that another program writes from now on may get this ETag.
+
+    Inodes are used again, so the time decides. The clock of a filesystem has steps. Until the next step, a new file
+    gets the same time as an earlier one.
+    """
+    found = _ETAG.fullmatch(etag)
+    return found is None or now - int(found["time"], 16) / 1e6 < _COARSEST_CLOCK_SECONDS
 
 
 def recover(chunk: Chunk) -> Steps[bool]:

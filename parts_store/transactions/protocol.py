@@ -117,6 +117,10 @@ class ChunkProtocol(ABC):
         """Return whether a later read can tell that a chunk is still this version, so that its index may be cached."""
         return version.condition is not None
 
+    def can_recognise_object(self, version: Version) -> bool:
+        """Return the same for an object without a tag that is a chunk by itself, and that any program may write."""
+        return version.condition is not None
+
     # --- documents and objects without parts ----------------------------------------------------------------------
 
     def put_document(self, key: str, data: bytes) -> Steps[None]:
@@ -228,6 +232,10 @@ class ReadOnlyProtocol(ChunkProtocol):
     @override
     def can_recognise(self, version: Version) -> bool:
         # A server of plain HTTP may give weak ETags, or none.
+        return False
+
+    @override
+    def can_recognise_object(self, version: Version) -> bool:
         return False
 
     @override

@@ -41,6 +41,10 @@ class VersionedIndex:
 
     index: bytes
     version: Version
+    # Where the index is, and how it is encoded.
+    index_of: ShardIndex
+    # Whether an inner chunk is absent, or may be, because the index cannot be decoded.
+    may_have_holes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def read_index(
     `known` is an index that was read before. If the chunk `is_suspect`, an earlier index did not match the data.
     """
     if known is not None and not is_suspect:
-        if not index.may_have_holes(known.index):
+        if not known.may_have_holes:
             return known
         anchor = yield from head(chunk.anchor_key, "whether the index is still that of the shard")
         if anchor is None:
@@ -81,7 +85,7 @@ def _read_new_index(
     """Read a shard's index; if it has holes, compare it with the anchor."""
     with_anchor = is_suspect or not protocol.has_tags
     versioned = yield from _read_versioned(protocol, chunk, index, settings, with_anchor=with_anchor)
-    if versioned is None or versioned.version.condition is not None or not index.may_have_holes(versioned.index):
+    if versioned is None or versioned.version.condition is not None or not versioned.may_have_holes:
         return versioned
     anchor = yield from head(chunk.anchor_key, "whether the index is that of the shard")
     if anchor is None:
@@ -165,7 +169,8 @@ def _read_versioned(
     read = yield from protocol.read(chunk, [index.request], settings, with_anchor=with_anchor, why=INDEX)
     if read is None:
         return None
-    versioned = VersionedIndex(b"".join(read.values[0] or ()), read.version)
+    data = b"".join(read.values[0] or ())
+    versioned = VersionedIndex(data, read.version, index, index.may_have_holes(data))
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"

@@ -121,6 +121,11 @@ class TaggedProtocol(ChunkProtocol):
         return version.tag is not None
 
     @override
+    def can_recognise_object(self, version: Version) -> bool:
+        # One object with the same strong ETag has the same bytes.
+        return self.rules.has_conditions and version.strong_etag is not None
+
+    @override
     def check_server(self, *, has_conditions: bool) -> Steps[Features]:
         return server.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
 

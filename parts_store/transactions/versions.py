@@ -48,6 +48,13 @@ class Version:
         """Return the condition that the anchor has not changed, None if the anchor was not read."""
         return self.parts[self.anchor]
 
+    @property
+    def strong_etag(self) -> str | None:
+        """Return the ETag of the anchor; None if the anchor was not read, or two writes may have this ETag."""
+        anchor = self.parts[self.anchor]
+        etag = None if anchor is None else anchor.etag
+        return None if etag is None or etag.startswith("W/") else etag
+
     def conditions(self, _: Chunk) -> list[Condition | None]:
         """Return the condition for every part, None where it is not known."""
         return list(self.parts)
