@@ -1,13 +1,12 @@
 """The executors: carry out steps on a backend, with an event loop (`run`) or without (`run_sync`)."""
 
 import asyncio
-import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import assert_never
 
 from parts_store.engine import steps
@@ -15,6 +14,7 @@ from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Found, Outcome, Request, Steps
+from parts_store.engine.threads import Threads
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
 
@@ -137,7 +137,7 @@ async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stat
 def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
     if len(batch) == 1 or not backend.capabilities.is_remote:
         return tuple(_perform_sync(each, backend, stats) for each in batch)
-    futures = [_threads().submit(_perform_sync, each, backend, stats) for each in batch]
+    futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch]
     try:
         wait(futures)
     except BaseException:
@@ -244,24 +244,5 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
             assert_never(never)
 
 
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
-
-
-def _threads() -> ThreadPoolExecutor:
-    """Return the threads that make the requests of a batch at the same time without an event loop."""
-    global _pool  # noqa: PLW0603 - all stores share the threads
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store")
-        return _pool
-
-
-def _forget_threads() -> None:
-    """Forget the threads, which do not exist in a forked process, and the lock, which one of them may hold."""
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+# The threads that make the requests of a batch at the same time without an event loop. All stores share them.
+_threads = Threads(_MAX_THREADS, "parts_store")
