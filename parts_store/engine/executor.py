@@ -1,6 +1,7 @@
 """The executors: carry out steps on a backend, with an event loop (`run`) or without (`run_sync`)."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -137,8 +138,11 @@ async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stat
 def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
     if len(batch) == 1 or not backend.capabilities.is_remote:
         return tuple(_perform_sync(each, backend, stats) for each in batch)
-    futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch]
+    # A thread that would only wait makes the first request itself, unless Ctrl-C could interrupt it.
+    own = 0 if threading.current_thread() is threading.main_thread() else 1
+    futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch[own:]]
     try:
+        first = [_outcome_or_error(each, backend, stats) for each in batch[:own]]
         wait(futures)
     except BaseException:
         # Ctrl-C: a PUT that continues in its thread could overwrite a later write.
@@ -146,8 +150,14 @@ def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats
             future.cancel()
         wait(futures)
         raise
-    errors = [future.exception() for future in futures]
-    return _without_errors([error or future.result() for error, future in zip(errors, futures, strict=True)])
+    return _without_errors([*first, *(future.exception() or future.result() for future in futures)])
+
+
+def _outcome_or_error(request: Request, backend: Backend, stats: Stats) -> Outcome | BaseException:
+    try:
+        return _perform_sync(request, backend, stats)
+    except Exception as error:
+        return error
 
 
 def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, ...]:
