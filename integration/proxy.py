@@ -113,6 +113,13 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     server: _Server
 
+    @override
+    def handle_expect_100(self) -> bool:
+        """Ask for the body at once: without the flush, a client of botocore would wait for it forever."""
+        is_expected = super().handle_expect_100()
+        self.wfile.flush()
+        return is_expected
+
     def _forward(self) -> None:
         # A connection for each request: one that was kept might be closed from the other end at any time.
         upstream = http.client.HTTPConnection(*self.server.upstream, timeout=60)
