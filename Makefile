@@ -23,7 +23,7 @@ ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null)
 .PHONY: $(VENV)/ready
 endif
 
-.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick docs clean
+.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick bench-docs bench-details docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -61,16 +61,20 @@ minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint,
 	@$(BIN)/python integration/server.py prepare
 	@$(BIN)/python -m integration.toxics prepare
 
-bench: minio ## measure speed, in one run with the peers, as ratios
-	$(BIN)/python benchmarks/codecs.py
-	$(BIN)/python benchmarks/store.py
-	$(BIN)/python benchmarks/transactions.py
-	$(BIN)/python benchmarks/sessions.py
-	$(BIN)/python benchmarks/adoption.py
+bench: minio ## measure speed against all peers, in about half an hour; results are in demo-output/speed
 	$(BIN)/python -m benchmarks.speed --output demo-output/speed
 
-bench-quick: minio ## the most important rows of the comparison with all peers, in some minutes
+bench-quick: minio ## the most important rows of `make bench`, in about two minutes
 	$(BIN)/python -m benchmarks.speed --quick --repetitions 3
+
+bench-docs: $(VENV)/ready ## write the results of the last `make bench` into docs/speed.md and docs/images/speed.svg
+	$(BIN)/python -m benchmarks.speed --from demo-output/speed --publish
+
+bench-details: minio ## measure codecs, transactions, sessions and adoption, as ratios to what they are built on
+	$(BIN)/python -m benchmarks.codecs
+	$(BIN)/python -m benchmarks.transactions
+	$(BIN)/python -m benchmarks.sessions
+	$(BIN)/python -m benchmarks.adoption
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict

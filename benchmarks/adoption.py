@@ -6,11 +6,10 @@ repositories on the same MinIO. Times are told as ratios to VirtualiZarr's, best
 was made or opened anew. Requests are counted by a proxy in between, in a run of their own. Everything that is read is
 compared with what h5py reads.
 
-    python benchmarks/adoption.py --chunks 100000    # fewer of them, in less time
+    python -m benchmarks.adoption --chunks 100000    # fewer of them, in less time
 """
 
 import argparse
-import sys
 import tempfile
 import time
 import zlib
@@ -27,20 +26,16 @@ import icechunk
 import numpy as np
 import obstore
 import zarr
-from minio import Minio
 from obspec_utils.registry import ObjectStoreRegistry
 from virtualizarr import open_virtual_dataset
 from virtualizarr.parsers import HDFParser
 from zarr.abc.store import Store
 
 import parts_store as ps
-from parts_store.adoption import adopt
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.store import objects
+from benchmarks.places import minio, objects
 from integration.proxy import CountingProxy
-from integration.server import Server, supervised
+from integration.server import Server
+from parts_store.adoption import adopt
 
 # Chunks of 16 x 16 numbers, 1,000 of them in a time step of a variable.
 ROWS, COLUMNS, SIDE, SLAB_STEPS, REPEAT = 25, 40, 16, 4, 3
@@ -297,13 +292,10 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=1_000_000, help="in all, in steps of 4,000, at least 40,000")
     steps = max(10, parser.parse_args().chunks // (4 * ROWS * COLUMNS))
     icechunk.set_logs_filter("error")
-    with supervised() as server, tempfile.TemporaryDirectory(prefix="bench_adoption_") as folder:
+    with minio() as server, tempfile.TemporaryDirectory(prefix="bench_adoption_") as folder:
         path = Path(folder) / "model.h5"
         write_file(path, steps)
-        host = server.endpoint.removeprefix("http://")
-        client = Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False)
-        client.make_bucket("bench")
-        client.fput_object("bench", "files/model.h5", str(path))
+        obstore.put(objects(server, "files"), "model.h5", path)
         print(f"{4 * steps * ROWS * COLUMNS:,} chunks, {path.stat().st_size / 1e6:,.0f} MB")
         print(", ".join(f"{name}={zarr.config.get(name)}" for name in ZARR_SETTINGS) + "\n", flush=True)
         with h5py.File(path) as file:

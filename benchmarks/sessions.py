@@ -5,27 +5,21 @@ a proxy in between, in a run of their own, for it takes its time. `inline` is th
 chunks in its manifests: for split arrays that decides where the indexes of the shards are.
 """
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import icechunk
 import numpy as np
 import obstore
 import zarr
-from minio import Minio
 
 import parts_store as ps
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.store import objects
+from benchmarks.places import minio, objects
 from integration.proxy import CountingProxy
-from integration.server import Server, supervised
+from integration.server import Server
 
 SIDE, SHARD, REPEAT = 2048, 128, 3
 # 256 shards of 64 chunks: an index takes 1,028 bytes.
@@ -130,9 +124,7 @@ def stored(server: Server, prefix: str) -> str:
 
 def main() -> None:
     icechunk.set_logs_filter("error")
-    with supervised() as server:
-        host = server.endpoint.removeprefix("http://")
-        Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket("bench")
+    with minio() as server:
         best: dict[str, dict[str, float]] = {}
         for repeat in range(REPEAT):
             for number, each in enumerate(CONTESTANTS):

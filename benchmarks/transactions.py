@@ -8,22 +8,17 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import obstore
-from minio import Minio
 from obstore.store import S3Store
 from zarr.core.buffer import cpu
 
 import parts_store as ps
-from parts_store.options import Concurrency
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.store import objects
+from benchmarks.places import minio, objects
 from integration import toxics
-from integration.server import Server, supervised
+from integration.server import Server
+from parts_store.options import Concurrency
 
 CHUNKS, AT_ONCE, REPEAT = 64, 8, 3
 SIZES = {"64 kB": 1 << 16, "1 MB": 1 << 20}
@@ -112,9 +107,7 @@ async def compare(server: Server, name: str) -> None:
 def main() -> None:
     print("times relative to bare PUTs of the same objects, smaller is better\n")
     print(f"{'link':<9}{'chunk of':<18}{'level':<11}{'create':>8}{'overwrite':>11}")
-    with supervised() as server, toxics.supervised() as api:
-        host = server.endpoint.removeprefix("http://")
-        Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket("bench")
+    with minio() as server, toxics.supervised() as api:
         asyncio.run(compare(server, "+0 ms"))
         if api is None:
             sys.exit("no Go to build toxiproxy with: nothing measured at +20 ms")

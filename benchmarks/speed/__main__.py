@@ -1,93 +1,117 @@
-"""Measure speed against all peers in one run; print ratios and goals, write JSON and a picture.
+"""Measure speed against all peers in one run; print all results and goals.
 
 python -m benchmarks.speed [--quick] [--repetitions N] [--only TEXT] [--output FOLDER]
+python -m benchmarks.speed --from FOLDER --publish
 """
 
 import argparse
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from minio import Minio
+import icechunk
 
-from benchmarks.speed.layouts import Bucket, Disk, Place
-from benchmarks.speed.measuring import Result, by_work, measure
-from benchmarks.speed.peers import PEERS
-from benchmarks.speed.report import goals, plot, ratios
-from benchmarks.speed.work import DISK, LATENCY, QUICK, WORK
-from integration import toxics
-from integration.server import supervised
+from benchmarks.places import Bucket, Place, places
+from benchmarks.speed.counting import count_requests
+from benchmarks.speed.goals import DEFAULT, DEFAULT_PLAIN
+from benchmarks.speed.growth import measure_growth
+from benchmarks.speed.listing import all_rows
+from benchmarks.speed.listing import measure as measure_row
+from benchmarks.speed.measuring import Result, by_row, measure
+from benchmarks.speed.memory import measure_memory
+from benchmarks.speed.peers import PEERS, Peer
+from benchmarks.speed.plot import plot
+from benchmarks.speed.report import from_json, goals, markdown, publish, text, to_json
+from benchmarks.speed.work import DISK, LATENCY, QUICK, QUICK_PEERS, S3, WORK
 
-BUCKET = "speed"
-PLOTTED = (
-    ("S3 +0 ms", "shards", "read"),
-    ("S3 +0 ms", "zstd", "read"),
-    ("S3 +0 ms", "shards", "first write"),
-    ("S3 +20 ms", "shards", "random reads"),
-    ("S3 +20 ms", "small", "read"),
-    ("disk", "shards", "read"),
-)
+ROOT = Path(__file__).parent.parent.parent
+PAGE, PICTURE = ROOT / "docs" / "speed.md", ROOT / "docs" / "images" / "speed.svg"
 
 
-@contextmanager
-def places() -> Iterator[dict[str, Place]]:
-    """Start a MinIO and proxies to it, and give the places to measure at by name."""
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="parts-store-speed-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        server = stack.enter_context(supervised())
-        os.environ |= {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
-        client = Minio(
-            server.endpoint.removeprefix("http://"),
-            access_key=server.access_key,
-            secret_key=server.secret_key,
-            secure=False,
-        )
-        if not client.bucket_exists(BUCKET):
-            client.make_bucket(BUCKET)
-        found: dict[str, Place] = {DISK: Disk(folder)}
-        api = stack.enter_context(toxics.supervised())
-        for name, latency in LATENCY.items():
-            seen = server
-            if latency:
-                if api is None:
-                    continue
-                proxy = stack.enter_context(toxics.proxied(api, server))
-                proxy.poison(toxics.toxic("latency", "downstream", latency=latency))
-                seen = proxy.server
-            found[name] = Bucket(seen, BUCKET, name.replace(" ", "").replace("+", ""))
-        yield found
+def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
+    """Measure everything that was asked for."""
+    budget = 1.5 if options.quick else 6.0
+    with places(LATENCY, DISK) as found:
+        for work in QUICK if options.quick else WORK:
+            if work.where in found and options.only in f"{work.where}, {work.layout.name}":
+                yield from measure(work, found[work.where].below("run"), peers, options.repetitions, budget)
+        near = found[S3[0]]
+        assert isinstance(near, Bucket)
+        if options.only in "requests":
+            yield from count_requests(near, peers)
+        if options.quick:
+            return
+        if options.only in "memory":
+            for where in (DISK, S3[0]):
+                yield from measure_memory(found[where], where)
+        if options.only in "listing":
+            yield from measure_listing(found, options.repetitions)
+    if options.only in "growth":
+        yield from measure_growth()
+
+
+def measure_listing(found: dict[str, Place], repetitions: int) -> Iterator[Result]:
+    """Measure opening and listing many arrays."""
+    names = {"zarr": "zarr", "ours": DEFAULT_PLAIN, "ours, 2 parts": DEFAULT}
+    chosen = ("open 200 arrays one by one", "open a group and all arrays", "list everything")
+    written: set[Place] = set()
+    for where, most in ((DISK, 10_000), (S3[0], 10_000), (S3[1], 200)):
+        for row in all_rows((), (200, 10_000)):
+            if row.name not in chosen or row.count > most or where not in found:
+                continue
+            seconds = measure_row(row, found[where].below("listing"), repetitions, written)
+            for name, value in seconds.items():
+                yield Result(where, f"{row.count:,} arrays", row.name, names[name], value)
+
+
+def progress(results: Iterator[Result]) -> list[Result]:
+    """Collect all results, or those up to Ctrl-C, and show on standard error which row was measured."""
+    collected: list[Result] = []
+    start, last = time.monotonic(), ""
+    try:
+        for each in results:
+            collected.append(each)
+            row = f"{each.where}, {each.layout}, {each.operation}"
+            if row != last:
+                print(f"{time.monotonic() - start:7.0f} s  {row}", file=sys.stderr, flush=True)
+                last = row
+    except KeyboardInterrupt:
+        print("interrupted: what follows is incomplete", file=sys.stderr)
+    return collected
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few rows, in about two minutes")
+    parser.add_argument("--quick", action="store_true", help="a few rows and peers, in about two minutes")
     parser.add_argument("--repetitions", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
     parser.add_argument("--peers", default="", help="only these peers, separated by ';'")
-    parser.add_argument("--output", type=Path, help="write speed.json and speed.svg to this folder")
+    parser.add_argument("--output", type=Path, help="write speed.json, speed.md and speed.svg to this folder")
+    parser.add_argument("--from", dest="source", type=Path, help="measure nothing; show speed.json of this folder")
+    parser.add_argument("--publish", action="store_true", help="write the tables and the picture into docs/")
     options = parser.parse_args()
-    peers = [PEERS[name.strip()] for name in options.peers.split(";")] if options.peers else list(PEERS.values())
-    results: list[Result] = []
-    with places() as found:
-        for work in QUICK if options.quick else WORK:
-            if work.where in found and options.only in f"{work.where}, {work.layout.name}":
-                results += measure(work, found[work.where].below("run"), peers, options.repetitions)
-    table = by_work(results)
-    print(ratios(table, [peer.name for peer in peers]))
+    icechunk.set_logs_filter("error")
+    if options.source is not None:
+        document, results = from_json(options.source / "speed.json")
+    else:
+        named = options.peers.split(";") if options.peers else QUICK_PEERS if options.quick else PEERS
+        results = progress(run(options, [PEERS[name.strip()] for name in named]))
+        document = to_json(results)
+    table = by_row(results)
+    print(text(table, list(PEERS)))
     print()
     print(goals(table))
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "speed.json").write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
-        shown = [peer.name for peer in peers if "limit" not in peer.name]
-        (options.output / "speed.svg").write_text(plot(table, PLOTTED, shown))
+        (options.output / "speed.json").write_text(json.dumps(document, indent=1) + "\n")
+        (options.output / "speed.md").write_text(markdown(document, table) + "\n")
+        (options.output / "speed.svg").write_text(plot(table))
+    if options.publish:
+        publish(PAGE, markdown(document, table))
+        PICTURE.write_text(plot(table))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""The arrays that are written and read, and the places where they are kept."""
+"""The arrays that are written and read, and how zarr and parts_store are asked for them."""
 
-import shutil
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from obstore.store import LocalStore, S3Store
 
-from integration.server import Server
+import parts_store as ps
 
 type Compression = Literal["none", "zstd", "blosc"]
 
@@ -24,11 +21,13 @@ class Layout:
     chunk: int
     shard: int | None = None
     compression: Compression = "none"
+    # The number of rows, if the array is not a square.
+    rows: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of the array."""
-        return (self.side, self.side)
+        return (self.side if self.rows is None else self.rows, self.side)
 
     @property
     def outer(self) -> int:
@@ -36,18 +35,18 @@ class Layout:
         return self.shard or self.chunk
 
     @property
-    def count(self) -> int:
-        """The number of objects without parts."""
-        return (self.side // self.outer) ** 2
+    def inner_count(self) -> int:
+        """The number of inner chunks along one side of a shard."""
+        return self.outer // self.chunk
 
     def values(self) -> NDArray[np.uint8]:
         """Return the values to write: random, and compressible to about half."""
-        return _values(self.side)
+        return _values(self.side)[: self.shape[0]]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _values(side: int) -> NDArray[np.uint8]:
-    return np.random.default_rng(0).integers(1, 17, (side, side)).astype("uint8")
+    return np.random.default_rng(0).integers(1, 17, (side, side), dtype=np.uint8)
 
 
 SMALL = Layout("small", 4096, 128)
@@ -55,57 +54,9 @@ SHARDS = Layout("shards", 4096, 64, 1024)
 ZSTD = Layout("zstd", 4096, 64, 1024, "zstd")
 BLOSC = Layout("blosc", 4096, 64, 1024, "blosc")
 BIG = Layout("big", 16384, 8192)
-LAYOUTS = {each.name: each for each in (SMALL, SHARDS, ZSTD, BLOSC, BIG)}
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """A folder on a local disk."""
-
-    folder: Path
-
-    def below(self, name: str) -> "Disk":
-        """Return a place of its own for one array."""
-        return Disk(self.folder / name)
-
-    def objects(self) -> LocalStore:
-        """Return the place as a store of obstore."""
-        return LocalStore(self.folder, mkdir=True)
-
-    def clear(self) -> None:
-        """Remove everything below."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A prefix in a bucket of an S3 server."""
-
-    server: Server
-    bucket: str
-    prefix: str
-
-    def below(self, name: str) -> "Bucket":
-        """Return a place of its own for one array."""
-        return Bucket(self.server, self.bucket, f"{self.prefix}/{name}")
-
-    def objects(self) -> S3Store:
-        """Return the place as a store of obstore."""
-        return S3Store(
-            self.bucket,
-            prefix=self.prefix,
-            endpoint=self.server.endpoint,
-            access_key_id=self.server.access_key,
-            secret_access_key=self.server.secret_key,
-            region="us-east-1",
-            client_options={"allow_http": True},
-        )
-
-    def clear(self) -> None:
-        """Leave everything: the server's folder is removed at the end."""
-
-
-type Place = Disk | Bucket
+# For counted requests, and for the memory that one chunk of 64 MiB takes.
+COUNTED = Layout("shards", 1024, 32, 256)
+ONE_CHUNK = Layout("64 MiB chunk", 8192, 8192)
 
 
 def zarr_arguments(layout: Layout) -> dict[str, Any]:
@@ -122,3 +73,9 @@ def zarr_arguments(layout: Layout) -> dict[str, Any]:
         "compressors": compressors[layout.compression],
         "fill_value": 0,
     }
+
+
+def parts_of(layout: Layout, count: int) -> list[ps.Part]:
+    """Return the parts of an array: an index beside the shard, or the last bytes of a chunk."""
+    last = ps.Part(".index", size=ps.SHARD_INDEX) if layout.shard else ps.Part(".tail", size=4)
+    return [ps.Part(""), last] if count == 2 else [ps.Part(".head", size=64), ps.Part(""), last]

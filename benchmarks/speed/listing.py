@@ -24,7 +24,8 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, ObjectStore
 
 import parts_store as ps
-from benchmarks.speed.layouts import Disk, Place
+from benchmarks.places import Disk, Place, places
+from benchmarks.speed.work import DISK, LATENCY
 
 AT_ONCE = 64
 PARTS = [ps.Part(""), ps.Part(".tail", size=4)]
@@ -202,8 +203,6 @@ def rows(places: Mapping[str, Place], repetitions: int, selected: Sequence[Row] 
 
 def main() -> None:
     """Run the benchmark."""
-    from benchmarks.speed.__main__ import places
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--chunks", default="10000", help="numbers of chunks of an array, separated by ','")
@@ -213,7 +212,7 @@ def main() -> None:
     options = parser.parse_args()
     chunks, arrays = ([int(each) for each in text.split(",") if each] for text in (options.chunks, options.arrays))
     selected = [row for row in all_rows(chunks, arrays) if options.only in row.name]
-    with places() as found:
+    with places(LATENCY, DISK) as found:
         rows({name: found[name] for name in options.places.split(",")}, options.repetitions, selected)
 
 

@@ -1,124 +1,32 @@
-"""The peers: each opens or creates the same array in its own way."""
+"""The peers: each creates and opens the same array in its own way."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Literal
 
 import icechunk
-import numpy as np
 import obstore
 import tensorstore
 import zarr
-from numpy.typing import NDArray
+from obstore.store import MemoryStore
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 import parts_store as ps
-from benchmarks.speed.layouts import Disk, Layout, Place, zarr_arguments
+from benchmarks.places import BUCKET, Disk, Place
+from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, ZarrHandle
+from benchmarks.speed.layouts import Layout, parts_of, zarr_arguments
+from benchmarks.speed.work import KNOWN_SHARD, Operation
 from parts_store.pipeline.opening import use_pipeline
 
 FUSED = {"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}
 ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
-WORKERS = 32
-
-
-class Handle(Protocol):
-    """An array of a peer."""
-
-    def write(self, values: NDArray[np.uint8]) -> None:
-        """Write all values."""
-
-    def read(self) -> NDArray[np.uint8]:
-        """Read all values."""
-
-    def read_region(self, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Read a part of the array."""
-
-    def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
-        """Read single values in one call."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZarrHandle:
-    """An array of zarr."""
-
-    array: zarr.Array[Any]
-
-    def write(self, values: NDArray[np.uint8]) -> None:
-        """Write all values."""
-        self.array[...] = values
-
-    def read(self) -> NDArray[np.uint8]:
-        """Read all values."""
-        return np.asarray(self.array[...])
-
-    def read_region(self, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Read a part of the array."""
-        return np.asarray(self.array[rows, columns])
-
-    def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
-        """Read single values in one call."""
-        return np.asarray(self.array.vindex[rows, columns])
-
-
-@dataclass(frozen=True, slots=True)
-class TensorstoreHandle:
-    """An array of tensorstore."""
-
-    array: Any
-
-    def write(self, values: NDArray[np.uint8]) -> None:
-        """Write all values."""
-        self.array.write(values).result()
-
-    def read(self) -> NDArray[np.uint8]:
-        """Read all values."""
-        return np.asarray(self.array.read().result())
-
-    def read_region(self, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Read a part of the array."""
-        return np.asarray(self.array[rows, columns].read().result())
-
-    def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
-        """Read single values in one call."""
-        return np.asarray(self.array[rows, columns].read().result())
-
-
-@dataclass(frozen=True, slots=True)
-class BareHandle:
-    """The same bytes in the same objects, by obstore and threads, without arrays, metadata or codecs: the limit."""
-
-    objects: Any
-    pieces: Mapping[str, bytes]
-    layout: Layout
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
-
-    def write(self, values: NDArray[np.uint8]) -> None:
-        """Put all objects."""
-        del values
-        list(self.pool.map(lambda key: obstore.put(self.objects, key, self.pieces[key]), self.pieces))
-
-    def read(self) -> NDArray[np.uint8]:
-        """Get all objects."""
-        got = list(self.pool.map(lambda key: len(obstore.get(self.objects, key).bytes()) % 256, self.pieces))
-        return np.asarray(got, np.uint8)
-
-    def read_region(self, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Get one range of one object."""
-        del columns
-        key = min(self.pieces, key=len)
-        nbytes = len(self.pieces[key])
-        start = rows.start * 64 % max(nbytes - 4096, 1)
-        return np.frombuffer(obstore.get_range(self.objects, key, start=start, end=start + 2048), np.uint8)
-
-    def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
-        """Get as many ranges as there are points, at once."""
-        del columns
-        keys = sorted(self.pieces, key=len)[: self.layout.count]
-        tasks = [keys[int(row) % len(keys)] for row in rows]
-        got = self.pool.map(lambda key: len(obstore.get_range(self.objects, key, start=0, end=2048)) % 256, tasks)
-        return np.asarray(list(got), np.uint8)
+IN_FLIGHT = {"async.concurrency": 64}
+# More than any array here, so that everything that is read stays in the cache.
+TENSORSTORE_CACHE = {"cache_pool": {"total_bytes_limit": 1_000_000_000}}
+# tensorstore waits until written files are on the disk unless it is told not to; no other peer does.
+TENSORSTORE_FILES = {"file_io_sync": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,29 +34,51 @@ class Peer:
     """A way to read and write Zarr."""
 
     name: str
+    about: str
     create: Callable[[Place, Layout], Handle]
-    reopen: Callable[[Place, Layout], Handle]
+    # Opens an array that was written before, for reading or also for writing, without anything that is known of it.
+    reopen: Callable[[Place, Layout, bool], Handle]
     # zarr's settings while it is opened and used.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Where it is measured, and which operations; all if None.
+    only: Literal["disk", "S3"] | None = None
+    operations: tuple[Operation, ...] | None = None
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it moves the bytes without decoding them."""
+        return self.name.startswith("limit")
+
+    @property
+    def folder(self) -> str:
+        """The name as a part of a path."""
+        return "".join(each if each.isalnum() else "-" for each in self.name)
 
     def configured(self) -> Any:
         """Return a context manager with this peer's settings of zarr."""
         return zarr.config.set(dict(self.settings)) if self.settings else nullcontext()
 
+    def does(self, operation: Operation, place: Place) -> bool:
+        """Return whether the peer is measured for an operation at a place."""
+        where = "disk" if isinstance(place, Disk) else "S3"
+        return self.only in (None, where) and (self.operations is None or operation in self.operations)
+
 
 def _zarr_peer(
     name: str,
-    open_store: Callable[[Place], Any],
+    about: str,
+    make_store: Callable[[Place], Any],
     settings: Mapping[str, Any] | None = None,
+    only: Literal["disk", "S3"] | None = None,
 ) -> Peer:
     def create(place: Place, layout: Layout) -> Handle:
-        return ZarrHandle(zarr.create_array(open_store(place), **zarr_arguments(layout)))
+        return ZarrHandle(zarr.create_array(make_store(place), **zarr_arguments(layout)))
 
-    def reopen(place: Place, layout: Layout) -> Handle:
+    def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
         del layout
-        return ZarrHandle(zarr.open_array(open_store(place)))
+        return ZarrHandle(zarr.open_array(make_store(place), mode="r+" if is_writable else "r"))
 
-    return Peer(name, create, reopen, settings or {})
+    return Peer(name, about, create, reopen, settings or {}, only)
 
 
 def _zarr_store(place: Place) -> Any:
@@ -156,113 +86,6 @@ def _zarr_store(place: Place) -> Any:
     if isinstance(place, Disk):
         return LocalStore(place.folder)
     return ObjectStore(place.objects())
-
-
-def parts_of(layout: Layout, count: int) -> list[ps.Part]:
-    """Return the parts of an array: an index beside the shard, or the last bytes of a chunk."""
-    last = ps.Part(".index", size=ps.SHARD_INDEX) if layout.shard else ps.Part(".tail", size=4)
-    return [ps.Part(""), last] if count == 2 else [ps.Part(".head", size=64), ps.Part(""), last]
-
-
-def _ours(name: str, count: int, settings: Mapping[str, Any] | None = None, *, is_fast: bool = False) -> Peer:
-    def create(place: Place, layout: Layout) -> Handle:
-        store = ps.PartsStore(place.objects())
-        if count == 1:
-            array = zarr.create_array(store, **zarr_arguments(layout))
-        else:
-            array = ps.create_array(store, parts=parts_of(layout, count), **zarr_arguments(layout))
-        if is_fast:
-            use_pipeline(array)
-        return ZarrHandle(array)
-
-    def reopen(place: Place, layout: Layout) -> Handle:
-        del layout
-        store = ps.PartsStore(place.objects())
-        return ZarrHandle(ps.open_array(store, mode="r+") if is_fast else zarr.open_array(store, mode="r+"))
-
-    return Peer(name, create, reopen, settings or {})
-
-
-def _tensorstore_spec(place: Place) -> dict[str, Any]:
-    if isinstance(place, Disk):
-        return {"driver": "file", "path": f"{place.folder}/"}
-    return {
-        "driver": "s3",
-        "bucket": place.bucket,
-        "path": f"{place.prefix}/",
-        "endpoint": place.server.endpoint,
-        "aws_region": "us-east-1",
-        "aws_credentials": {"type": "environment"},
-    }
-
-
-def _tensorstore(place: Place, layout: Layout, *, creates: bool) -> Handle:
-    codecs: list[Any] = [{"name": "bytes"}]
-    if layout.compression == "zstd":
-        codecs.append({"name": "zstd", "configuration": {"level": 3}})
-    elif layout.compression == "blosc":
-        codecs.append(
-            {
-                "name": "blosc",
-                "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 1, "blocksize": 0},
-            }
-        )
-    if layout.shard is not None:
-        index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        inner = {"chunk_shape": [layout.chunk] * 2, "codecs": codecs, "index_codecs": index_codecs}
-        codecs = [{"name": "sharding_indexed", "configuration": inner}]
-    metadata = {
-        "shape": list(layout.shape),
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [layout.outer] * 2}},
-        "data_type": "uint8",
-        "fill_value": 0,
-        "codecs": codecs,
-    }
-    spec = {"driver": "zarr3", "kvstore": _tensorstore_spec(place), "metadata": metadata}
-    # A cache of its own for every array: what was read before must not help.
-    context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 100_000_000}})
-    return TensorstoreHandle(
-        tensorstore.open(spec, create=creates, open=not creates, context=context, recheck_cached_data=True).result()
-    )
-
-
-def _icechunk_repository(place: Place) -> icechunk.Repository:
-    if isinstance(place, Disk):
-        storage = icechunk.local_filesystem_storage(str(place.folder))
-    else:
-        storage = icechunk.s3_storage(
-            bucket=place.bucket,
-            prefix=place.prefix,
-            endpoint_url=place.server.endpoint,
-            access_key_id=place.server.access_key,
-            secret_access_key=place.server.secret_key,
-            region="us-east-1",
-            allow_http=True,
-            force_path_style=True,
-        )
-    return icechunk.Repository.open_or_create(storage)
-
-
-@dataclass(frozen=True, slots=True)
-class IcechunkHandle(ZarrHandle):
-    """An array in an Icechunk session; writing ends with a commit."""
-
-    session: Any
-
-    def write(self, values: NDArray[np.uint8]) -> None:
-        """Write all values, and commit them."""
-        self.array[...] = values
-        self.session.commit("all values")
-
-
-def _create_icechunk(place: Place, layout: Layout) -> Handle:
-    session = _icechunk_repository(place).writable_session("main")
-    return IcechunkHandle(zarr.create_array(session.store, **zarr_arguments(layout)), session)
-
-
-def _reopen_icechunk(place: Place, layout: Layout) -> Handle:
-    del layout
-    return ZarrHandle(zarr.open_array(_icechunk_repository(place).readonly_session("main").store, mode="r"))
 
 
 def _fsspec_store(place: Place) -> Any:
@@ -276,53 +99,184 @@ def _fsspec_store(place: Place) -> Any:
         secret=place.server.secret_key,
         endpoint_url=place.server.endpoint,
         asynchronous=True,
+        # Checksums that no other peer sends would cost time.
+        config_kwargs={"request_checksum_calculation": "when_required"},
     )
-    return FsspecStore(filesystem, path=f"{place.bucket}/{place.prefix}")
+    return FsspecStore(filesystem, path=f"{BUCKET}/{place.prefix}")
 
 
-def _bare(name: str, count: int) -> Peer:
-    """Return the limit: the objects that our store would write, without any work around them."""
+# --- parts_store -----------------------------------------------------------------------------------------------------
+
+
+def _ours(name: str, about: str, count: int, *, is_fast: bool) -> Peer:
+    def opened(store: ps.PartsStore, mode: Any) -> Handle:
+        return ZarrHandle(ps.open_array(store, mode=mode) if is_fast else zarr.open_array(store, mode=mode))
 
     def create(place: Place, layout: Layout) -> Handle:
-        objects = place.objects()
-        return BareHandle(objects, _pieces(layout, count), layout)
+        store = ps.PartsStore(place.objects())
+        _create_ours(store, layout, count)
+        return opened(store, "r+")
 
-    return Peer(name, create, create)
+    def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
+        del layout
+        return opened(ps.PartsStore(place.objects()), "r+" if is_writable else "r")
+
+    return Peer(name, about, create, reopen)
 
 
-def _pieces(layout: Layout, count: int) -> dict[str, bytes]:
-    """Return the objects of the array by their keys, as our store writes them."""
-    from obstore.store import MemoryStore
-
-    memory = MemoryStore()
-    store = ps.PartsStore(memory)
+def _create_ours(store: ps.PartsStore, layout: Layout, count: int) -> zarr.Array[Any]:
     if count == 1:
-        array = zarr.create_array(store, **zarr_arguments(layout))
-    else:
-        array = ps.create_array(store, parts=parts_of(layout, count), **zarr_arguments(layout))
+        return zarr.create_array(store, **zarr_arguments(layout))
+    return ps.create_array(store, parts=parts_of(layout, count), **zarr_arguments(layout))
+
+
+def _bare(name: str, about: str, count: int) -> Peer:
+    def create(place: Place, layout: Layout) -> Handle:
+        return BareHandle(place.objects(), _pieces(layout, count), layout)
+
+    return Peer(name, about, create, lambda place, layout, _: create(place, layout))
+
+
+@lru_cache(maxsize=2)
+def _pieces(layout: Layout, count: int) -> Mapping[str, bytes]:
+    """Return the objects of the array by their keys, as our store writes them."""
+    memory = MemoryStore()
+    array = _create_ours(ps.PartsStore(memory), layout, count)
+    use_pipeline(array)
     array[...] = layout.values()
     keys = [each["path"] for each in obstore.list(memory).collect()]
     return {key: bytes(obstore.get(memory, key).bytes()) for key in keys if key.startswith("c/")}
 
 
-PEERS = {
-    peer.name: peer
-    for peer in (
-        _zarr_peer("zarr", _zarr_store),
-        _zarr_peer("zarr fused", _zarr_store, FUSED),
-        _zarr_peer("zarrs", _zarr_store, ZARRS),
-        _zarr_peer("fsspec", _fsspec_store),
-        Peer(
-            "tensorstore",
-            lambda place, layout: _tensorstore(place, layout, creates=True),
-            lambda place, layout: _tensorstore(place, layout, creates=False),
-        ),
-        Peer("icechunk", _create_icechunk, _reopen_icechunk),
-        _bare("limit, 1 part", 1),
-        _bare("limit, 2 parts", 2),
-        _ours("ours, no parts, zarr's pipeline", 1),
-        _ours("ours, 2 parts, zarr's pipeline", 2),
-        _ours("ours, no parts", 1, is_fast=True),
-        _ours("ours, 2 parts", 2, is_fast=True),
+# --- tensorstore and Icechunk ----------------------------------------------------------------------------------------
+
+
+def _tensorstore_place(place: Place) -> dict[str, Any]:
+    if isinstance(place, Disk):
+        return {"driver": "file", "path": f"{place.folder}/"}
+    return {
+        "driver": "s3",
+        "bucket": BUCKET,
+        "path": f"{place.prefix}/",
+        "endpoint": place.server.endpoint,
+        "aws_region": "us-east-1",
+        "aws_credentials": {"type": "environment"},
+    }
+
+
+def _tensorstore_metadata(layout: Layout) -> dict[str, Any]:
+    """Return the metadata of the array that zarr makes of the same layout."""
+    codecs: list[Any] = [{"name": "bytes"}]
+    if layout.compression == "zstd":
+        codecs.append({"name": "zstd", "configuration": {"level": 3}})
+    elif layout.compression == "blosc":
+        blosc = {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 1, "blocksize": 0}
+        codecs.append({"name": "blosc", "configuration": blosc})
+    if layout.shard is not None:
+        index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        inner = {"chunk_shape": [layout.chunk] * 2, "codecs": codecs, "index_codecs": index_codecs}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    return {
+        "shape": list(layout.shape),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [layout.outer] * 2}},
+        "data_type": "uint8",
+        "fill_value": 0,
+        "codecs": codecs,
+    }
+
+
+def _tensorstore(
+    name: str,
+    about: str,
+    context: Mapping[str, Any],
+    operations: tuple[Operation, ...] | None = None,
+    **options: Any,
+) -> Peer:
+    def opened(place: Place, spec: Mapping[str, Any], **how: Any) -> Handle:
+        whole = {"driver": "zarr3", "kvstore": _tensorstore_place(place), **spec}
+        # A context of its own for every array: what was read before must not help.
+        own = tensorstore.Context({**context, **TENSORSTORE_FILES})
+        return TensorstoreHandle(tensorstore.open(whole, context=own, **options, **how).result())
+
+    return Peer(
+        name,
+        about,
+        lambda place, layout: opened(place, {"metadata": _tensorstore_metadata(layout)}, create=True),
+        lambda place, layout, _: opened(place, {}, open=True),
+        operations=operations,
     )
-}
+
+
+def _icechunk_repository(place: Place) -> icechunk.Repository:
+    if isinstance(place, Disk):
+        storage = icechunk.local_filesystem_storage(str(place.folder))
+    else:
+        storage = icechunk.s3_storage(
+            bucket=BUCKET,
+            prefix=place.prefix,
+            endpoint_url=place.server.endpoint,
+            access_key_id=place.server.access_key,
+            secret_access_key=place.server.secret_key,
+            region="us-east-1",
+            allow_http=True,
+            force_path_style=True,
+        )
+    return icechunk.Repository.open_or_create(storage)
+
+
+def _create_icechunk(place: Place, layout: Layout) -> Handle:
+    repository = _icechunk_repository(place)
+    session = repository.writable_session("main")
+    return IcechunkHandle(zarr.create_array(session.store, **zarr_arguments(layout)), repository, session)
+
+
+def _reopen_icechunk(place: Place, layout: Layout, is_writable: bool) -> Handle:
+    del layout
+    repository = _icechunk_repository(place)
+    if not is_writable:
+        return ZarrHandle(zarr.open_array(repository.readonly_session("main").store, mode="r"))
+    session = repository.writable_session("main")
+    return IcechunkHandle(zarr.open_array(session.store, mode="r+"), repository, session)
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+_ALL = (
+    _zarr_peer("zarr", "zarr's ObjectStore (S3) or LocalStore (disk), with zarr's default settings", _zarr_store),
+    _zarr_peer(
+        "zarr, 64 in flight", "the same, with `async.concurrency` set from 10 to 64", _zarr_store, IN_FLIGHT, "S3"
+    ),
+    _zarr_peer(
+        "zarr fused",
+        "zarr's LocalStore with zarr's `FusedCodecPipeline`; ObjectStore has no synchronous interface, which it needs",
+        _zarr_store,
+        FUSED,
+        "disk",
+    ),
+    _zarr_peer("zarrs", "zarr's stores with the Rust pipeline of the package `zarrs`", _zarr_store, ZARRS),
+    _zarr_peer("fsspec", "zarr's FsspecStore with s3fs", _fsspec_store, only="S3"),
+    _tensorstore(
+        "tensorstore",
+        "tensorstore with a cache that is empty when the array is opened; cached data is revalidated before it is "
+        "used, as is tensorstore's default; files are not synchronised, as all other peers do",
+        TENSORSTORE_CACHE,
+    ),
+    _tensorstore("tensorstore, no cache", "tensorstore without a cache, its default", {}, KNOWN_SHARD),
+    _tensorstore(
+        "tensorstore, no recheck",
+        'tensorstore with `recheck_cached_data="open"`: what was read once is never compared with the store again, '
+        "so a changed chunk is not noticed; no goal compares with it",
+        TENSORSTORE_CACHE,
+        KNOWN_SHARD,
+        recheck_cached_data="open",
+    ),
+    Peer("icechunk", "an Icechunk session; a write ends with a commit", _create_icechunk, _reopen_icechunk),
+    _bare("limit, 1 part", "obstore and 64 threads, which make the requests of parts_store without parts", 1),
+    _bare("limit, 2 parts", "obstore and 64 threads, which make the requests of parts_store with 2 parts", 2),
+    _ours("ours, no parts, zarr's pipeline", "PartsStore in place of zarr's store, nothing else", 1, is_fast=False),
+    _ours("ours, 2 parts, zarr's pipeline", "PartsStore, 2 parts, zarr's default pipeline", 2, is_fast=False),
+    _ours("ours, no parts", "PartsStore and its pipeline", 1, is_fast=True),
+    _ours("ours, 2 parts", "PartsStore, 2 parts, and its pipeline", 2, is_fast=True),
+)
+PEERS = {peer.name: peer for peer in _ALL}
+THREE_PARTS = _ours("ours, 3 parts", "PartsStore, 3 parts, and its pipeline", 3, is_fast=True)

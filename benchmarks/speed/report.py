@@ -1,87 +1,164 @@
-"""The results as tables, as a list of goals, as JSON, and as a picture."""
+"""The results as text, as Markdown for the documentation, and as JSON."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from benchmarks.speed.work import GOALS, LATENCY, OURS, Goal
+from benchmarks.speed.goals import DEFAULT_PLAIN, OURS, OURS_PLAIN, check
+from benchmarks.speed.measuring import Result, Table, Unit
 
-type Table = Mapping[tuple[str, str, str], Mapping[str, float]]
+BEGIN, END = "<!-- results of make bench -->", "<!-- end of results -->"
+# The columns of the table in the documentation, and what they are called there.
+COLUMNS = {
+    "zarr": "zarr",
+    "zarr fused": "zarr fused",
+    "zarrs": "zarrs",
+    "tensorstore": "tensorstore",
+    "icechunk": "icechunk",
+    "fsspec": "fsspec",
+    DEFAULT_PLAIN: "PartsStore, zarr's pipeline",
+    OURS_PLAIN: "parts_store",
+    OURS: "parts_store, 2 parts",
+    "limit, 2 parts": "limit, 2 parts",
+}
+_NONE = "\N{EN DASH}"
+_LIBRARIES = ("zarr", "obstore", "tensorstore", "zarrs", "icechunk", "s3fs", "numpy")
 
 
-def ratios(table: Table, peers: Sequence[str]) -> str:
-    """Return a table of speeds relative to zarr's own store; larger is better."""
-    lines = ["speed relative to zarr's own store with its default pipeline; larger is better", ""]
+def amount(value: float, unit: Unit) -> str:
+    """Return a value with its unit, short."""
+    match unit:
+        case "seconds" if value < 1e-3:
+            return f"{value * 1e6:.0f} µs"
+        case "seconds":
+            return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"
+        case "requests":
+            return f"{value:g}"
+        case "copies" | "ratio":
+            return f"{value:.2f}"
+
+
+def text(table: Table, peers: Sequence[str]) -> str:
+    """Return all results; times also as speed relative to zarr's own store, and to the limit."""
+    lines = ["speed relative to zarr's own store, larger is better; time relative to the limit, smaller is better"]
     width = max(map(len, peers)) + 2
-    for (where, layout, operation), seconds in table.items():
-        base = seconds.get("zarr")
-        lines.append(f"{where}, {layout}, {operation}" + (f" (zarr: {base * 1e3:.1f} ms)" if base else ""))
-        for peer in peers:
-            if peer in seconds:
-                ratio = f"{base / seconds[peer]:8.2f}" if base else "       -"
-                lines.append(f"  {peer:<{width}}{ratio}  {seconds[peer] * 1e3:9.1f} ms")
+    for (where, layout, operation), found in table.items():
+        unit = next(iter(found.values())).unit
+        note = {"copies": " (copies of the chunk besides the array)", "ratio": " (last relative to best)"}.get(unit, "")
+        lines += ["", f"{where}, {layout}, {operation}{note}"]
+        for peer in sorted(found, key=lambda name: peers.index(name) if name in peers else -1):
+            each = found[peer]
+            shown = f"  {peer:<{width}}{amount(each.value, unit):>14}"
+            if unit == "seconds":
+                limit = found.get("limit, 2 parts" if "2 parts" in peer else "limit, 1 part")
+                shown += _ratio(found.get("zarr"), each) + _ratio(each, limit)
+            lines.append(shown)
     return "\n".join(lines)
 
 
-def check_goals(table: Table) -> Iterable[tuple[Goal, str, float, bool]]:
-    """Return every goal that was measured, what it was measured on, how it came out, and whether it holds."""
-    for goal in GOALS:
-        for (where, layout, operation), seconds in table.items():
-            if where not in goal.where or layout not in goal.layouts or operation not in goal.operations:
-                continue
-            if goal.ours not in seconds:
-                continue
-            if goal.others:
-                known = [seconds[other] for other in goal.others if other in seconds]
-                if not known:
-                    continue
-                ratio = seconds[goal.ours] / min(known)
-            else:
-                ratio = seconds[goal.ours] * 1e3 / LATENCY[where]
-            yield goal, f"{where}, {layout}, {operation}", ratio, ratio <= goal.at_most
+def _ratio(first: Result | None, second: Result | None) -> str:
+    return f"{'-':>9}" if first is None or second is None else f"{first.value / second.value:9.2f}"
 
 
 def goals(table: Table) -> str:
-    """Return the goals as lines of text."""
-    lines = ["goals: time relative to the peer that the goal names; smaller is better", ""]
-    for goal, what, ratio, holds in check_goals(table):
-        lines.append(
-            f"  {'holds ' if holds else 'MISSED'}  {ratio:6.2f} (at most {goal.at_most:.2f})  {what}: {goal.text}"
-        )
+    """Return every goal that was measured, and whether it holds."""
+    lines = ["goals: what we take relative to the best of the peers that the goal names, or a number", ""]
+    checked = list(check(table))
+    for each in checked:
+        state = "holds " if each.holds else "MISSED"
+        lines.append(f"  {state} {each.found:7.2f} (at most {each.goal.at_most:.2f})  {each.row}, {each.goal.text}")
+    lines.append(f"  {sum(each.holds for each in checked)} of {len(checked)} hold")
     return "\n".join(lines)
 
 
-def plot(table: Table, rows: Sequence[tuple[str, str, str]], peers: Sequence[str]) -> str:
-    """Return an SVG with one group of bars per row: speed relative to zarr's own store."""
-    bar, gap, left, width = 16, 22, 190, 760
-    longest = max(
-        (table[row]["zarr"] / table[row][peer] for row in rows for peer in peers if peer in table.get(row, {})),
-        default=1.0,
-    )
-    parts: list[str] = []
-    y = 46
-    for row in rows:
-        seconds = table.get(row)
-        if seconds is None or "zarr" not in seconds:
-            continue
-        parts.append(f'<text x="10" y="{y}" class="row">{escape(", ".join(row))}</text>')
-        y += 8
-        for peer in (each for each in peers if each in seconds):
-            ratio = seconds["zarr"] / seconds[peer]
-            length = max(2, (width - left - 70) * ratio / longest)
-            kind = "ours" if peer == OURS else "peer"
-            parts.append(f'<text x="{left - 8}" y="{y + 12}" class="name">{escape(peer)}</text>')
-            parts.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{bar - 3}" class="{kind}"/>')
-            parts.append(f'<text x="{left + length + 6:.1f}" y="{y + 12}" class="value">{ratio:.1f}</text>')
-            y += bar
-        y += gap
-    style = (
-        "text{font:12px system-ui,sans-serif;fill:#57606a}.row,.title{font-weight:600;fill:#24292f}"
-        ".name{text-anchor:end}.peer{fill:#8c959f}.ours{fill:#0969da}"
-        "@media(prefers-color-scheme:dark){text{fill:#8b949e}.row,.title{fill:#e6edf3}.ours{fill:#58a6ff}}"
-    )
-    title = "Speed relative to zarr's own store, larger is better"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="img">'
-        f"<title>{escape(title)}</title><style>{style}</style>"
-        f'<text x="10" y="20" class="title">{escape(title)}</text>{"".join(parts)}</svg>\n'
-    )
+def to_json(results: Iterable[Result]) -> dict[str, Any]:
+    """Return the results with what they were measured on."""
+    return {
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "versions": {name: version(name) for name in _LIBRARIES if _is_installed(name)},
+        "results": [asdict(each) for each in results],
+    }
+
+
+def from_json(path: Path) -> tuple[dict[str, Any], list[Result]]:
+    """Return what a file of `to_json` holds."""
+    document = json.loads(path.read_text())
+    return document, [Result(**each) for each in document["results"]]
+
+
+def _is_installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def markdown(document: dict[str, Any], table: Table) -> str:
+    """Return the results as tables of the documentation."""
+    machine, versions = document["machine"], document["versions"]
+    named = ", ".join(f"{name} {number}" for name, number in versions.items())
+    lines = [f"Measured with Python {machine['python']} on {machine['cores']} cores: {named}.", ""]
+    lines += ["Speed relative to zarr's own store; larger is better. The first column is zarr's time.", ""]
+    shown = [peer for peer in COLUMNS if any(peer in found for found in table.values())]
+    timed = {row: found for row, found in table.items() if _is_compared(found)}
+    lines += _table(["work", *(COLUMNS[peer] for peer in shown)], timed, shown, is_relative=True)
+    lines += ["", "Requests that are made; for random reads, of one read.", ""]
+    counted = {row: found for row, found in table.items() if next(iter(found.values())).unit == "requests"}
+    peers = list(dict.fromkeys(peer for found in counted.values() for peer in found))
+    if counted:
+        # A row for each peer, since there are many of them and few operations.
+        lines += ["| | " + " | ".join(row[2] for row in counted) + " |", "|---|" + "---:|" * len(counted)]
+        for peer in peers:
+            cells = [amount(found[peer].value, "requests") if peer in found else _NONE for found in counted.values()]
+            lines.append(f"| {COLUMNS.get(peer, peer)} | " + " | ".join(cells) + " |")
+    lines += ["", "Copies of a chunk of 64 MiB that were in memory at once, besides the array.", ""]
+    held = {row: found for row, found in table.items() if next(iter(found.values())).unit == "copies"}
+    peers = list(dict.fromkeys(peer for found in held.values() for peer in found))
+    if held:
+        names = [COLUMNS.get(peer, peer.replace("ours", "parts_store")) for peer in peers]
+        lines += _table(["", *names], held, peers, is_relative=False)
+    lines += ["", "Time per chunk as the number of chunks grows, in memory.", ""]
+    grown = {row: found for row, found in table.items() if row[0] == "growth" and "per chunk" in row[2]}
+    if grown:
+        peers = ["zarr", OURS_PLAIN, OURS]
+        lines += _table(["", *(COLUMNS[peer] for peer in peers)], grown, peers, is_relative=False)
+    checked = list(check(table))
+    lines += ["", f"{sum(each.holds for each in checked)} of {len(checked)} goals hold. The others:", ""]
+    lines += ["| work | goal | measured | at most |", "|---|---|---:|---:|"]
+    for each in checked:
+        if not each.holds:
+            lines.append(f"| {each.row} | {each.goal.text} | {each.found:.2f} | {each.goal.at_most:.2f} |")
+    return "\n".join(lines)
+
+
+def _is_compared(found: Any) -> bool:
+    return "zarr" in found and found["zarr"].unit == "seconds" and next(iter(found.values())).where != "growth"
+
+
+def _table(heads: Sequence[str], rows: Table, peers: Sequence[str], *, is_relative: bool) -> list[str]:
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for row, found in rows.items():
+        cells = []
+        for peer in peers:
+            if peer not in found:
+                cells.append(_NONE)
+            elif is_relative and peer != "zarr":
+                cells.append(f"{found['zarr'].value / found[peer].value:.2g}")
+            else:
+                cells.append(amount(found[peer].value, found[peer].unit))
+        lines.append("| " + " | ".join([", ".join(row), *cells]) + " |")
+    return lines
+
+
+def publish(page: Path, tables: str) -> None:
+    """Replace what is between the two markers of a page."""
+    found = page.read_text()
+    if not re.search(f"{BEGIN}.*{END}", found, re.DOTALL):
+        raise ValueError(f"{page} must contain {BEGIN!r} and then {END!r}")
+    before, after = found.split(BEGIN)[0], found.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")

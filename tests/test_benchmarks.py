@@ -1,0 +1,65 @@
+"""The benchmark: every peer on this machine reads and writes the same values, and reports follow from results."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.places import Disk
+from benchmarks.speed.goals import OURS, check
+from benchmarks.speed.layouts import Layout
+from benchmarks.speed.measuring import Result, by_row, prepare
+from benchmarks.speed.peers import PEERS
+from benchmarks.speed.plot import PANELS, plot
+from benchmarks.speed.report import BEGIN, END, from_json, markdown, publish, text, to_json
+from benchmarks.speed.work import ABOUT, Operation
+
+TINY = Layout("shards", 128, 8, 32)
+ROW = ("S3 +0 ms", "shards", "read")
+RESULTS = [Result(*ROW, "zarr", 0.4), Result(*ROW, "tensorstore", 0.05), Result(*ROW, OURS, 0.04)]
+
+
+@pytest.mark.parametrize("name", ["zarr", "tensorstore", "ours, no parts", "ours, 2 parts"])
+@pytest.mark.parametrize("operation", ABOUT)
+def test_peer_returns_the_values_that_every_operation_expects(name: str, operation: Operation, tmp_path: Path) -> None:
+    task = prepare(operation, PEERS[name], Disk(tmp_path), TINY, 0, set())
+    result = task.run()
+    found = result if task.read_back is None else task.read_back()
+    assert (found == task.expected).all()
+
+
+def test_goal_compares_with_the_peers_that_it_names() -> None:
+    checked = {each.goal.text: (each.found, each.holds) for each in check(by_row(RESULTS))}
+    assert checked == {"at most 1.2 times tensorstore": (0.04 / 0.05, True)}
+
+
+def test_results_survive_json(tmp_path: Path) -> None:
+    import json
+
+    (tmp_path / "speed.json").write_text(json.dumps(to_json(RESULTS)))
+    assert from_json(tmp_path / "speed.json")[1] == RESULTS
+
+
+def test_text_and_tables_contain_ratios() -> None:
+    table = by_row(RESULTS)
+    assert "10.00" in text(table, list(PEERS))
+    assert "| S3 +0 ms, shards, read | 400 ms | 8 | 10 |" in markdown(to_json(RESULTS), table)
+
+
+def test_plot_shows_each_measured_row() -> None:
+    drawn = plot(by_row(RESULTS))
+    assert [row for row, (title, _) in PANELS.items() if f">{title}<" in drawn and row == ROW] == [ROW]
+    assert drawn.count("<rect") == 1 + len(RESULTS)
+
+
+def test_publish_replaces_what_is_between_the_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    publish(page, "new")
+    assert page.read_text() == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+
+
+def test_publish_refuses_a_page_without_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before")
+    with pytest.raises(ValueError, match="must contain"):
+        publish(page, "new")
