@@ -98,7 +98,7 @@ class Scene:
 
     def is_commit(self, request: Any) -> bool:
         """Whether from this request on, the chunk is the new one."""
-        is_journal = isinstance(request, Put) and request.key.endswith("/journal")
+        is_journal = isinstance(request, Put) and request.key.endswith(".journal")
         is_anchor = isinstance(request, Put) and request.key == self.key
         return is_journal or (is_anchor and not isinstance(self.objects, LocalStore))
 

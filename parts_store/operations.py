@@ -92,7 +92,7 @@ class Operations:
                 assert_never(never)
 
     def _is_document(self, key: str) -> bool:
-        return split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
+        return key.endswith(DOCUMENT) and split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
 
     def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
         since, stamp = self.catalog.epoch, self.catalog.stamp(path)

@@ -123,7 +123,7 @@ OWN = {
     "create": {"errors", "format", "pipeline", "store"},
     "codecs": {"codecs", "errors", "format"},
     "headers": {"headers", "errors"},
-    "pipeline": {"format", "pipeline", "store"},
+    "pipeline": {"engine", "format", "pipeline", "store"},
     "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
     "manifests": {
         *("backends", "destination", "engine", "errors", "format", "manifests", "options", "redaction", "store"),

@@ -159,6 +159,8 @@ class LocalBackend(ObjectBackend):
         path = self._path(put.key)
         folder, name = os.path.split(path)
         is_hidden = PROTOCOL_FOLDER in put.key.split("/")
+        if is_hidden and put.condition is None and _is_created(path, put):
+            return steps.Done()
         if not is_hidden:
             # Listings do not show this folder.
             folder = os.path.join(folder, PROTOCOL_FOLDER)
@@ -201,9 +203,7 @@ class LocalBackend(ObjectBackend):
         """Create a file without hard links: check and rename under a lock that every creator takes."""
         lock = os.path.join(os.path.dirname(unfinished), f"{os.path.basename(path)}.lock")
         for _ in range(_CREATE_TRIES):
-            release = (
-                local_files.take_lock(lock, key, self._root, is_shared=False) if local_files.HAS_LOCKS else lambda: None
-            )
+            release = local_files.take_lock(lock, key, self._root) if local_files.HAS_LOCKS else lambda: None
             if release is not None:
                 try:
                     if os.path.lexists(path):
@@ -264,8 +264,8 @@ class LocalBackend(ObjectBackend):
         with translated(*name_and_key(lock), lambda: self.secrets):
             return self._take(lock.key) if lock.shared is None else self._take_both(lock.key, lock.shared)
 
-    def _take(self, key: str, *, is_shared: bool = False) -> Callable[[], None] | None:
-        return local_files.take_lock(self._path(key), key, self._root, is_shared=is_shared)
+    def _take(self, key: str) -> Callable[[], None] | None:
+        return local_files.take_lock(self._path(key), key, self._root)
 
     def _take_both(self, key: str, shared: str) -> Callable[[], None] | None:
         """Take a lock, and share another one that no process holds or waits for exclusively."""
@@ -277,14 +277,30 @@ class LocalBackend(ObjectBackend):
                 return None
             passed()
         with contextlib.ExitStack() as held:
-            for each in (shared, key):
-                release = self._take(each, is_shared=each == shared)
+            for take, each in ((local_files.share_lock, shared), (local_files.take_lock, key)):
+                release = take(self._path(each), each, self._root)
                 if release is None:
                     return None
                 held.callback(release)
             both = held.pop_all()
         # The lock that was taken last is released first.
         return both.close
+
+
+def _is_created(path: str, put: steps.Put) -> bool:
+    """Write a new file of the write protocol under its own name; return False if the file exists.
+
+    Staged files need no other name until they are finished: no client reads them before their writer has said so.
+    """
+    try:
+        local_files.write_new(path, put.key, put.data, has_own_time=put.tag is not None)
+    except FileExistsError:
+        return False
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise
+    return True
 
 
 def _entry(key: str, found: os.stat_result) -> steps.Entry:

@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Buffer, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError
@@ -90,8 +91,23 @@ def remove_empty(folder: str, root: str) -> None:
             folder = os.path.dirname(folder)
 
 
-def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[], None] | None:
+def take_lock(path: str, key: str, root: str) -> Callable[[], None] | None:
     """Take the lock of a file without waiting; return the function that releases it, None if the lock is held."""
+    descriptor = _lock(path, key, root, fcntl.LOCK_EX)
+    return None if descriptor is None else lambda: _unlock(descriptor, path, root, is_shared=False)
+
+
+def share_lock(path: str, key: str, root: str) -> Callable[[], None] | None:
+    """Share the lock of a file as `take_lock` takes it.
+
+    The threads of this process hold it together: to make and remove the file and its folder for each of them would
+    take longer than to write a small chunk.
+    """
+    return _shared_locks.share(path, key, root)
+
+
+def _lock(path: str, key: str, root: str, kind: int) -> int | None:
+    """Lock a file without waiting, and return its descriptor; None if the lock is held."""
     for _ in range(MAX_TRIES):
         try:
             descriptor = _descriptors.open(path)
@@ -105,7 +121,7 @@ def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[]
                 ) from error
             raise
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BaseException as error:
             _descriptors.close(descriptor)
             if isinstance(error, BlockingIOError):
@@ -116,7 +132,7 @@ def take_lock(path: str, key: str, root: str, *, is_shared: bool) -> Callable[[]
             raise
         # The holder before may have removed the file before this process had the lock.
         if _is_same_file(descriptor, path):
-            return lambda: _unlock(descriptor, path, root, is_shared=is_shared)
+            return descriptor
         _descriptors.close(descriptor)
     raise removed_meanwhile(key)
 
@@ -166,13 +182,58 @@ class _Descriptors:
         self._open.clear()
 
 
+@dataclass(slots=True)
+class _SharedLock:
+    """A shared lock that some threads of this process hold."""
+
+    descriptor: int
+    holders: int = 0
+
+
+class _SharedLocks:
+    """The shared locks of this process, by the paths of their files."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, _SharedLock] = {}
+
+    def share(self, path: str, key: str, root: str) -> Callable[[], None] | None:
+        """Share a lock that other threads hold, or take it; return the function that releases it."""
+        with self._guard:
+            lock = self._locks.get(path)
+            # Another program may have removed the file, and then a lock on it excludes no process.
+            if lock is None or not _is_same_file(lock.descriptor, path):
+                descriptor = _lock(path, key, root, fcntl.LOCK_SH)
+                if descriptor is None:
+                    return None
+                lock = self._locks[path] = _SharedLock(descriptor)
+            lock.holders += 1
+        return lambda: self._release(lock, path, root)
+
+    def _release(self, lock: _SharedLock, path: str, root: str) -> None:
+        with self._guard:
+            lock.holders -= 1
+            if lock.holders:
+                return
+            if self._locks.get(path) is lock:
+                del self._locks[path]
+            _unlock(lock.descriptor, path, root, is_shared=True)
+
+    def after_fork_in_child(self) -> None:
+        """Forget the locks of the parent process."""
+        self._guard = threading.Lock()
+        self._locks.clear()
+
+
 _descriptors = _Descriptors()
+_shared_locks = _SharedLocks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_descriptors.before_fork,
         after_in_parent=_descriptors.after_fork,
         after_in_child=_descriptors.after_fork_in_child,
     )
+    os.register_at_fork(after_in_child=_shared_locks.after_fork_in_child)
 
 
 def _unlock(descriptor: int, path: str, root: str, *, is_shared: bool) -> None:

@@ -196,7 +196,11 @@ class Catalog:
 
         This also protects callers that use the store's keys without a document from this store.
         """
-        self.change(path, lambda record: record.relied_on(entry, may_vanish=self.protocol.can_discard_changes))
+        may_vanish = self.protocol.can_discard_changes
+        record = self.record(path)
+        # Nearly always the caller has used the array before.
+        if record.relied_on(entry, may_vanish=may_vanish) is not record:
+            self.change(path, lambda record: record.relied_on(entry, may_vanish=may_vanish))
 
     # --- reading documents ----------------------------------------------------------------------------------------
 

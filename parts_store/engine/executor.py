@@ -1,13 +1,13 @@
 """The executors: carry out steps on a backend, with an event loop (`run`) or without (`run_sync`)."""
 
 import asyncio
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import assert_never
 
 from parts_store.engine import steps
@@ -15,6 +15,7 @@ from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Found, Outcome, Request, Steps
+from parts_store.engine.threads import Threads
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
 
@@ -137,8 +138,11 @@ async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stat
 def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
     if len(batch) == 1 or not backend.capabilities.is_remote:
         return tuple(_perform_sync(each, backend, stats) for each in batch)
-    futures = [_threads().submit(_perform_sync, each, backend, stats) for each in batch]
+    # A thread that would only wait makes the first request itself, unless Ctrl-C could interrupt it.
+    own = 0 if threading.current_thread() is threading.main_thread() else 1
+    futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch[own:]]
     try:
+        first = [_outcome_or_error(each, backend, stats) for each in batch[:own]]
         wait(futures)
     except BaseException:
         # Ctrl-C: a PUT that continues in its thread could overwrite a later write.
@@ -146,8 +150,14 @@ def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats
             future.cancel()
         wait(futures)
         raise
-    errors = [future.exception() for future in futures]
-    return _without_errors([error or future.result() for error, future in zip(errors, futures, strict=True)])
+    return _without_errors([*first, *(future.exception() or future.result() for future in futures)])
+
+
+def _outcome_or_error(request: Request, backend: Backend, stats: Stats) -> Outcome | BaseException:
+    try:
+        return _perform_sync(request, backend, stats)
+    except Exception as error:
+        return error
 
 
 def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, ...]:
@@ -244,24 +254,5 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
             assert_never(never)
 
 
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
-
-
-def _threads() -> ThreadPoolExecutor:
-    """Return the threads that make the requests of a batch at the same time without an event loop."""
-    global _pool  # noqa: PLW0603 - all stores share the threads
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store")
-        return _pool
-
-
-def _forget_threads() -> None:
-    """Forget the threads, which do not exist in a forked process, and the lock, which one of them may hold."""
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+# The threads that make the requests of a batch at the same time without an event loop. All stores share them.
+_threads = Threads(_MAX_THREADS, "parts_store")

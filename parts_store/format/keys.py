@@ -21,6 +21,8 @@ GROUP_V2: Final = ".zgroup"
 METADATA_NAMES: Final = (DOCUMENT, ARRAY_V2, GROUP_V2, ".zattrs", ".zmetadata")
 PROTOCOL_FOLDER: Final = ".parts-txn"
 _PROBE: Final = re.compile(rf"(?:.*/)?{re.escape(PROTOCOL_FOLDER)}/probe-")
+# A file of one chunk on a local disk: its journal or a staged part, or such a file that is not finished.
+_BESIDE: Final = re.compile(r"(?P<digest>[0-9a-f]{32})\.(?:journal|[0-9a-f]{32}\.[0-9]+)(?:\.(?:lock|[0-9a-f]{16}))?")
 # Below an array in a session: one node for each part except the anchor.
 NODES_FOLDER: Final = "__parts__"
 
@@ -179,11 +181,18 @@ def is_probe_key(key: str) -> bool:
 
 
 def side_folder_of(key: str) -> str | None:
-    """Return the folder of the write protocol for one chunk that the key is in, None if it is in none."""
+    """Return the folder of the write protocol for one chunk that the key is in or beside, None for other keys.
+
+    On a local disk, staged parts and the journal are beside the folder, and the folder does not exist.
+    """
     segments = key.split("/")
-    if PROTOCOL_FOLDER not in segments[:-2]:
+    if PROTOCOL_FOLDER not in segments[:-1]:
         return None
-    return "/".join(segments[: segments.index(PROTOCOL_FOLDER) + 2])
+    at = segments.index(PROTOCOL_FOLDER) + 1
+    if at == len(segments) - 1:
+        found = _BESIDE.fullmatch(segments[at])
+        return None if found is None else "/".join((*segments[:at], found["digest"]))
+    return "/".join(segments[: at + 1])
 
 
 def part_node(array: str, suffix: str) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import google_crc32c
@@ -127,6 +128,15 @@ def shard_index_of(served: Mapping[str, Any]) -> ShardIndex | None:
 
 def index_of_codec(codec: ShardingCodec, shard_shape: Sequence[int]) -> ShardIndex | None:
     """Return the index of shards of this shape; None if its encoded size varies."""
+    try:
+        return _index_of_codec(codec, tuple(shard_shape))
+    except TypeError:
+        # A codec that cannot be hashed.
+        return _index_of_codec.__wrapped__(codec, tuple(shard_shape))
+
+
+@lru_cache(maxsize=64)
+def _index_of_codec(codec: ShardingCodec, shard_shape: tuple[int, ...]) -> ShardIndex | None:
     # zarr refuses an index whose encoded size varies since 3.4.1; zarr 3.4.0 accepts it.
     if not all(each.is_fixed_size for each in codec.index_codecs):
         return None

@@ -16,6 +16,7 @@ from parts_store.format.keys import (
     is_probe_key,
     join,
     parse_node_key,
+    side_folder_of,
     split,
 )
 from parts_store.format.metadata import ArrayRecord
@@ -158,7 +159,7 @@ def _side_folder(key: str) -> tuple[str, str] | None:
     array = "/".join(segments[:at])
     if key in array_locks(array):
         return None
-    return array, join(array, f"{PROTOCOL_FOLDER}/{segments[at + 1].removesuffix('.lock')}")
+    return array, side_folder_of(key) or join(array, f"{PROTOCOL_FOLDER}/{segments[at + 1].removesuffix('.lock')}")
 
 
 def _locate(key: str, arrays: Mapping[str, ArrayRecord]) -> tuple[str, str, int] | None:

@@ -6,8 +6,7 @@ else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sh
 inner chunks of a shard).
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, cast, override
 
@@ -31,7 +30,7 @@ from parts_store._compat.zarr import (
 from parts_store.format.ranges import Span
 from parts_store.pipeline.compression import NotDecodedError
 from parts_store.pipeline.shard import ShardLayout, plan_layout
-from parts_store.pipeline.threads import Batch
+from parts_store.pipeline.threads import require_not_stopped, run
 from parts_store.store import PartsStore
 
 type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
@@ -63,7 +62,8 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if self.sync_transform is None or not _is_on_parts_store(batch):
             return await super().read(batch, out, drop_axes)
         layouts = self._layouts(batch)
-        return tuple(await _run([partial(self._read_chunk, item, out, drop_axes, layouts) for item in batch]))
+        tasks = [partial(self._read_chunk, item, out, drop_axes, layouts) for item in batch]
+        return tuple(await run(tasks, finishes=False))
 
     @override
     async def write(self, batch_info: Iterable[ChunkItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
@@ -72,7 +72,8 @@ class PartsCodecPipeline(FusedCodecPipeline):
             await super().write(batch, value, drop_axes)
         else:
             layouts = self._layouts(batch)
-            await _run([partial(self._write_chunk, item, value, drop_axes, layouts) for item in batch])
+            tasks = [partial(self._write_chunk, item, value, drop_axes, layouts) for item in batch]
+            await run(tasks, finishes=True)
 
     def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
         """Read one chunk into the result."""
@@ -121,16 +122,6 @@ class PartsCodecPipeline(FusedCodecPipeline):
         return {shape: layout for shape, layout in planned.items() if layout is not None}
 
 
-async def _run[T](tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Run tasks in threads; when the caller is cancelled, begin no further task."""
-    batch = Batch(tasks)
-    try:
-        return await asyncio.to_thread(batch.run)
-    except asyncio.CancelledError as error:
-        batch.stop(error)
-        raise
-
-
 def _read_shard(
     path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
 ) -> bool:
@@ -149,6 +140,7 @@ def _read_region(
     index = path.get_sync(prototype=spec.prototype, byte_range=layout.index.request)
     if index is None:
         return False
+    require_not_stopped()
     chunks = layout.locate(index.as_numpy_array(), region)
     stored = [(chunk, chunk.place) for chunk in chunks if chunk.place is not None]
     found = _get_ranges(path, spec, [place for _, place in stored]) if stored else {}

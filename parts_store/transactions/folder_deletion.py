@@ -144,7 +144,7 @@ def _kind(key: str, path: str, record: ArrayRecord | None) -> int:
     if split(key) == (path, DOCUMENT):
         return 3
     if is_protocol_key(key):
-        return 1 if split(key)[1] == JOURNAL else 2
+        return 1 if key.endswith(JOURNAL) else 2
     if record is not None:
         suffix = record.parts.parts[record.parts.anchor].key_suffix
         relative = key.removeprefix(join(path, ""))

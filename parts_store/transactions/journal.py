@@ -9,21 +9,22 @@ from parts_store.engine.steps import Found
 from parts_store.format.keys import Chunk
 
 _GENERATION: Final = re.compile("[0-9a-f]{32}")
-JOURNAL: Final = "journal"
+JOURNAL: Final = ".journal"
 NOT_VALID: Final = "its journal was not written by parts_store, or is damaged; write the chunk again"
 
 
 def journal_key(chunk: Chunk) -> str:
     """Return the key of the journal. While it exists, the chunk is what its write has staged."""
-    return f"{chunk.side_folder}/{JOURNAL}"
+    return f"{chunk.side_folder}{JOURNAL}"
 
 
 def staged_keys(chunk: Chunk, generation: str) -> tuple[str, ...]:
     """Return the keys at which a write stages the parts, in their order.
 
-    Every write has keys of its own, because requests of a cancelled write may still be carried out.
+    Every write has keys of its own, because requests of a cancelled write may still be carried out. They are in the
+    folder of all chunks: to make and remove a folder takes longer than to write a small chunk.
     """
-    return tuple(f"{chunk.side_folder}/{generation}.{part}" for part in range(len(chunk.part_keys)))
+    return tuple(f"{chunk.side_folder}.{generation}.{part}" for part in range(len(chunk.part_keys)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,8 @@ def attempt_read(
     for part, pieces in (given or {}).items():
         for piece in pieces:
             attempt.add(part, piece)
+    if not given and (yield from _read_only_range(attempt, task, with_anchor=with_anchor)):
+        return attempt
     # Every round but the last learns the size of a part. More rounds mean that a writer keeps changing the sizes.
     for _ in range(2 * len(attempt.sizes) + 2):
         requests = _next_requests(attempt, task, with_anchor=with_anchor)
@@ -173,6 +175,38 @@ def attempt_read(
         if not attempt.is_one_write:
             return attempt
     raise ConcurrentWriteError(chunk.chunk_key, "the sizes of its parts keep changing")
+
+
+def _read_only_range(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> Steps[bool]:
+    """Read the only range of a task if it is in one part; return whether this was all that the task needs.
+
+    This is how an inner chunk of a known shard is read, so it takes as few steps as possible.
+    """
+    place = _only_place(attempt, task.wanted)
+    if place is None or (with_anchor and place.part != attempt.chunk.parts.anchor):
+        return False
+    part, span = place.part, place.span
+    expected = attempt.expected.get(part)
+    etag = None if expected is None else expected.etag
+    request = steps.Get(attempt.keys[part], RangeByteRequest(span.start, span.stop), task.why, etag)
+    yield from _carry_out(attempt, ((part, request),))
+    found = attempt.found.get(part)
+    if found is not None and found[0].span.covers(span):
+        attempt.plans[task.wanted[0]] = Located((place,))
+        return True
+    return not attempt.is_one_write
+
+
+def _only_place(attempt: Attempt, wanted: Sequence[Wanted]) -> Slice | None:
+    """Return where the only range is, None if it is in several parts; a part of unknown size may be too short."""
+    if len(wanted) != 1 or not isinstance(wanted[0], RangeByteRequest) or wanted[0].end <= wanted[0].start:
+        return None
+    start, end = wanted[0].start, wanted[0].end
+    for part, size in enumerate(attempt.sizes):
+        if size is None or start < size:
+            return Slice(part, Span(start, end)) if size is None or end <= size else None
+        start, end = start - size, end - size
+    return None
 
 
 def _next_requests(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> list[tuple[int, Request]]:

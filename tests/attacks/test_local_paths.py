@@ -27,7 +27,7 @@ from tests.attacks.certified import PARTS, create, is_whole, new_value, read, wr
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 CHUNK = Chunk("a/c/0", ConcatParts(PARTS), "a")
-JOURNAL = f"{CHUNK.side_folder}/journal"
+JOURNAL = f"{CHUNK.side_folder}.journal"
 GENERATION = "0123abcd" * 4
 SIZES = [16, 3484, 500]
 OUT = "../../../../outside/secret"
@@ -131,16 +131,19 @@ def test_repair_removes_an_invalid_journal_without_a_chunk(
 def test_leftovers_that_name_no_chunk_of_their_array_are_not_believed(
     store: ps.PartsStore, folder: Path, outside: Path, relative: str
 ) -> None:
-    # In the folder of this name, made by a program that knows how the name is built.
+    # Files of these names, made by a program that knows how the names are built.
     before = contents(outside)
     beside = folder / Chunk(f"a/{relative}", CHUNK.parts, "a").side_folder
     beside.mkdir(parents=True)
-    (beside / "journal").write_text(json.dumps({"key": relative, "gen": GENERATION, "sizes": SIZES}))
+    (beside / "precious").write_text("hostile")
+    beside.with_name(f"{beside.name}.journal").write_text(
+        json.dumps({"key": relative, "gen": GENERATION, "sizes": SIZES})
+    )
     for part in range(3):
-        (beside / f"{GENERATION}.{part}").write_text("hostile")
+        beside.with_name(f"{beside.name}.{GENERATION}.{part}").write_text("hostile")
     assert store.repair(drop_incomplete=True).is_clean
     assert contents(outside) == before
-    assert not beside.exists()
+    assert not beside.parent.exists()
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -369,3 +369,34 @@ def test_write_is_repeated_if_its_folder_is_removed(
     monkeypatch.setattr(obstore, "put_async", fail)
     assert perform(backend, put(key, b"whole"), synchronous=synchronous) == Done()
     assert (folder / key).read_bytes() == b"whole"
+
+
+SHARING = Lock("a/.parts-txn/0123.lock", "test", "a/.parts-txn/array.lock")
+OTHER = Lock("a/.parts-txn/4567.lock", "test", "a/.parts-txn/array.lock")
+ARRAY = Lock("a/.parts-txn/array.lock", "test")
+
+
+def test_a_lock_is_shared_until_its_last_holder_releases_it(backend: LocalBackend, folder: Path) -> None:
+    for order in (1, -1):
+        releases = [backend.lock(each) for each in (SHARING, OTHER)][::order]
+        for release in releases:
+            assert LocalBackend(LocalStore(folder)).lock(ARRAY) is None
+            assert release is not None
+            release()
+        assert list(folder.rglob("*")) == []
+        exclusive = backend.lock(ARRAY)
+        assert exclusive is not None
+        assert backend.lock(SHARING) is None
+        exclusive()
+
+
+def test_a_shared_lock_whose_file_was_removed_is_taken_again(backend: LocalBackend, folder: Path) -> None:
+    old = backend.lock(SHARING)
+    (folder / ARRAY.key).unlink()
+    new = backend.lock(OTHER)
+    assert old is not None
+    assert new is not None
+    old()
+    assert LocalBackend(LocalStore(folder)).lock(ARRAY) is None
+    new()
+    assert list(folder.rglob("*")) == []

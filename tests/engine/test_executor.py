@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_an_error_is_raised_bare_when_all_of_its_batch_have_ended(*, synchronous
     with pytest.raises(OSError, match="refused"):
         carry_out(puts("a", "fails", "b"), backend, synchronous=synchronous)
     assert backend.under_way == 0
+    assert sorted(backend.made) == ["a", "b", "fails"]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_thread_makes_a_request_of_its_batch_and_raises_when_all_have_ended(failing: int) -> None:
+    backend = Slow(0.5)
+    keys = ["a", "b"]
+    keys.insert(failing, "fails")
+    with ThreadPoolExecutor(1) as threads, pytest.raises(OSError, match="refused"):
+        threads.submit(run_sync, puts(*keys), backend, Stats()).result()
+    assert (backend.under_way, backend.most) == (0, 3)
     assert sorted(backend.made) == ["a", "b", "fails"]
 
 

@@ -20,6 +20,7 @@ from parts_store.format.keys import (
     is_protocol_key,
     join,
     may_be_part,
+    side_folder_of,
     split,
 )
 from parts_store.format.parts import ConcatParts, Part
@@ -230,6 +231,26 @@ def test_no_part_of_one_chunk_is_a_chunk_or_a_part_of_another() -> None:
 )
 def test_the_protocols_keys_are_those_in_its_folder(key: str, is_protocols: bool) -> None:
     assert is_protocol_key(key) is is_protocols
+
+
+@pytest.mark.parametrize("array", ["", "a/b"])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        (f"{'0a' * 16}/{'1b' * 16}", "0a" * 16),
+        (f"{'0a' * 16}.journal", "0a" * 16),
+        (f"{'0a' * 16}.journal.{'1b' * 8}", "0a" * 16),
+        (f"{'0a' * 16}.{'1b' * 16}.0", "0a" * 16),
+        (f"{'0a' * 16}.{'1b' * 16}.12", "0a" * 16),
+        (f"{'0a' * 16}.lock", None),
+        ("array.lock", None),
+        (f"probe-{'0a' * 16}", None),
+        (f"{'0a' * 16}.clock", None),
+    ],
+)
+def test_files_of_one_chunk_are_in_its_folder_or_named_after_it(array: str, name: str, folder: str | None) -> None:
+    expected = None if folder is None else join(array, f"{PROTOCOL_FOLDER}/{folder}")
+    assert side_folder_of(join(array, f"{PROTOCOL_FOLDER}/{name}")) == expected
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -98,7 +98,14 @@ def test_leftovers_are_assigned_to_a_chunk_or_are_strays(array: str) -> None:
     record = ArrayRecord({}, ConcatParts(["", ".i"]), ChunkKeyEncoding("default", "/", 1), None)
     below = f"{array}/".lstrip("/")
     here, gone = (Chunk(f"{below}c/{number}", record.parts, array).side_folder for number in (0, 1))
-    beside = [f"{here}/ab", f"{here}/ab.done", f"{here}.lock", f"{here}/journal", f"{here}/ab.0"]
+    beside = [
+        f"{here}/ab",
+        f"{here}/ab.done",
+        f"{here}.lock",
+        f"{here}.journal",
+        f"{here}.{'ab' * 16}.0",
+        f"{here}.journal.{'0f' * 8}",
+    ]
     strays = [f"{gone}/cd.done", f"{gone}.lock"]
     clock = f"{below}.parts-txn/ef.clock"
     found = group_by_chunk(

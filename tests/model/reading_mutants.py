@@ -84,7 +84,7 @@ READERS = [
     mutant(
         "hole without a look at the anchor",
         "shards",
-        "if versioned is None or versioned.version.condition is not None or not index.may_have_holes(versioned.index):",
+        "if versioned is None or versioned.version.condition is not None or not versioned.may_have_holes:",
         "if True:",
         [write(FIRST)],
         [READ_SHARD],
@@ -93,7 +93,7 @@ READERS = [
     mutant(
         "known hole without a look at the anchor",
         "shards",
-        "if not index.may_have_holes(known.index):",
+        "if not known.may_have_holes:",
         "if True:",
         [overwrite(FIRST)],
         [READ_SLOT_0, READ, READ_SLOT_0],

@@ -78,7 +78,7 @@ def test_new_chunk_needs_no_journal_and_its_anchor_comes_last(layout: Layout) ->
         objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
         moves = [request for request in objects.asked if isinstance(request, Move)]
         assert moves[-1].target == chunk_of(layout).anchor_key
-        assert not any(isinstance(each, Put) and each.key.endswith("/journal") for each in objects.asked)
+        assert not any(isinstance(each, Put) and each.key.endswith(".journal") for each in objects.asked)
 
 
 @IN_PARTS
@@ -93,7 +93,7 @@ def test_writes_stage_under_different_names(layout: Layout) -> None:
         objects.run(by.write(chunk, parts_of(layout, 3)))
         staged += [move.source for move in objects.asked if isinstance(move, Move)]
     assert len(set(staged)) == 3 * len(layout)
-    assert all(key.startswith(f"{chunk.side_folder}/") for key in staged)
+    assert all(key.startswith(f"{chunk.side_folder}.") for key in staged)
 
 
 @IN_PARTS

@@ -1,0 +1,71 @@
+"""A pool of daemon threads runs every function, within its limit, and starts anew in a forked process."""
+
+import os
+import threading
+from concurrent.futures import wait
+
+import pytest
+
+from parts_store.engine.threads import Threads
+
+SECONDS = 20
+
+
+def test_results_and_errors_are_those_of_the_functions() -> None:
+    pool = Threads(2, "test")
+    futures = [pool.submit(lambda number=number: 12 // number) for number in range(5)]  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        futures[0].result(SECONDS)
+    assert [future.result(SECONDS) for future in futures[1:]] == [12, 6, 4, 3]
+
+
+def test_no_more_threads_than_the_limit_are_started_and_all_are_daemons() -> None:
+    pool = Threads(3, "test of the limit")
+    futures = [pool.submit(lambda: None) for _ in range(50)]
+    assert not wait(futures, SECONDS).not_done
+    ours = [each for each in threading.enumerate() if each.name == "test of the limit"]
+    assert 1 <= len(ours) <= 3
+    assert all(each.daemon for each in ours)
+
+
+def test_a_cancelled_function_is_not_called() -> None:
+    pool = Threads(1, "test")
+    opened = threading.Event()
+    first = pool.submit(lambda: opened.wait(SECONDS))
+    called: list[int] = []
+    second = pool.submit(lambda: called.append(1))
+    assert second.cancel()
+    opened.set()
+    assert first.result(SECONDS)
+    pool.submit(lambda: None).result(SECONDS)
+    assert called == []
+
+
+def test_an_urgent_task_does_not_wait_for_a_thread() -> None:
+    pool = Threads(1, "test")
+    done = threading.Event()
+
+    def task() -> bool:
+        pool.start(done.set, is_urgent=True)
+        return done.wait(SECONDS)
+
+    assert pool.submit(task).result(SECONDS)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_starts_threads_of_its_own() -> None:
+    pool = Threads(1, "test")
+    opened = threading.Event()
+    # The only thread is busy, and a function waits for it.
+    waiting = [pool.submit(lambda: opened.wait(SECONDS)) for _ in range(2)]
+    child = os.fork()
+    if child == 0:
+        # The child must not run the rest of the tests, whatever happens.
+        try:
+            os._exit(pool.submit(lambda: 42).result(SECONDS))
+        finally:
+            os._exit(1)
+    opened.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert [each.result(SECONDS) for each in waiting] == [True, True]
