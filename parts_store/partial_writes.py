@@ -35,20 +35,21 @@ class _Note[T]:
 
     owner: object
     key: str
-    value: T
-    # In all contexts that share the note: a task that takes it cannot remove it from the context that started the task.
-    is_taken: bool = False
+    # None if it was taken, in all contexts that share the note: a task that takes it cannot remove it from the context
+    # that started the task.
+    value: T | None
 
     def take(self, owner: object, key: str) -> T | None:
         """Return the value if it is for this key of this store, and was not taken before."""
-        if self.is_taken or self.owner is not owner or self.key != key:
+        if self.owner is not owner or self.key != key:
             return None
-        self.is_taken = True
-        return self.value
+        value, self.value = self.value, None
+        return value
 
 
 # One note of each kind per context is enough: zarr makes the two calls one directly after the other.
 _index: ContextVar[_Note[VersionedIndex] | None] = ContextVar("parts_store_index", default=None)
+_shard: ContextVar[_Note[memoryview] | None] = ContextVar("parts_store_shard", default=None)
 _range: ContextVar[_Note[Version] | None] = ContextVar("parts_store_range", default=None)
 _whole: ContextVar[_Note[Seen] | None] = ContextVar("parts_store_whole", default=None)
 
@@ -63,11 +64,21 @@ class EarlierReads:
     def note_index(self, chunk_key: str, index: VersionedIndex | None) -> None:
         """Note that the index of a shard was read; None if there is no such shard."""
         _index.set(None if index is None else _Note(self._owner, chunk_key, index))
+        _shard.set(None)
 
     def take_index(self, chunk_key: str) -> VersionedIndex | None:
         """Return and forget the index of this shard, if it was read last in this context."""
         note = _index.get()
         return None if note is None else note.take(self._owner, chunk_key)
+
+    def note_shard(self, key: str, shard: memoryview) -> None:
+        """Note that a whole shard was read with its index, which was noted just before."""
+        _shard.set(_Note(self._owner, key, shard))
+
+    def take_shard(self, key: str) -> memoryview | None:
+        """Return and forget a shard that was read with its index, if this was done last in this context."""
+        note = _shard.get()
+        return None if note is None else note.take(self._owner, key)
 
     def note_range(self, key: str, version: Version) -> None:
         """Note that a range of an object without parts was read: it may be the index of a shard."""

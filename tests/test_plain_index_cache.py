@@ -19,6 +19,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import ObjectStore
 
 import parts_store as ps
+from parts_store import chunk_reads
+from parts_store.errors import PartSizeError
 from parts_store.transactions.journaled import _may_repeat
 from tests.attacks.s3_server import Call, Flaws, S3Server
 from tests.conftest import PIPELINES
@@ -26,6 +28,13 @@ from tests.test_index_cache import SHAPE, Recording, asked, values
 
 KEY = "a/c/0/0"
 LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def largest_small_shard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the shards of these tests count as large, except in the tests of small shards."""
+    if "small" not in request.function.__name__:
+        monkeypatch.setattr(chunk_reads, "_SMALL", 0)
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -98,6 +107,59 @@ def test_known_shard_with_holes_costs_one_look_at_the_object(
     # The inner chunk is there now: it is not answered from the cache.
     write(objects, values(2), time=LONG_AGO + 1)
     assert array[3:4, 3:4] == values(2)[3, 3]
+
+
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_small_shard_is_one_request_known_or_not(
+    objects: Any, open_array: Callable[[ps.PartsStore], Any], index_location: str
+) -> None:
+    shards = {"shape": SHAPE, "index_location": index_location}
+    for turn, holes in enumerate((False, True, False)):
+        drawn = values(turn, holes=holes)
+        write(objects, drawn, time=LONG_AGO + turn, shards=shards)
+        array = open_array(ps.PartsStore(objects))
+        made = recording(array)
+        for region in (np.s_[3:4, 3:4], np.s_[2:11, 4:13], np.s_[12:13, 1:2]):
+            found, requests = asked(made, partial(array.__getitem__, region))
+            np.testing.assert_array_equal(found, drawn[region])
+            assert requests == [GET]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "expected"), [(512, "uint8", 1), (512, "uint16", 2)])
+def test_shard_is_small_up_to_256_kib(shape: int, dtype: str, expected: int) -> None:
+    objects = MemoryStore()
+    # The index counts, too.
+    data = np.ones((shape - 1, shape), dtype)
+    zarr.create_array(ObjectStore(objects), name="a", data=data, chunks=(shape - 1, 256), shards=data.shape)
+    array: Any = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
+    made = recording(array)
+    assert len(asked(made, lambda: array[0, 0])[1]) == expected
+
+
+def test_small_shard_that_is_absent_or_empty(objects: Any, open_array: Callable[[ps.PartsStore], Any]) -> None:
+    write(objects, values(1))
+    array = open_array(ps.PartsStore(objects))
+    made = recording(array)
+    obstore.put(objects, KEY, b"")
+    with pytest.raises(Exception, match=r".") as raised:
+        array[3:4, 3:4]
+    assert not isinstance(raised.value, FileNotFoundError)
+    obstore.delete(objects, KEY)
+    assert asked(made, lambda: array[3:4, 3:4]) == (0, [GET])
+
+
+def test_small_shard_whose_index_leads_beyond_its_end_is_an_error(
+    objects: Any, open_array: Callable[[ps.PartsStore], Any]
+) -> None:
+    write(objects, values(1))
+    shard = bytes(obstore.get(objects, KEY).bytes())
+    # Without its first bytes, all inner chunks are elsewhere, and the last one ends beyond the end.
+    obstore.put(objects, KEY, shard[100:])
+    array = open_array(ps.PartsStore(objects))
+    table = np.frombuffer(shard[-68:-4], "<u8").reshape(2, 2, 2)
+    row, column = np.argwhere(table[..., 0] == table[..., 0].max())[0] * 8
+    with pytest.raises(PartSizeError):
+        array[row : row + 1, column : column + 1]
 
 
 def test_whole_shards_cost_what_they_did(objects: Any, open_array: Callable[[ps.PartsStore], Any]) -> None:

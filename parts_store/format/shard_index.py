@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -43,6 +43,8 @@ class ShardIndex:
     # The type of its numbers; None if codecs other than `bytes` and `crc32c` encode the index.
     dtype: str | None
     has_checksum: bool
+    # The size of a shard whose inner chunks are not compressed, None if it is not known.
+    shard_nbytes: int | None = None
 
     @property
     def request(self) -> ByteRequest:
@@ -123,7 +125,13 @@ def shard_index_of(served: Mapping[str, Any]) -> ShardIndex | None:
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
         return None
-    return index_of_codec(codec, metadata.chunk_grid.chunk_shape)
+    shape = metadata.chunk_grid.chunk_shape
+    index = index_of_codec(codec, shape)
+    # Types of varying length have none.
+    item_nbytes = getattr(metadata.data_type, "item_size", None)
+    if index is None or item_nbytes is None:
+        return index
+    return replace(index, shard_nbytes=math.prod(shape) * item_nbytes + index.nbytes)
 
 
 def index_of_codec(codec: ShardingCodec, shard_shape: Sequence[int]) -> ShardIndex | None:

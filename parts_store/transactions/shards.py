@@ -27,7 +27,7 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Wanted
+from parts_store.format.ranges import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
@@ -129,6 +129,13 @@ def read_data(
             values = tuple(None if each is None else next(found) for each in ranges)
             return Remapped(values, read.version, read.saved, now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
+
+
+def take(chunk: Chunk, wanted: Sequence[Wanted], versioned: VersionedIndex, shard: memoryview) -> Read:
+    """Return ranges of a shard that was read together with its index."""
+    spans = [resolve(each, shard.nbytes) for each in wanted]
+    values = tuple((shard[span.start : span.stop],) for span in spans)
+    return _whole(chunk, wanted, Read(values, versioned.version, 0))
 
 
 def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:

@@ -25,6 +25,7 @@ from obstore.store import LocalStore, MemoryStore
 from zarr.storage import ObjectStore
 
 import parts_store as ps
+from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
 from tests.attacks.s3_server import Flaws, S3Server
 from tests.conftest import PIPELINES
@@ -294,7 +295,11 @@ def world(kind: str) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_read_is_of_one_write(kind: str) -> None:
+@pytest.mark.parametrize("is_small", [False, True])
+def test_every_read_is_of_one_write(kind: str, monkeypatch: pytest.MonkeyPatch, *, is_small: bool) -> None:
+    if not is_small:
+        monkeypatch.setattr(chunk_reads, "_SMALL", 0)
+
     @settings(max_examples=examples(20 if kind in FLAWS else 60))
     @given(LAYOUTS, ACTIONS)
     def check(layout: Layout, actions: list[Read | Write | Delete | Resize | Create]) -> None:

@@ -14,6 +14,7 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 import parts_store as ps
+from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
 from tests.attacks.s3_server import Call, Flaws, S3Server
 
@@ -30,6 +31,12 @@ SHAPE = (16, 16)
 OLD = np.random.default_rng(0).integers(1, 1000, SHAPE).astype("uint16")
 NEW = np.repeat(np.arange(1, 17, dtype="uint16"), 16).reshape(SHAPE)
 SELECTION = np.s_[1:10, 3:9]
+
+
+@pytest.fixture(autouse=True)
+def no_small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the index and the data of a shard without parts with two requests, as those of a large shard."""
+    monkeypatch.setattr(chunk_reads, "_SMALL", 0)
 
 
 @pytest.fixture(params=SERVERS, ids=["S3", "unique ETags", "If-Match ignored on GET"])

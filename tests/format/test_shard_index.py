@@ -58,7 +58,9 @@ def test_the_size_of_the_shard_index_is_zarrs_own(
 def test_the_second_examples_index_has_the_size_that_its_parts_say() -> None:
     record = read_array(json.loads(SECOND_EXAMPLE), "a")
     assert record is not None
-    assert record.shard_index == ShardIndex(1604, "end", 100, "<u8", has_checksum=True)
+    assert record.shard_index == ShardIndex(
+        1604, "end", 100, "<u8", has_checksum=True, shard_nbytes=5000 * 5000 * 1 + 1604
+    )
 
 
 @pytest.mark.parametrize(
