@@ -50,6 +50,7 @@ FOREIGN = {
     "catalog": set(),
     "cli": {"rich", "typer"},
     "cli/verify": {"distributed", "typer"},
+    "cli/bench": {"numpy", "obstore", "rich", "typer", "zarr"},
     "cluster": {"dask", "distributed", "xarray", "zarr"},
     "cluster_tasks": {"zarr"},
     "operations": set(),
@@ -103,7 +104,7 @@ OWN = {
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress"),
-        *("redaction", "repositories", "store", "text"),
+        *("create", "format", "pipeline", "redaction", "repositories", "store", "text"),
     },
     "cluster": {"cluster_tasks", "engine", "errors", "progress", "redaction", "store"},
     "cluster_tasks": {"errors"},

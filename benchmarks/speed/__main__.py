@@ -32,7 +32,7 @@ PAGE, PICTURE = ROOT / "docs" / "speed.md", ROOT / "docs" / "images" / "speed.sv
 
 def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
     """Measure everything that was asked for."""
-    budget = 1.5 if options.quick else 6.0
+    budget = 1.0 if options.quick else 3.0
     with places(LATENCY, DISK) as found:
         for work in QUICK if options.quick else WORK:
             if work.where in found and options.only in f"{work.where}, {work.layout.name}":

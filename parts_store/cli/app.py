@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from parts_store.cli.adopt import adopt
+from parts_store.cli.bench import bench
 from parts_store.cli.check import check
 from parts_store.cli.copy import copy
 from parts_store.cli.demo import demo
@@ -22,7 +23,7 @@ from parts_store.cli.repair import repair
 from parts_store.cli.verify import verify
 from parts_store.redaction import HIDDEN
 
-COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, demo)
+COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, bench, demo)
 PROGRAM = "parts-store"
 # An argument that may be shown: it is too simple for a secret, and may be a mistyped command.
 _WORD = re.compile("[a-z-]{1,20}")

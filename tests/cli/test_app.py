@@ -20,7 +20,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_command_exists() -> None:
-    assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt"} <= set(NAMES)
+    assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt", "bench"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("command", NAMES)
@@ -76,6 +76,10 @@ def test_shell_completion_can_be_installed(capsys: pytest.CaptureFixture[str]) -
         (["verify", "{}", "-o", "no_such=1"], "options: expected obstore's options for file://, found no_such"),
         (["repair", "{}", "--concurrency", "some"], "Invalid value for '--concurrency'"),
         (["copy", "{}", "{}2", "--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
+        (["bench", "{}", "--chunk", "0"], "Invalid value for '--chunk'"),
+        (["bench", "{}", "--chunk", "60"], "--shard: expected a multiple of 60, the side of a chunk, found 1024"),
+        (["bench", "{}", "--side", "100"], "--side: expected a multiple of 1024, the side of a shard, found 100"),
+        (["bench", "{}", "--side", "9", "--chunk", "2", "--shard", "0"], "a multiple of 2, the side of a chunk"),
         (["inspect", "ftp://somewhere/data"], "url: expected a path, or one of"),
         (["inspect", "file://elsewhere/data"], "url: expected file:///path, on this machine"),
         (["inspect", "s3://"], "url: expected an address and options"),
