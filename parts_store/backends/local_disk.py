@@ -1,4 +1,4 @@
-"""The backend for a local disk: files, listings of obstore, locks, renames, and ETags that never repeat.
+"""The backend for a local disk: files, listings, locks, renames, and ETags that never repeat.
 
 Knows nothing about chunks and parts. Every path is built by `LocalBackend._path`, which refuses keys that would leave
 the store's folder. Reading follows symbolic links; deleting removes the link itself; links in the folder of the write
@@ -12,16 +12,16 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, override
 
-from parts_store.backends import local_files, local_objects
+from parts_store.backends import local_files, local_listing, local_objects
 from parts_store.backends.failures import name_and_key, translated
 from parts_store.backends.object_store import Calls, ObjectBackend, run_calls
 from parts_store.engine import steps
-from parts_store.engine.backend import BackendRequest
+from parts_store.engine.backend import LIST_PAGE, BackendRequest
 from parts_store.engine.steps import Condition, Outcome
 from parts_store.errors import ConcurrentWriteError, LocalPathError
 from parts_store.format.keys import PROTOCOL_FOLDER
@@ -258,6 +258,26 @@ class LocalBackend(ObjectBackend):
                         continue
                     with contextlib.suppress(FileNotFoundError):
                         yield _entry(key, each.stat(follow_symlinks=False))
+
+    @override
+    async def list_keys(self, folder: str, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
+        pages = local_listing.list_files(self._root, folder, page)
+        listed: list[list[str]] = []
+        try:
+            while (keys := await asyncio.to_thread(next, pages, None)) is not None:
+                listed.append(keys)
+                yield keys
+        except local_listing.LeftToObstoreError:
+            known = {key for keys in listed for key in keys}
+            async for more in ObjectBackend.list_keys(self, folder, page=page):
+                yield [key for key in more if key not in known]
+
+    @override
+    async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
+        try:
+            return await asyncio.to_thread(local_listing.list_folder, self._root, prefix)
+        except local_listing.LeftToObstoreError:
+            return await ObjectBackend.list_folder(self, prefix)
 
     @override
     def lock(self, lock: steps.Lock) -> Callable[[], None] | None:

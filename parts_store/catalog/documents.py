@@ -15,7 +15,7 @@ from parts_store.engine.steps import Steps
 from parts_store.format import metadata
 from parts_store.format.keys import join
 from parts_store.format.metadata import ArrayRecord, Document
-from parts_store.format.sharded_arrays import is_sharded
+from parts_store.format.shard_index import is_sharded
 from parts_store.options import StoreOptions
 
 
@@ -24,12 +24,13 @@ def serve(catalog: Catalog, path: str, stored: bytes | None, *, since: int, stam
     catalog.refresh()
     document = None if stored is None else metadata.parse(stored)
     entry, served = catalog.understand(path, stored, document)
-    catalog.learn(path, entry, since, stamp)
+    is_current = since == catalog.epoch
     if entry is not Plain.NO_ARRAY:
         # Also if a document was changed since it was read: zarr decodes with this one nevertheless.
-        catalog.change(path, lambda record: record.served_array(entry))
-    elif since == catalog.epoch:
-        catalog.change(path, lambda record: record.served_no_array(is_missing=stored is None))
+        catalog.change(path, lambda record: (record.learnt(entry, stamp) if is_current else record).served_array(entry))
+    elif is_current:
+        is_missing = stored is None
+        catalog.change(path, lambda record: record.learnt(entry, stamp).served_no_array(is_missing=is_missing))
     if document is not None and not metadata.is_array(document):
         return _serve_group(catalog, path, stored, document)
     return served
@@ -41,13 +42,16 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
         if not metadata.is_array(member):
             continue
         served = metadata.complete(member)
-        dumped = metadata.dump(member) if served != member or is_sharded(member) else None
-        entry = catalog.entry_of(member, member_path, dumped)
+        is_same = served == member
+        entry: Entry | None = catalog.protocol.read_array(member, member_path)
+        if entry is None:
+            is_needed = not is_same or is_sharded(member)
+            entry = PlainArray(metadata.dump_compact(member)) if is_needed else Plain.ARRAY
         catalog.change(member_path, partial(PathRecord.served_by_group, entry=entry))
-        if served != member:
+        if not is_same:
             replace_member(served)
             changed = True
-    return metadata.dump(document) if changed else stored
+    return metadata.dump_compact(document) if changed else stored
 
 
 def accept(catalog: Catalog, path: str, written: bytes, options: StoreOptions) -> Steps[bytes]:

@@ -227,7 +227,7 @@ class Catalog:
             self.forget(path)
             raise
         served = metadata.complete(document)
-        return entry, stored if served == document else metadata.dump(served)
+        return entry, stored if served == document else metadata.dump_compact(served)
 
     def trusted(self, path: str, *, trust_consolidated: bool = False) -> Entry | None:
         """Return what is known of a path; None if nothing is known, or if the document has to be read first."""

@@ -1,16 +1,12 @@
 """Which keys of an array without parts are shards, and where the index of a shard is, as the document says."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from parts_store.errors import PartsConfigError
 from parts_store.format import metadata
 from parts_store.format.keys import ChunkKeyEncoding
-from parts_store.format.shard_index import ShardIndex, shard_index_of
-
-_CODEC = "sharding_indexed"
+from parts_store.format.shard_index import CODEC, ShardIndex, is_sharded, shard_index_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +17,9 @@ class Shards:
     index: ShardIndex
 
 
-def is_sharded(document: Mapping[str, Any]) -> bool:
-    """Return whether the first codec of an array makes shards."""
-    codecs = document.get("codecs")
-    first = codecs[0] if isinstance(codecs, list) and codecs else None
-    return isinstance(first, dict) and first.get("name") == _CODEC
-
-
 def mentions_shards(stored: bytes) -> bool:
     """Return whether a stored document may be that of an array with shards."""
-    return _CODEC.encode() in stored
+    return CODEC.encode() in stored
 
 
 # zarr takes about as long to read a document as to open the array, so each document is read once, when a chunk of its
