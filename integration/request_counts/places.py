@@ -15,6 +15,7 @@ from integration.request_counts.counting import LAYOUTS, counted, create_chunk
 from integration.writers import buffer
 from parts_store import PartsStore
 from parts_store.options import Concurrency
+from parts_store.transactions.tagged import TaggedProtocol
 
 type Costs = dict[str, int]
 LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")
@@ -89,6 +90,12 @@ class Caller:
         else:
             self.store.set_sync(KEY, buffer(value))
 
+    def forget(self) -> "Caller":
+        """Let the store be as one that has neither read nor written a chunk."""
+        assert isinstance(self.store.protocol, TaggedProtocol)
+        self.store.protocol.existing.clear()
+        return self
+
     def set_if_absent(self, value: bytes) -> None:
         sync(self.store.set_if_not_exists(KEY, buffer(value)))
 
@@ -140,6 +147,7 @@ def stored_parts(place: Place) -> set[str]:
 ACTS: dict[str, tuple[bool, Callable[[Caller], object]]] = {
     "create": (False, lambda caller: caller.set(NEW)),
     "overwrite": (True, lambda caller: caller.set(NEW)),
+    "overwrite by a client that has neither read nor written it": (True, lambda caller: caller.forget().set(NEW)),
     "change": (True, lambda caller: caller.change(NEW)),
     "change of nothing": (False, lambda caller: caller.change(NEW)),
     "create if absent": (False, lambda caller: caller.set_if_absent(NEW)),
@@ -157,20 +165,21 @@ COLUMNS = ("exclusive", "writers, unique", "writers, content", "full, unique", "
 def table(k: int) -> dict[str, tuple[Costs, ...]]:
     """Return the costs of each act, in the order of the columns."""
     bare = {"put": k}
-    # The staged copy and k parts; a look at each part before, and where ETags come back, at the anchor and at the
-    # others who write.
+    # The staged copy and k parts, and a look at each part before. Where ETags come back, also a look at the other
+    # writers.
     staged = {"put": k + 1, "head": k, "delete": 1}
-    looked = {"put": k + 1, "head": k + 1, "list": 1, "delete": 1}
+    looked = {**staged, "list": 1}
     # What is there is found by k - 1 refusals.
     refused = k - 1
     # A writer that has read all parts checks only the anchor, and only if its ETag may recur.
     known = {"get": k, "put": k + 1, "delete": 1}
-    known_by_content = {**known, "head": 2, "list": 1}
+    known_by_content = {**known, "head": 1, "list": 1}
     # The anchor of nothing is known, its orphans are not.
     new = {"get": k, "put": k + 1, "head": 1 + (k - 1), "delete": 1}
     return {
         "create": (bare, bare, bare, staged, looked),
-        "overwrite": (
+        "overwrite": ({"put": k + 1, "delete": 1}, staged, looked, staged, looked),
+        "overwrite by a client that has neither read nor written it": (
             {"put": k + 1 + refused, "delete": 1},
             {**staged, "put": k + 1 + refused},
             {**looked, "put": k + 1 + refused},
@@ -181,7 +190,7 @@ def table(k: int) -> dict[str, tuple[Costs, ...]]:
         "change of nothing": (
             *[{"get": k, "put": k}] * 3,
             new,
-            {**new, "head": new["head"] + 1, "list": 1},
+            {**new, "list": 1},
         ),
         "create if absent": (bare, bare, bare, staged, looked),
         "create if absent, and it is not": (*[{"put": refused, "head": 1}] * 3, *[{"head": 1}] * 2),

@@ -245,8 +245,7 @@ def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
     def write() -> None:
         disturb(ours.store, KEY, NEW, before=Death.ANCHOR, act=lambda: theirs.set_sync(KEY, buffer(b"\x02" * NBYTES)))
 
-    refused = 0 if level == "full" else k - 1
-    assert place.cost(ours.store, write) == {"put": refused + 2, "head": k + 1, "delete": 1}
+    assert place.cost(ours.store, write) == {"put": 2, "head": k + 1, "delete": 1}
     assert ours.get() == b"\x02" * NBYTES
     # A writer that found this one registered kept its copy if ETags recur.
     assert len(stored_parts(place)) == (k if place.has_unique_etags else k + 2)
@@ -266,6 +265,8 @@ def test_leftovers_cost_one_put_instead_of_a_delete_if_etags_recur(
     usual = table(k)["overwrite"][COLUMNS.index(place.column(level))]
     expected = dict(usual)
     if not place.has_unique_etags:
+        # The trace of another writer: the anchor may be of that writer.
+        expected["head"] += 1
         expected["put"] += 1
         del expected["delete"]
     assert place.cost(ours.store, lambda: ours.set(NEW)) == expected

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Condition, Found, Outcome, Request, Steps
+from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
@@ -145,22 +145,19 @@ class PartWriter:
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
-    def write_others(
-        self, conditions: Sequence[Condition | None], also: tuple[Request, ...] = ()
-    ) -> Steps[tuple[Outcome, ...]]:
-        """Write the other parts while the anchor is of this generation; return the outcomes of the `also` requests."""
+    def write_others(self, conditions: Sequence[Condition | None]) -> Steps[None]:
+        """Write the other parts while the anchor is of this generation."""
         parts = [part for part in self.others if part in self.data]
         if (yield from self._registers_again()):
             # The parts may have changed, so each is looked at before it is written.
-            outcomes: tuple[Outcome, ...] = (*(steps.Refused() for _ in parts), *((yield also) if also else ()))
+            outcomes: tuple[Outcome, ...] = tuple(steps.Refused() for _ in parts)
         else:
-            outcomes = yield (*(self.put(part, conditions[part]) for part in parts), *also)
-        for outcome in outcomes[: len(parts)]:
+            outcomes = yield tuple(self.put(part, conditions[part]) for part in parts)
+        for outcome in outcomes:
             self.record(outcome)
-        for part, outcome in zip(parts, outcomes, strict=False):
+        for part, outcome in zip(parts, outcomes, strict=True):
             if not (yield from self._is_written(part, outcome)):
                 break
-        return outcomes[len(parts) :]
 
     def _is_written(self, part: int, outcome: Outcome) -> Steps[bool]:
         """Write a part until it is of this generation; return False if another write has replaced this one.
@@ -232,20 +229,26 @@ class Finisher(PartWriter):
         found = zip(self.others, outcomes, strict=True)
         return tag, {part: now for part, now in found if tag is not None and not _is_of(now, tag)}
 
-    def leave(self, registry: Registry | None, previous: str | None) -> Steps[None]:
+    def leave(self, previous: str | None) -> Steps[None]:
         """Remove the staged copy after the commit, unless a client may still need it.
 
         `previous` is the staged write that was replaced.
         """
         if self.needs_copy:
             return
-        if registry is None:
+        if not self.rules.is_registered:
             yield from self._leave_unregistered(previous)
             return
-        anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
-        if not self.is_own(anchor):
-            yield from self.settle()
+        registry = yield from self._look_for_others()
+        if registry is None:
             return
+        # A writer that replaces this write while this one is registered stays registered, or is replaced by another
+        # writer that does. So without a trace of other writers, the anchor and all parts are still of this write.
+        if registry.has_others(self.own_generations):
+            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
+            if not self.is_own(anchor):
+                yield from self.settle()
+                return
         if self.lost is not None:
             return
         if registry.others_at_work(self.own_generations):
@@ -253,6 +256,11 @@ class Finisher(PartWriter):
             return
         yield from self._remove_finished(registry)
         yield from self.remove_copies(self.own_generations)
+
+    def _look_for_others(self) -> Steps[Registry | None]:
+        """Return the writers of the chunk, None if the store does not list them."""
+        (listed,) = yield (steps.List(self.chunk.side_folder, "which other writers are at work"),)
+        return Registry.of(listed.entries) if isinstance(listed, steps.Listed) else None
 
     def _leave_unregistered(self, previous: str | None) -> Steps[None]:
         # A late PUT of this writer may follow a delete at one of these levels, and another write at the other.
@@ -285,8 +293,7 @@ class Finisher(PartWriter):
         yield from self.finish_committed()
         if self._must_stay:
             return False
-        (listed,) = yield (steps.List(self.chunk.side_folder, "which other writers are at work"),)
-        registry = registry_in((listed,))
+        registry = yield from self._look_for_others()
         is_alone = registry is not None and not registry.others_at_work(self.own_generations, dead)
         if registry is not None and is_alone:
             # No other writer can have a request under way, so the chunk does not change after this look.
@@ -321,11 +328,3 @@ class Finisher(PartWriter):
 
 def _is_of(outcome: Outcome, tag: Tag) -> bool:
     return isinstance(outcome, Found) and outcome.generation == tag.generation
-
-
-def registry_in(outcomes: tuple[Outcome, ...]) -> Registry | None:
-    """Return the registry that a listing among these outcomes shows, None if there is no listing."""
-    for outcome in outcomes:
-        if isinstance(outcome, steps.Listed):
-            return Registry.of(outcome.entries)
-    return None

@@ -54,6 +54,10 @@ class Registry:
             and (now is None or now - written <= FORGOTTEN_AFTER)
         )
 
+    def has_others(self, ours: Collection[str]) -> bool:
+        """Return whether there is a trace of another writer, at work or not."""
+        return bool((self.present.keys() | self.done) - set(ours))
+
     def finished(self, ours: Collection[str], dead: Collection[str] = ()) -> tuple[str, ...]:
         """Return the writers that send no more requests, except the caller's own generations, in a fixed order."""
         others = self.present.keys() | self.done

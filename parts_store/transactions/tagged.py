@@ -35,7 +35,7 @@ index must come from the same objects as the index.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, override
 
 from parts_store.engine import steps
@@ -55,6 +55,9 @@ from parts_store.transactions.staging import Registry
 from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
 from parts_store.transactions.writer import End, Writer
 
+# How many chunks a protocol remembers to exist.
+_MOST_REMEMBERED = 1 << 15
+
 
 @dataclass(frozen=True, slots=True)
 class TaggedProtocol(ChunkProtocol):
@@ -62,9 +65,20 @@ class TaggedProtocol(ChunkProtocol):
 
     has_tags: ClassVar[bool] = True
 
+    # The hashes of the keys of chunks that this client has read or written. A write of such a chunk does not try to
+    # create it. If the chunk does not exist any more, the write takes more requests, and is as safe.
+    existing: set[int] = field(default_factory=set, compare=False, repr=False)
+
+    def _remember(self, chunk: Chunk) -> None:
+        if len(self.existing) >= _MOST_REMEMBERED:
+            self.existing.clear()
+        self.existing.add(hash(chunk.chunk_key))
+
     @override
     def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
-        end, error = yield from _write(chunk, data, self.rules, seen)
+        may_create = seen is not None or hash(chunk.chunk_key) not in self.existing
+        end, error = yield from _write(chunk, data, self.rules, seen, may_create=may_create)
+        self._remember(chunk)
         if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
             raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
         # A write that depends on no earlier read counts as carried out just before the write that replaced it.
@@ -89,6 +103,7 @@ class TaggedProtocol(ChunkProtocol):
         Object stores have no conditional delete. The chunk is compared with `seen` just before, and what another client
         writes between the two requests is deleted, too.
         """
+        self.existing.discard(hash(chunk.chunk_key))
         if seen is not None:
             require_still(seen, (yield from steps.head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
         for _ in range(steps.MAX_TRIES):
@@ -106,7 +121,10 @@ class TaggedProtocol(ChunkProtocol):
 
     @override
     def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:
-        return read_tagged(task, with_anchor=with_anchor)
+        attempt = yield from read_tagged(task, with_anchor=with_anchor)
+        if attempt is not None:
+            self._remember(task.chunk)
+        return attempt
 
     @override
     def read_version(
@@ -154,9 +172,12 @@ class TaggedProtocol(ChunkProtocol):
 type _Ended = tuple[End, Exception | None]
 
 
-def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
+def _write(
+    chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None, *, may_create: bool = True
+) -> Steps[_Ended]:
     if len(data) > 1:
-        return (yield from _write_parts(chunk, data, rules, seen))
+        creates = may_create and rules.level is not Level.FULL and not isinstance(seen, Version)
+        return (yield from (_write_parts if creates else _write_over)(chunk, data, rules, seen))
     # One PUT request writes a chunk of one part.
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     condition = None if seen is None or not rules.has_conditions else seen.condition
@@ -164,20 +185,19 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | 
 
 
 def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
-    if rules.level is not Level.FULL and not isinstance(seen, Version):
-        creation = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
-        end = yield from creation.create()
-        if end is not End.SUPERSEDED:
-            return end, creation.lost
-        try:
-            return (yield from _write_over(chunk, data, rules, seen))
-        except LayoutChangedError:
-            # Another array replaced this one, and its listings would show these parts. No writer of the new array
-            # overwrites a part of another layout, so the parts still belong to this write.
-            if creation.created:
-                yield from steps.remove(creation.created, "parts of another layout")
-            raise
-    return (yield from _write_over(chunk, data, rules, seen))
+    """Create a chunk; write over it if it exists."""
+    creation = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
+    end = yield from creation.create()
+    if end is not End.SUPERSEDED:
+        return end, creation.lost
+    try:
+        return (yield from _write_over(chunk, data, rules, seen))
+    except LayoutChangedError:
+        # Another array replaced this one, and its listings would show these parts. No writer of the new array
+        # overwrites a part of another layout, so the parts still belong to this write.
+        if creation.created:
+            yield from steps.remove(creation.created, "parts of another layout")
+        raise
 
 
 def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:

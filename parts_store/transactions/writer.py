@@ -11,7 +11,7 @@ from parts_store.engine import steps
 from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError
 from parts_store.format.tags import Tag
-from parts_store.transactions.part_writer import MAX_STALL, SLOW, Finisher, registry_in
+from parts_store.transactions.part_writer import MAX_STALL, SLOW, Finisher
 from parts_store.transactions.rules import Level
 from parts_store.transactions.versions import WHOSE, Seen, Version, is_of_layout, require_layout
 
@@ -148,11 +148,8 @@ class Writer(Finisher):
             if self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
                 yield from self.remove_copies(self.own_generations)
             return end
-        listing = (
-            (steps.List(self.chunk.side_folder, "which other writers are at work"),) if self.rules.is_registered else ()
-        )
-        listed = yield from self.write_others(conditions, listing)
-        yield from self.leave(registry_in(listed), previous)
+        yield from self.write_others(conditions)
+        yield from self.leave(previous)
         return end
 
     def _stage(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:

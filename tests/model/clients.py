@@ -95,13 +95,16 @@ class Client:
             self._new_generation,
             self._start_watch,
         )
-        is_local, plan = setting.is_local, self.plan
-        self.protocol = (plan.journaled.JournaledProtocol if is_local else plan.tagged.TaggedProtocol)(self.rules)
+        self.protocol = self._new_protocol()
         # Ranges next to each other are merged, or not.
         max_nbytes = 1000 if setting.merges_ranges else 1
         self.settings = self.plan.read_attempt.ReadSettings(0, max_nbytes, setting.retries)
         self.versioned: Any = None
         self.is_suspect = False
+
+    def _new_protocol(self) -> Any:
+        is_local, plan = self.setting.is_local, self.plan
+        return (plan.journaled.JournaledProtocol if is_local else plan.tagged.TaggedProtocol)(self.rules)
 
     def _new_generation(self) -> str:
         self._generations += 1
@@ -115,7 +118,8 @@ class Client:
     @property
     def memory(self) -> tuple[object, ...]:
         """All that may make a difference to the next operation."""
-        return self._generations, self.versioned, self.is_suspect
+        existing = () if self.setting.is_local else tuple(sorted(self.protocol.existing))
+        return self._generations, self.versioned, self.is_suspect, existing
 
     def stall(self) -> None:
         """Let a long time pass."""
@@ -124,6 +128,7 @@ class Client:
     def restart(self) -> None:
         """A new process in its place, which remembers nothing."""
         self.versioned, self.is_suspect = None, False
+        self.protocol = self._new_protocol()
 
     def steps(self, operation: Operation) -> Steps[object]:
         match operation.name:

@@ -39,8 +39,8 @@ EQUAL_ETAGS = [
     mutant(
         "content: leaves without a look at the anchor",
         "part_writer",
-        "        if not self.is_own(anchor):\n            yield from self.settle()\n",
-        "        if False:\n            yield from self.settle()\n",
+        "            if not self.is_own(anchor):\n                yield from self.settle()\n",
+        "            if False:\n                yield from self.settle()\n",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -52,8 +52,8 @@ EQUAL_ETAGS = [
         "        yield from self.finish_committed()\n"
         "        if self._must_stay:\n"
         "            return False\n"
-        "        (listed,)",
-        "        (listed,)",
+        "        registry = ",
+        "        registry = ",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,

@@ -29,17 +29,16 @@ WRITERS = [
     mutant(
         "copy removed before the parts are written",
         "writer",
-        "        listed = yield from self.write_others(conditions, listing)\n",
-        "        yield from self.remove_copies((self.generation,))\n"
-        "        listed = yield from self.write_others(conditions, listing)\n",
+        "        yield from self.write_others(conditions)\n",
+        "        yield from self.remove_copies((self.generation,))\n        yield from self.write_others(conditions)\n",
         [overwrite(FIRST)],
         initial=THIRD,
     ),
     mutant(
         "unconditional PUTs of parts",
         "part_writer",
-        "*(self.put(part, conditions[part]) for part in parts)",
-        "*(self.put(part, None) for part in parts)",
+        "tuple(self.put(part, conditions[part]) for part in parts)",
+        "tuple(self.put(part, None) for part in parts)",
         [overwrite(FIRST)],
         [overwrite(SECOND)],
         initial=THIRD,
@@ -212,8 +211,8 @@ FULL_LEVEL = [
     mutant(
         "full: bare create",
         "tagged",
-        "if rules.level is not Level.FULL and not isinstance(seen, Version):",
-        "if not isinstance(seen, Version):",
+        "may_create and rules.level is not Level.FULL and not isinstance(seen, Version)",
+        "may_create and not isinstance(seen, Version)",
         [write(FIRST)],
         [DELETE],
         **FULL,

@@ -226,7 +226,7 @@ def test_overwrite_after_a_read_costs_the_documented_requests(layout: Layout, pl
     objects.run(place.protocol().write(chunk, parts_of(layout, 3), known.version))
     registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
     # What was read says what is there: no part is looked at before it is written, but where ETags come back.
-    expected = {Put: parts + 1, Delete: 1} | ({Head: 2, List: 1} if registered else {})
+    expected = {Put: parts + 1, Delete: 1} | ({Head: 1, List: 1} if registered else {})
     assert cost(objects) == expected
     assert objects.contents == stored_as(layout, 3)
 
@@ -239,10 +239,47 @@ def test_overwrite_notices_the_chunk_by_a_refused_create(layout: Layout, place: 
     objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
     registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
     refused = 0 if place.level is Level.FULL else parts - 1
-    heads = (0 if place.level is Level.EXCLUSIVE else parts) + int(registered)
+    heads = 0 if place.level is Level.EXCLUSIVE else parts
     lists = int(registered)
     expected = {Put: parts + 1 + refused, Head: heads, List: lists, Delete: 1}
     assert cost(objects) == {kind: count for kind, count in expected.items() if count}
+
+
+@WITH_TAGS
+@IN_PARTS
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["there", "deleted by another client"])
+def test_client_that_has_written_a_chunk_does_not_create_it_again(
+    layout: Layout, place: Place, *, is_deleted: bool
+) -> None:
+    parts = len(layout)
+    objects = holds_old(place, layout, tuple(layout))
+    protocol = place.protocol()
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
+    if is_deleted:
+        objects.run(place.protocol().delete(chunk_of(layout)))
+    objects.asked.clear()
+    objects.run(write(chunk_of(layout), parts_of(layout, 2), protocol))
+    registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
+    heads = 0 if place.level is Level.EXCLUSIVE else parts
+    expected = {Put: parts + 1, Head: heads, List: int(registered), Delete: 1}
+    assert cost(objects) == {kind: count for kind, count in expected.items() if count}
+    assert what_is_read(objects, chunk_of(layout), None) == value_of(layout, 2, 101)[0]
+
+
+@WITH_TAGS
+@IN_PARTS
+def test_client_that_has_deleted_a_chunk_creates_it_again(layout: Layout, place: Place) -> None:
+    objects = holds_old(place, layout, ())
+    protocol = place.protocol()
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
+    objects.run(protocol.delete(chunk_of(layout)))
+    # At the level "writers", the other parts are left to `repair`.
+    for key in chunk_of(layout).other_keys:
+        objects.stored.pop(key, None)
+    objects.asked.clear()
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
+    if place.level is not Level.FULL:
+        assert cost(objects) == {Put: len(layout)}
 
 
 @WITH_TAGS
