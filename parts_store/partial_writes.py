@@ -19,7 +19,8 @@ What was noted is found again under these assumptions about zarr. Each has a tes
 3. The index of a shard is read with `ShardIndex.request`, and the data follows with `get_ranges` or `get_ranges_sync`.
 
 If zarr breaks the first or the second assumption, a partial write is no longer protected against lost updates. If it
-breaks the third, the index and the data of a shard that is overwritten meanwhile are no longer compared.
+breaks the third, the index and the data of a shard that is overwritten meanwhile are no longer compared, and neither
+are a cached index and the data of a later write.
 """
 
 from contextvars import ContextVar
