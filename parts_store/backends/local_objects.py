@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Buffer
+from collections.abc import Buffer, Callable
 from typing import Final
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest
@@ -25,6 +25,9 @@ _SEGMENT: Final = r"(?!\.{1,2}(?:/|$))[\w.+=@,~-]+"
 _PATH_LIKE: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 # The largest number of bytes that Linux reads or writes at once.
 _MAX_NBYTES: Final = 0x7FFFF000
+# The largest number of bytes whose copy takes less time than to hand a request to another thread.
+_MAX_AT_ONCE: Final = 1 << 18
+_NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
 def is_path(key: str) -> bool:
@@ -34,6 +37,18 @@ def is_path(key: str) -> bool:
 
 def read(path: str, wanted: Wanted) -> Outcome:
     """Read a file or a range of it."""
+    outcome = _read(path, wanted, _read_span)
+    if outcome is None:
+        raise TypeError("a read that may wait has found nothing")
+    return outcome
+
+
+def read_at_once(path: str, wanted: Wanted) -> Outcome | None:
+    """Read a file or a range of it; return None if it is large, or if the kernel would have to wait for the disk."""
+    return _read(path, wanted, _read_cached)
+
+
+def _read(path: str, wanted: Wanted, read_span: Callable[[int, Span], bytes | None]) -> Outcome | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except local_files.NOT_THERE:
@@ -46,7 +61,9 @@ def read(path: str, wanted: Wanted) -> Outcome:
         span = resolve(wanted, nbytes)
         if span.nbytes == 0 and isinstance(wanted, RangeByteRequest | OffsetByteRequest):
             return OutOfRange()
-        data = _read_span(descriptor, span)
+        data = read_span(descriptor, span)
+        if data is None:
+            return None
         return Found(data, Span(span.start, span.start + len(data)), nbytes, _etag(found), None, None)
     finally:
         os.close(descriptor)
@@ -62,6 +79,19 @@ def _read_span(descriptor: int, span: Span) -> bytes:
         pieces.append(data)
         at += len(data)
     return b"".join(pieces)
+
+
+def _read_cached(descriptor: int, span: Span) -> bytes | None:
+    """Read a small range from the memory of the kernel; return None if all of it is not there."""
+    if span.nbytes > _MAX_AT_ONCE or _NO_WAIT is None:
+        return None
+    data = bytearray(span.nbytes)
+    try:
+        nbytes = os.preadv(descriptor, [data], span.start, _NO_WAIT)
+    except OSError:
+        # The disk would have to be read, or this filesystem cannot tell.
+        return None
+    return bytes(data) if nbytes == span.nbytes else None
 
 
 def look(path: str) -> Outcome:

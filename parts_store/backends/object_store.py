@@ -57,6 +57,10 @@ class ObjectBackend:
     # Set when the server has answered a conditional PUT, even with a refusal.
     _has_conditions: threading.Event = field(init=False, compare=False, default_factory=threading.Event)
 
+    # The store for conditional PUTs until then, once it was needed; and a lock to make it once.
+    _without_retries: list[S3Store] = field(init=False, compare=False, default_factory=list)
+    _making: threading.Lock = field(init=False, compare=False, default_factory=threading.Lock)
+
     def __post_init__(self) -> None:
         if not isinstance(self.store, _STORES):
             # Only the type is shown: the value may be an address with a password.
@@ -165,7 +169,11 @@ class ObjectBackend:
         """
         if put.condition is None or self._has_conditions.is_set() or not isinstance(self.store, S3Store):
             return self.store
-        return _without_retries(self.store)
+        # A store takes several milliseconds to make, and has connections of its own.
+        with self._making:
+            if not self._without_retries:
+                self._without_retries.append(_without_retries(self.store))
+            return self._without_retries[0]
 
     def _record_answer(self, request: BackendRequest, error: Exception | None) -> None:
         """Record that the server supports conditional PUTs; raise if it answered that it does not."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,36 @@ def test_a_range_of_a_file_is_the_range_that_obstore_reads(store: LocalStore, nb
     assert shown(LocalBackend(store).perform_sync(request)) == expected
     assert shown(asyncio.run(LocalBackend(store).perform(request))) == expected
     assert isinstance(expected, tuple | OutOfRange)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "stops_after"), [(5, None), (5, 3), (5, BlockingIOError), (5, OSError), (300_000, 0)]
+)
+def test_a_read_in_an_event_loop_uses_a_thread_unless_the_kernel_has_all_bytes(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, nbytes: int, stops_after: Any
+) -> None:
+    value = os.urandom(nbytes)
+    obstore.put(store, "a/c/0", value)
+    threads: set[bool] = set()
+    pread, preadv = os.pread, getattr(os, "preadv", None)
+    if preadv is None or not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this system cannot tell what it has in memory")
+
+    def read_cached(file: int, buffers: Any, start: int, flags: int) -> int:
+        if stops_after is not None and not isinstance(stops_after, int):
+            raise stops_after
+        read: int = preadv(file, [memoryview(buffers[0])[:stops_after]], start, flags)
+        return read
+
+    def read(file: int, size: int, start: int) -> bytes:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return pread(file, size, start)
+
+    monkeypatch.setattr(os, "preadv", read_cached)
+    monkeypatch.setattr(os, "pread", read)
+    found = asyncio.run(LocalBackend(store).perform(Get("a/c/0", None, "test")))
+    assert shown(found)[0] == value
+    assert threads == (set() if stops_after is None else {False})
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
