@@ -7,6 +7,7 @@ inner chunks of a shard).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, cast, override
 
@@ -28,7 +29,8 @@ from parts_store._compat.zarr import (
     supports_sync_io,
 )
 from parts_store.format.ranges import Span
-from parts_store.pipeline.compression import NotDecodedError
+from parts_store.pipeline.compression import Bytes, NotDecodedError
+from parts_store.pipeline.selections import Numbers, plan_selection
 from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.pipeline.threads import require_not_stopped, run
 from parts_store.store import PartsStore
@@ -77,22 +79,37 @@ class PartsCodecPipeline(FusedCodecPipeline):
 
     def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
         """Read one chunk into the result."""
-        path, spec, _, out_selection, is_complete = item
-        layout, region = layouts.get(spec.shape), _region(item, drop_axes)
+        _, spec, _, out_selection, _ = item
         values = out.as_ndarray_like()
-        if layout is None or region is None or not isinstance(values, np.ndarray):
-            (result,) = self.read_sync([item], out, drop_axes)
-            return result
-        try:
-            target = values[out_selection]
-            is_found = (_read_shard if is_complete else _read_region)(path, spec, layout, region, target)
-        except NotDecodedError:
-            # zarr's codec decodes the shard, or says what is wrong with it.
+        layout = layouts.get(spec.shape)
+        is_found = None
+        if layout is not None and isinstance(values, np.ndarray):
+            # What cannot be decoded here is decoded by zarr's codec, which says what is wrong with it.
+            with suppress(NotDecodedError):
+                is_found = self._read_from_shard(item, values, drop_axes, layout)
+        if is_found is None:
             (result,) = self.read_sync([item], out, drop_axes)
             return result
         if is_found:
             return GetResult(status="present")
         return scatter_chunk(None, out, chunk_spec=spec, out_selection=out_selection, drop_axes=())
+
+    def _read_from_shard(
+        self, item: ChunkItem, values: NDArray[Any], drop_axes: tuple[int, ...], layout: ShardLayout
+    ) -> bool | None:
+        """Read what is selected of a shard; return whether there is such a shard, None for an unknown selection."""
+        path, spec, selection, out_selection, is_complete = item
+        if is_complete and _region(item, drop_axes) is not None:
+            return _read_shard(path, spec, layout, values[out_selection])
+        touched = plan_selection(selection, layout.grid, layout.chunk_shape)
+        if touched is None:
+            return None
+        chunks = _read_some(path, spec, layout, touched.numbers)
+        if chunks is None:
+            return False
+        selected = touched.select(chunks)
+        values[out_selection] = selected.squeeze(drop_axes) if drop_axes else selected
+        return True
 
     def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
         """Write one chunk from the values."""
@@ -122,39 +139,35 @@ class PartsCodecPipeline(FusedCodecPipeline):
         return {shape: layout for shape, layout in planned.items() if layout is not None}
 
 
-def _read_shard(
-    path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
-) -> bool:
+def _read_shard(path: StorePath, spec: ArraySpec, layout: ShardLayout, target: NDArray[Any]) -> bool:
     """Read a whole shard into an array; return whether there is such a shard."""
-    del region
     stored = path.get_sync(prototype=spec.prototype)
     if stored is not None:
         layout.decode_into(target, stored.as_numpy_array())
     return stored is not None
 
 
-def _read_region(
-    path: StorePath, spec: ArraySpec, layout: ShardLayout, region: tuple[slice, ...], target: NDArray[Any]
-) -> bool:
-    """Read a region of a shard into an array: the index, and then the inner chunks that it touches."""
+def _read_some(path: StorePath, spec: ArraySpec, layout: ShardLayout, numbers: Numbers) -> NDArray[Any] | None:
+    """Read some inner chunks of a shard: the index, and then the data; return None if there is no such shard."""
     index = path.get_sync(prototype=spec.prototype, byte_range=layout.index.request)
     if index is None:
-        return False
+        return None
     require_not_stopped()
-    chunks = layout.locate(index.as_numpy_array(), region)
-    stored = [(chunk, chunk.place) for chunk in chunks if chunk.place is not None]
-    found = _get_ranges(path, spec, [place for _, place in stored]) if stored else {}
+    places = layout.locate(index.as_numpy_array(), numbers)
+    wanted = [place for place in places if place is not None]
+    found = _get_ranges(path, spec, wanted) if wanted else {}
     if found is None:
-        return False
-    for number, (chunk, _) in enumerate(stored):
-        data = found.get(number)
-        if data is None:
+        return None
+    data = iter([found.get(number) for number in range(len(wanted))])
+    stored: list[Bytes | None] = []
+    for place in places:
+        if place is None:
+            stored.append(None)
+            continue
+        if (piece := next(data)) is None:
             raise NotDecodedError
-        layout.decode_chunk_into(target, chunk, data.as_numpy_array())
-    for chunk in chunks:
-        if chunk.place is None:
-            layout.decode_chunk_into(target, chunk, None)
-    return True
+        stored.append(piece.as_numpy_array())
+    return layout.decode_some(stored)
 
 
 def _get_ranges(path: StorePath, spec: ArraySpec, places: Sequence[Span]) -> dict[int, Buffer | None] | None:

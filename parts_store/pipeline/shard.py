@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from typing import Any, cast
 
@@ -16,17 +16,7 @@ from parts_store._compat.zarr import ArraySpec, subchunk_order
 from parts_store.format.ranges import Span
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
 from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, choose_inner_codecs
-
-
-@dataclass(frozen=True, slots=True)
-class InnerChunk:
-    """An inner chunk that a region of a shard touches."""
-
-    # Where it is in the shard, None if it is not stored.
-    place: Span | None
-    # What the region touches of it, and where that is in the region.
-    in_chunk: tuple[slice, ...]
-    in_region: tuple[slice, ...]
+from parts_store.pipeline.selections import Numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,28 +65,25 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
-    def locate(self, index: Bytes, region: Sequence[slice]) -> list[InnerChunk]:
-        """Return the inner chunks that a region of the shard touches, with their places in the shard."""
+    def locate(self, index: Bytes, numbers: Numbers) -> list[Span | None]:
+        """Return the places of inner chunks in a shard, by the shard's index; None for those that are not stored."""
         offsets, lengths = self._parse_index(index.tobytes())
-        axes = [_touched(each.start, each.stop, size) for each, size in zip(region, self.chunk_shape, strict=True)]
-        located = []
-        for along in product(*axes):
-            number = 0
-            for (position, _, _), count in zip(along, self.grid, strict=True):
-                number = number * count + position
-            start = int(offsets[number])
-            place = None if start == NO_CHUNK else Span(start, start + int(lengths[number]))
-            located.append(InnerChunk(place, tuple(each[1] for each in along), tuple(each[2] for each in along)))
-        return located
+        pairs = zip(offsets[numbers].tolist(), lengths[numbers].tolist(), strict=True)
+        return [None if start == NO_CHUNK else Span(start, start + nbytes) for start, nbytes in pairs]
 
-    def decode_chunk_into(self, target: NDArray[Any], chunk: InnerChunk, stored: Bytes | None) -> None:
-        """Decode what a region touches of an inner chunk into an array of the region's shape."""
-        if stored is None:
-            target[chunk.in_region] = self.fill_value
-            return
-        length = np.array([len(stored)], np.uint64)
-        decoded = self.codecs.decode(stored, np.zeros(1, np.uint64), length).view(self.dtype)
-        target[chunk.in_region] = decoded.reshape(self.chunk_shape)[chunk.in_chunk]
+    def decode_some(self, stored: Sequence[Bytes | None]) -> NDArray[Any]:
+        """Decode inner chunks, given their bytes, or None for one that is not stored; the first axis counts them."""
+        present = [each for each in stored if each is not None]
+        chunks = np.empty((0, prod(self.chunk_shape)), self.dtype)
+        if present:
+            lengths = np.fromiter(map(len, present), np.uint64, len(present))
+            joined = present[0] if len(present) == 1 else np.concatenate(present)
+            chunks = self.codecs.decode(joined, np.cumsum(lengths, dtype=np.uint64) - lengths, lengths).view(self.dtype)
+        if len(present) < len(stored):
+            is_present = np.fromiter((each is not None for each in stored), bool, len(stored))
+            found, chunks = chunks, np.full((len(stored), prod(self.chunk_shape)), self.fill_value, self.dtype)
+            chunks[is_present] = found
+        return chunks.reshape(len(stored), *self.chunk_shape)
 
     def encode(self, values: NDArray[Any]) -> Bytes | None:
         """Encode a shard from its values; None if all of them are the fill value, and such chunks are not stored.
@@ -238,15 +225,6 @@ def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
         _write_order(codec.subchunk_write_order, grid),
         index,
     )
-
-
-def _touched(start: int, stop: int, size: int) -> list[tuple[int, slice, slice]]:
-    """Return which chunks of a size a range touches: number, slice of the chunk, slice of the range."""
-    found = []
-    for number in range(start // size, -(-stop // size)):
-        first, last = max(start, number * size), min(stop, (number + 1) * size)
-        found.append((number, slice(first - number * size, last - number * size), slice(first - start, last - start)))
-    return found
 
 
 @lru_cache(maxsize=64)

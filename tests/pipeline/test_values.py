@@ -1,5 +1,6 @@
 """Values read and written with our pipeline equal those of zarr's own pipeline."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,34 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     return tuple(of_axis(size) for size in shape)
 
 
+@st.composite
+def gathers(draw: st.DrawFn, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """Draw a selection by arrays of indexes: points, a mask, or arrays and slices along the axes."""
+    kind = draw(st.sampled_from(["points", "mask", "axes"]))
+    if kind == "mask":
+        mask = np.random.default_rng(draw(st.integers(0, 99))).random(shape) < draw(st.sampled_from([0.1, 0.9]))
+        return lambda array: array.vindex[mask]
+
+    def indexes(size: int, count: int) -> NDArray[Any]:
+        return np.array([draw(st.integers(0, size - 1)) for _ in range(count)])
+
+    if kind == "points":
+        points = tuple(indexes(size, 5) for size in shape)
+        return lambda array: array.vindex[points]
+
+    def of_axis(size: int) -> Any:
+        kinds: list[Any] = [
+            lambda: indexes(size, draw(st.integers(1, 4))),
+            lambda: np.arange(size) % 2 == 0,
+            lambda: slice(draw(st.integers(0, size - 1)), None, draw(st.integers(1, 3))),
+            lambda: draw(st.integers(0, size - 1)),
+        ]
+        return draw(st.sampled_from(kinds))()
+
+    chosen = tuple(of_axis(size) for size in shape)
+    return lambda array: array.oindex[chosen]
+
+
 def create(pipeline: str, parts: Any, options: dict[str, Any], *, writes_empty: bool) -> zarr.Array[Any]:
     patterns = None if parts is None else {"*": parts}
     store = ps.PartsStore(MemoryStore(), parts=patterns, must_understand=False)
@@ -133,6 +162,8 @@ def test_values_are_those_of_zarrs_pipeline(parts: Any, data: st.DataObject) -> 
             np.testing.assert_array_equal(bits(again[...]), bits(theirs[...]))
             selection = data.draw(selections(shape))
             np.testing.assert_array_equal(bits(again[selection]), bits(theirs[selection]))
+            select = data.draw(gathers(shape))
+            np.testing.assert_array_equal(bits(select(again)), bits(select(theirs)))
 
 
 def bits(values: Any) -> NDArray[Any]:

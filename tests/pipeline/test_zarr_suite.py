@@ -30,6 +30,12 @@ LEFT_OUT = [
     "tests/test_codecs/test_sharding_unit.py::test_load_partial_shard_forwards_global_config_to_get_ranges",
     "tests/test_codecs/test_sharding_unit.py::test_load_partial_shard_per_array_config_overrides_global",
     "tests/test_codecs/test_sharding_unit.py::test_load_partial_shard_uses_config_defaults",
+    # The test replaces a method of zarr's own shard index, which our pipeline does not use.
+    *(
+        f"tests/test_codecs/test_sharding.py::test_sharding_partial_shard_read__index_chunk_slice_fails[{store}-{index}]"
+        for store in ("local", "memory")
+        for index in ("start", "end")
+    ),
 ]
 # The test stores an empty chunk, which is too short for parts: the store refuses it.
 LEFT_OUT_WITH_PARTS = [
