@@ -130,10 +130,13 @@ class ChunkReader:
         (outcome,) = yield (Get(key, wanted, DATA),)
         match outcome:
             case Found(data, tag=tag):
-                if wanted is not None and self.protocol.compares_plain_objects:
-                    self.earlier.note_range(key, Version(tag, (outcome.unchanged,), 0))
+                if self.protocol.compares_plain_objects:
+                    version = Version(tag, (outcome.unchanged,), 0)
+                    (self.earlier.note_whole if wanted is None else self.earlier.note_range)(key, version)
                 return [(memoryview(data),)], tag
             case Missing():
+                if wanted is None:
+                    self.earlier.note_whole(key, Absent())
                 return None, None
             case _:
                 return [()], None
@@ -226,17 +229,18 @@ class ChunkReader:
         self.indexes.forget(chunk.chunk_key)
         return self.earlier.take_whole(key)
 
-    def before_plain_write(self, key: str) -> None:
-        """Forget all that is remembered of an object that is a value by itself."""
+    def before_plain_write(self, key: str) -> Seen | None:
+        """Do the same for an object that is a value by itself."""
         self.earlier.take_range(key)
         self.earlier.take_index(key)
         self.earlier.take_shard(key)
         self.indexes.forget(key)
+        return self.earlier.take_whole(key)
 
 
-def single(key: str) -> Chunk:
-    """Return an object that is a value by itself as a chunk of one part."""
-    return Chunk(key, _WHOLE)
+def single(key: str, array: str = "") -> Chunk:
+    """Return an object that is a value by itself as a chunk of one part; a write needs the path of its array."""
+    return Chunk(key, _WHOLE, array)
 
 
 def _is_request_for(index: ShardIndex, wanted: Sequence[Wanted]) -> bool:

@@ -201,10 +201,12 @@ class Operations:
                     yield from self._on_chunk(chunk, self.protocol.write(chunk, data, seen))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other():
-                self.reader.before_plain_write(key)
+            case Other(array):
+                seen = self.reader.before_plain_write(key)
                 if only_if_absent:
                     yield from self.protocol.put_if_absent(key, value, "data")
+                elif array is not None and seen is not None and (yield from self._protects_objects(array)):
+                    yield from self.protocol.write(single(key, array), [value], seen)
                 else:
                     yield (Put(key, value, None, None, "data"),)
                 if name == ".zarray":
@@ -240,20 +242,39 @@ class Operations:
         if self.server is None:
             return
         most = len(parts.parts)
-        features = yield from self.server.features(self.protocol.rules.new_generation, path)
+        features = yield from self._features(self.server, path)
         try:
             require_features(features, self.protocol.rules.level, most, self.server.address)
         except ServerFeatureError:
             if self.server.is_confirmed or features.has_conditional_puts is False:
                 raise
             # A lost response looks like a missing feature, so the server is asked a second time.
-            self.server.forget(features)
-            features = yield from self.server.features(self.protocol.rules.new_generation, path)
-            self.server.confirm()
+            features = yield from self._features_again(self.server, path, features)
             require_features(features, self.protocol.rules.level, most, self.server.address)
         if self.protocol.rules.has_conditions and not features.has_conditions:
             # The write protocol must not rely on conditions that the server ignores.
             self.reader.protocol = self.protocol.without_conditions()
+
+    def _features(self, server: Server, path: str) -> Steps[Features]:
+        return server.features(self.protocol.rules.new_generation, path)
+
+    def _features_again(self, server: Server, path: str, features: Features) -> Steps[Features]:
+        server.forget(features)
+        again = yield from self._features(server, path)
+        server.confirm()
+        return again
+
+    def _protects_objects(self, path: str) -> Steps[bool]:
+        """Return whether a chunk without parts of the array at a path can be written only if it has not changed.
+
+        The first call asks the server, with an object below the path: servers without conditions stay usable.
+        """
+        if self.server is None or not self.protocol.protects_objects:
+            return self.protocol.protects_objects
+        features = yield from self._features(self.server, path)
+        if not (features.has_conditions or self.server.is_confirmed or features.has_conditional_puts is False):
+            features = yield from self._features_again(self.server, path, features)
+        return features.has_conditions
 
     def check(self) -> Steps[Features]:
         """Find out everything that can be known of the server."""
@@ -277,9 +298,12 @@ class Operations:
                 yield from self.protocol.delete(chunk, self.reader.before_write(key, chunk))
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other():
-                self.reader.before_plain_write(key)
-                yield from remove((key,), "data")
+            case Other(array):
+                seen = self.reader.before_plain_write(key)
+                if array is not None and seen is not None and (yield from self._protects_objects(array)):
+                    yield from self.protocol.delete(single(key, array), seen)
+                else:
+                    yield from remove((key,), "data")
             case never:
                 assert_never(never)
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def test_with_full_a_delete_at_the_same_time_leaves_a_whole_chunk_or_none(object
         assert now(objects) in (ONE, None)
 
 
-def test_a_partial_write_that_lost_a_race_raises(objects: Any, pipeline: str) -> None:
+def test_a_partial_write_that_lost_a_race_raises_or_is_repeated(objects: Any, pipeline: str) -> None:
     shape: dict[str, Any] = {"shape": (8, 8), "chunks": (2, 2), "shards": (8, 8), "dtype": "uint8"}
     parts: list[Any] = ["", ps.Part(".index", size=ps.SHARD_INDEX)]
     array = ps.create_array(ps.PartsStore(objects), "a", parts=parts, compressors=None, **shape)
@@ -169,22 +169,27 @@ def test_a_partial_write_that_lost_a_race_raises(objects: Any, pipeline: str) ->
     other = zarr.open_array(ps.PartsStore(objects), path="a", mode="r+")
 
     class Overtaken(ps.PartsStore):
-        """A store in which another client writes the shard just before it is written."""
+        """A store in which another client writes the shard just before it is written for the first time."""
+
+        is_overtaken = False
 
         async def set(self, key: str, value: Any) -> None:
             await other.async_array.setitem(np.s_[6:, 6:], 3)
             await super().set(key, value)
 
         def set_sync(self, key: str, value: Any) -> None:
-            other[6:, 6:] = 3
+            if not self.is_overtaken:
+                self.is_overtaken = True
+                other[6:, 6:] = 3
             super().set_sync(key, value)
 
     slow = zarr.open_array(Overtaken(objects), path="a", mode="r+")
-    with pytest.raises(ConcurrentWriteError):
+    # Our pipeline reads and writes again.
+    with nullcontext() if pipeline == "parts" else pytest.raises(ConcurrentWriteError):
         slow[:2, :2] = 2
     found = np.asarray(zarr.open_array(ps.PartsStore(objects), path="a", mode="r")[:])
     assert found[7, 7] == 3
-    assert found[0, 0] == 1
+    assert found[0, 0] == (2 if pipeline == "parts" else 1)
 
 
 def test_a_client_that_may_only_read_sees_what_a_dead_writer_committed(objects: Any) -> None:

@@ -124,7 +124,7 @@ OWN = {
     "create": {"errors", "format", "pipeline", "store"},
     "codecs": {"codecs", "errors", "format"},
     "headers": {"headers", "errors"},
-    "pipeline": {"engine", "format", "pipeline", "store"},
+    "pipeline": {"engine", "errors", "format", "pipeline", "store"},
     "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
     "manifests": {
         *("backends", "destination", "engine", "errors", "format", "manifests", "options", "redaction", "store"),

@@ -30,6 +30,7 @@ from parts_store._compat.zarr import (
 )
 from parts_store.format.ranges import Span
 from parts_store.pipeline.compression import Bytes, NotDecodedError
+from parts_store.pipeline.retries import retry
 from parts_store.pipeline.selections import Numbers, plan_selection
 from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.pipeline.threads import require_not_stopped, run
@@ -112,7 +113,11 @@ class PartsCodecPipeline(FusedCodecPipeline):
         return True
 
     def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
-        """Write one chunk from the values."""
+        """Write one chunk from the values, again if another client has changed it meanwhile."""
+        retry(partial(self._write_once, item, value, drop_axes, layouts))
+
+    def _write_once(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
+        """Write one chunk from the values: all of it, or read it, change it and write it if it has not changed."""
         path, spec, _, out_selection, is_complete = item
         layout, region = layouts.get(spec.shape), _region(item, drop_axes)
         values = value.as_ndarray_like()

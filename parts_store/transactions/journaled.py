@@ -128,6 +128,12 @@ class JournaledProtocol(ChunkProtocol):
     def can_recognise_object(self, version: Version) -> bool:
         return version.strong_etag is not None and not _may_repeat(version.strong_etag, time.time())
 
+    @property
+    @override
+    def protects_objects(self) -> bool:
+        # Writers that take locks.
+        return self.knows_dead_writers
+
     @override
     def size(self, chunk: Chunk) -> Steps[int | None]:
         return _size(chunk)

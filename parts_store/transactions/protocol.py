@@ -121,6 +121,14 @@ class ChunkProtocol(ABC):
         """Return the same for an object without a tag that is a chunk by itself, and that any program may write."""
         return version.condition is not None
 
+    @property
+    def protects_objects(self) -> bool:
+        """Whether an object without parts can be written on the condition that it has not changed since it was read.
+
+        Not if the writers promise to be alone: then the write would only be slower.
+        """
+        return False
+
     # --- documents and objects without parts ----------------------------------------------------------------------
 
     def put_document(self, key: str, data: bytes) -> Steps[None]:

@@ -143,6 +143,11 @@ class TaggedProtocol(ChunkProtocol):
         # One object with the same strong ETag has the same bytes.
         return self.rules.has_conditions and version.strong_etag is not None
 
+    @property
+    @override
+    def protects_objects(self) -> bool:
+        return self.rules.has_conditions and self.rules.level is not Level.EXCLUSIVE
+
     @override
     def check_server(self, *, has_conditions: bool) -> Steps[Features]:
         return server.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)

@@ -1,0 +1,200 @@
+"""A write of our pipeline that lost a race is repeated until it succeeds, and no update is lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+from zarr.core.buffer import cpu
+
+import parts_store as ps
+from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
+from parts_store.pipeline import retries
+from parts_store.pipeline.retries import retry
+from tests.conftest import PIPELINES
+
+PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
+CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
+
+
+@pytest.fixture(params=["memory", "local"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+
+
+def create(objects: Any, parts: Any, **arguments: Any) -> Any:
+    """Create an array of one chunk or shard, whose elements are 1."""
+    store = ps.PartsStore(objects)
+    chosen: dict[str, Any] = {"shape": (32,), "dtype": "i4", "compressors": None, "fill_value": 0} | arguments
+    if parts is None:
+        array = zarr.create_array(store, name="a", **chosen)
+    else:
+        array = ps.create_array(store, "a", parts=parts, **chosen)
+    array[...] = 1
+    return array
+
+
+class Interrupted(ps.PartsStore):
+    """A store in which another client acts just before the next writes."""
+
+    acts: Iterator[Callable[[], None]] = iter(())
+
+    def set_sync(self, key: str, value: Any) -> None:
+        next(self.acts, lambda: None)()
+        super().set_sync(key, value)
+
+    def delete_sync(self, key: str) -> None:
+        next(self.acts, lambda: None)()
+        super().delete_sync(key)
+
+
+class Failing:
+    """A write that raises errors in turn, and then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Do not wait, and return the list of the waits that were asked for."""
+    slept: list[float] = []
+    monkeypatch.setattr("parts_store.pipeline.retries.time.sleep", slept.append)
+    monkeypatch.setattr("parts_store.pipeline.retries.random.uniform", lambda _, longest: longest)
+    return slept
+
+
+def test_waits_grow_up_to_the_longest(sleeps: list[float]) -> None:
+    write = Failing(*[ConcurrentWriteError("a/c/0", "changed")] * 12)
+    retry(write)
+    assert write.calls == 13
+    assert sleeps == sorted(sleeps)
+    assert sleeps[0] < 0.01
+    assert sleeps[-1] == sleeps[-2] == retries._LONGEST_WAIT_SECONDS
+
+
+@pytest.mark.parametrize("error", [AmbiguousWriteError("a/c/0", "no answer"), LayoutChangedError("a", "another")])
+def test_other_errors_are_not_retried(error: Exception) -> None:
+    write = Failing(ConcurrentWriteError("a/c/0", "changed"), error)
+    with pytest.raises(type(error)):
+        retry(write)
+    assert write.calls == 2
+
+
+def test_last_error_names_the_chunk_and_says_what_to_do(sleeps: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_MAX_SECONDS", -1.0)
+    with pytest.raises(ConcurrentWriteError, match=r"'a/c/0'.*1 attempts.*fewer clients") as raised:
+        retry(Failing(ConcurrentWriteError("a/c/0", "changed")))
+    assert isinstance(raised.value.__cause__, ConcurrentWriteError)
+    assert sleeps == []
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("parts", PARTS)
+def test_overtaken_partial_writes_keep_what_the_others_wrote(objects: Any, parts: str, chunks: str) -> None:
+    create(objects, PARTS[parts], **CHUNKS[chunks])
+    others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
+    store = Interrupted(objects)
+    array: Any = ps.open_array(store, "a", mode="r+")
+    # The other client writes to the same inner chunk, to another one, to all of the shard, and deletes it.
+    expected = np.ones(32, "i4")
+    for region, value in ((slice(4, 8), 2), (slice(20, 28), 3), (slice(0, 32), 4), (slice(0, 32), 0)):
+        store.acts = iter([lambda region=region, value=value: others.__setitem__(region, value)])  # type: ignore[misc]
+        array[0:4] = expected[0:4] = 10 + value
+        expected[region.start : region.stop] = value
+        expected[0:4] = 10 + value
+        np.testing.assert_array_equal(others[...], expected)
+        assert next(store.acts, None) is None
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects: Any, chunks: str) -> None:
+    create(objects, None, **CHUNKS[chunks])[4:] = 0
+    others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
+    store = Interrupted(objects)
+    store.acts = iter([lambda: others.__setitem__(slice(5, 7), 6)])
+    ps.open_array(store, "a", mode="r+")[0:4] = 0
+    assert np.flatnonzero(others[...]).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("parts", PARTS)
+def test_threads_that_write_one_chunk_lose_no_update(objects: Any, parts: str, chunks: str) -> None:
+    create(objects, PARTS[parts], **CHUNKS[chunks])
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            array: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
+            for count in range(2, 12):
+                # Neighbours share an inner chunk.
+                array[4 * number : 4 * number + 3] = count
+                assert (array[4 * number : 4 * number + 3] == count).all()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    expected = np.tile(np.array([11, 11, 11, 1], "i4"), 8)
+    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_whole_write_of_an_array_without_parts_costs_one_request(objects: Any, chunks: str) -> None:
+    create(objects, None, **CHUNKS[chunks])
+    store = ps.PartsStore(objects)
+    array: Any = ps.open_array(store, "a", mode="r+")
+    np.testing.assert_array_equal(array[...], 1)
+    before = sum(store.stats.calls.values())
+    array[...] = 2
+    assert sum(store.stats.calls.values()) - before == 1
+
+
+def test_partial_write_of_an_array_without_parts_costs_a_read_and_a_write() -> None:
+    objects = MemoryStore()
+    create(objects, None, chunks=(32,))
+    store = ps.PartsStore(objects)
+    array: Any = ps.open_array(store, "a", mode="r+")
+    before = sum(store.stats.calls.values())
+    array[3:5] = 2
+    assert sum(store.stats.calls.values()) - before == 2
+
+
+def test_at_the_level_exclusive_arrays_without_parts_are_written_as_by_any_store(objects: Any) -> None:
+    create(objects, None, chunks=(32,))
+    store = ps.PartsStore(objects, concurrency="exclusive")
+    array: Any = ps.open_array(store, "a", mode="r+")
+    before = sum(store.stats.calls.values())
+    array[3:5] = 2
+    assert sum(store.stats.calls.values()) - before == 2
+    np.testing.assert_array_equal(array[2:6], [1, 2, 2, 1])
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_partial_write_of_an_array_without_parts_is_refused_with_zarrs_pipeline(objects: Any, chunks: str) -> None:
+    create(objects, None, **CHUNKS[chunks])
+    store = Interrupted(objects)
+    others = ps.PartsStore(objects)
+    whole = ps.PartsStore(objects).get_sync("a/c/0")
+    assert whole is not None
+    changed = whole.to_bytes().replace(b"\1\0\0\0", b"\7\0\0\0")
+    store.acts = iter([lambda: others.set_sync("a/c/0", cpu.Buffer.from_bytes(changed))])
+    with zarr.config.set({"codec_pipeline.path": PIPELINES["fused"]}):
+        array: Any = zarr.open_array(store, path="a")
+        with pytest.raises(ConcurrentWriteError, match="it was changed after it was read"):
+            array[3:5] = 2
+    np.testing.assert_array_equal(zarr.open_array(others, path="a")[...], 7)
