@@ -45,6 +45,13 @@ class Uncompressed:
 
     def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
         """Return the bytes of the inner chunks: a view of the shard where they are one after another."""
+        chunks, rows = self.unpack(shard, offsets, lengths)
+        return chunks if rows is None else chunks[rows]
+
+    def unpack(
+        self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
+    ) -> tuple[Bytes, NDArray[np.int64] | None]:
+        """Return the bytes of the inner chunks as they are stored, and the row of each; None if they are in order."""
         if np.any(lengths != self.chunk_nbytes):
             raise NotDecodedError
         count, nbytes = len(offsets), self.chunk_nbytes
@@ -54,9 +61,9 @@ class Uncompressed:
         rows, rest = np.divmod(positions - first, nbytes)
         if len(packed) == count * nbytes and not rest.any() and int(rows.max()) < count:
             chunks = packed.reshape(count, nbytes)
-            return chunks if np.array_equal(rows, np.arange(count)) else chunks[rows]
+            return chunks, None if np.array_equal(rows, np.arange(count)) else rows
         # The inner chunks of an adopted file have other bytes between them.
-        return np.stack([shard[start : start + nbytes] for start in positions.tolist()])
+        return np.stack([shard[start : start + nbytes] for start in positions.tolist()]), None
 
     def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
         """Return the inner chunks as they are."""

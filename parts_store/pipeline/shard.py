@@ -15,7 +15,7 @@ from zarr.codecs import BytesCodec, ShardingCodec
 from parts_store._compat.zarr import ArraySpec, subchunk_order
 from parts_store.format.ranges import Span
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
-from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, choose_inner_codecs
+from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, Uncompressed, choose_inner_codecs
 from parts_store.pipeline.selections import Numbers
 
 
@@ -54,7 +54,17 @@ class ShardLayout:
         """
         offsets, lengths = self._read_index(shard)
         is_present = offsets != NO_CHUNK
-        if is_present.all():
+        if is_present.all() and isinstance(self.codecs, Uncompressed) and target.shape == self.shape:
+            packed, rows = self.codecs.unpack(shard, offsets, lengths)
+            if rows is not None:
+                # Large chunks are not copied into another order first.
+                numbers = np.empty(self.count, np.intp)
+                numbers[rows] = np.arange(self.count)
+                blocks = packed.view(self.dtype).reshape(self.count, *self.chunk_shape)
+                self._split_axes(target)[np.unravel_index(numbers, self.grid)] = blocks
+                return
+            chunks = packed.view(self.dtype)
+        elif is_present.all():
             chunks = self.codecs.decode(shard, offsets, lengths).view(self.dtype)
         else:
             chunks = np.empty((self.count, prod(self.chunk_shape)), self.dtype)
@@ -90,6 +100,10 @@ class ShardLayout:
 
         The values have the shard's shape, or less of it at the end of an axis.
         """
+        if isinstance(self.codecs, Uncompressed) and values.shape == self.shape:
+            dense = self._encode_dense(values)
+            if dense is not None:
+                return dense
         chunks = self._take_apart(values)
         offsets = np.full(self.count, NO_CHUNK, np.uint64)
         lengths = np.full(self.count, NO_CHUNK, np.uint64)
@@ -105,6 +119,31 @@ class ShardLayout:
         stops = np.cumsum(lengths[order])
         offsets[order] = stops - lengths[order] + np.uint64(self._data_start)
         return self._assemble(encoded, int(stops[-1]), self._write_index(offsets, lengths))
+
+    def _encode_dense(self, values: NDArray[Any]) -> Bytes | None:
+        """Copy values directly to where they are stored; None if some inner chunks are not stored."""
+        order = np.arange(self.count) if self.write_order is None else self.write_order
+        chunk_nbytes = prod(self.chunk_shape) * self.dtype.itemsize
+        start, nbytes = self._data_start, self.count * chunk_nbytes
+        shard = np.empty(nbytes + self.index.nbytes, np.uint8)
+        chunks = shard[start : start + nbytes].view(self.dtype).reshape(self.count, *self.chunk_shape)
+        blocks = self._split_axes(values)
+        if self.write_order is None:
+            chunks.reshape(*self.grid, *self.chunk_shape)[...] = blocks
+        else:
+            # NumPy makes a copy of what it takes in another order: of a small share of the shard at a time.
+            positions, share = np.unravel_index(order, self.grid), -(-self.count // 16)
+            for first in range(0, self.count, share):
+                taken = tuple(each[first : first + share] for each in positions)
+                chunks[first : first + share] = blocks[taken]
+        if not self.stores_empty_chunks and self._find_empty(chunks.reshape(self.count, -1)) is not None:
+            return None
+        offsets = np.empty(self.count, np.uint64)
+        offsets[order] = start + np.arange(self.count) * chunk_nbytes
+        index = self._write_index(offsets, np.full(self.count, chunk_nbytes, np.uint64))
+        index_start = 0 if start else nbytes
+        shard[index_start : index_start + len(index)] = np.frombuffer(index, np.uint8)
+        return shard
 
     def _read_index(self, shard: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the offsets and lengths in a shard's index, if all of them are inside the shard."""
