@@ -42,7 +42,7 @@ def test_results_survive_json(tmp_path: Path) -> None:
 def test_text_and_tables_contain_ratios() -> None:
     table = by_row(RESULTS)
     assert "10.00" in text(table, list(PEERS))
-    assert "| S3 +0 ms, shards, read | 400 ms | 8 | 10 |" in markdown(to_json(RESULTS), table)
+    assert "| S3 +0 ms, shards, read | 400 ms | 8.0 | 10 |" in markdown(to_json(RESULTS), table)
 
 
 def test_plot_shows_each_measured_row() -> None:

@@ -26,7 +26,7 @@ SHOWN: Final = {
 }
 _WIDTH, _COLUMNS, _MARGIN, _HEAD = 960, 3, 40, 84
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
-_NAME, _BAR, _PITCH, _VALUE, _GAP = 88, 16, 24, 50, 28
+_NAME, _BAR, _PITCH, _VALUE, _GAP = 96, 16, 24, 50, 28
 _PANEL_WIDTH: Final = (_WIDTH - 2 * _MARGIN - (_COLUMNS - 1) * _GAP) / _COLUMNS
 _PANEL_HEIGHT: Final = 50 + len(SHOWN) * _PITCH + 30
 _TITLE: Final = "Speed, as a multiple of zarr's own store"

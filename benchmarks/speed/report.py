@@ -39,7 +39,7 @@ def amount(value: float, unit: Unit) -> str:
         case "seconds":
             return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"
         case "requests":
-            return f"{value:g}"
+            return f"{value:.3g}"
         case "copies" | "ratio":
             return f"{value:.2f}"
 
@@ -107,26 +107,22 @@ def markdown(document: dict[str, Any], table: Table) -> str:
     shown = [peer for peer in COLUMNS if any(peer in found for found in table.values())]
     timed = {row: found for row, found in table.items() if _is_compared(found)}
     lines += _table(["work", *(COLUMNS[peer] for peer in shown)], timed, shown, is_relative=True)
-    lines += ["", "Requests that are made; for random reads, of one read.", ""]
     counted = {row: found for row, found in table.items() if next(iter(found.values())).unit == "requests"}
-    peers = list(dict.fromkeys(peer for found in counted.values() for peer in found))
     if counted:
+        lines += ["", "Requests that are made; for random reads, of one read.", ""]
         # A row for each peer, since there are many of them and few operations.
         lines += ["| | " + " | ".join(row[2] for row in counted) + " |", "|---|" + "---:|" * len(counted)]
-        for peer in peers:
+        for peer in _peers(counted):
             cells = [amount(found[peer].value, "requests") if peer in found else _NONE for found in counted.values()]
-            lines.append(f"| {COLUMNS.get(peer, peer)} | " + " | ".join(cells) + " |")
-    lines += ["", "Copies of a chunk of 64 MiB that were in memory at once, besides the array.", ""]
+            lines.append(f"| {_shown(peer)} | " + " | ".join(cells) + " |")
     held = {row: found for row, found in table.items() if next(iter(found.values())).unit == "copies"}
-    peers = list(dict.fromkeys(peer for found in held.values() for peer in found))
     if held:
-        names = [COLUMNS.get(peer, peer.replace("ours", "parts_store")) for peer in peers]
-        lines += _table(["", *names], held, peers, is_relative=False)
-    lines += ["", "Time per chunk as the number of chunks grows, in memory.", ""]
+        lines += ["", "Copies of a chunk of 64 MiB that were in memory at once, besides the array.", ""]
+        lines += _table(["", *map(_shown, _peers(held))], held, _peers(held), is_relative=False)
     grown = {row: found for row, found in table.items() if row[0] == "growth" and "per chunk" in row[2]}
     if grown:
-        peers = ["zarr", OURS_PLAIN, OURS]
-        lines += _table(["", *(COLUMNS[peer] for peer in peers)], grown, peers, is_relative=False)
+        lines += ["", "Time per chunk as the number of chunks grows, in memory.", ""]
+        lines += _table(["", *map(_shown, _peers(grown))], grown, _peers(grown), is_relative=False)
     checked = list(check(table))
     lines += ["", f"{sum(each.holds for each in checked)} of {len(checked)} goals hold. The others:", ""]
     lines += ["| work | goal | measured | at most |", "|---|---|---:|---:|"]
@@ -134,6 +130,18 @@ def markdown(document: dict[str, Any], table: Table) -> str:
         if not each.holds:
             lines.append(f"| {each.row} | {each.goal.text} | {each.found:.2f} | {each.goal.at_most:.2f} |")
     return "\n".join(lines)
+
+
+def _peers(table: Table) -> list[str]:
+    return list(dict.fromkeys(peer for found in table.values() for peer in found))
+
+
+def _shown(peer: str) -> str:
+    return COLUMNS.get(peer, peer.replace("ours", "parts_store"))
+
+
+def _multiple(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 9.95 else f"{speed:.1f}" if speed >= 0.95 else f"{speed:.2f}"
 
 
 def _is_compared(found: Any) -> bool:
@@ -148,7 +156,7 @@ def _table(heads: Sequence[str], rows: Table, peers: Sequence[str], *, is_relati
             if peer not in found:
                 cells.append(_NONE)
             elif is_relative and peer != "zarr":
-                cells.append(f"{found['zarr'].value / found[peer].value:.2g}")
+                cells.append(_multiple(found["zarr"].value / found[peer].value))
             else:
                 cells.append(amount(found[peer].value, found[peer].unit))
         lines.append("| " + " | ".join([", ".join(row), *cells]) + " |")
