@@ -273,13 +273,13 @@ def test_a_document_that_could_not_be_written_is_not_believed_in(monkeypatch: py
 
 def test_an_array_of_shards_without_parts_is_explained_too() -> None:
     store = ps.PartsStore(MemoryStore())
-    array = zarr.create_array(store, name="a", shape=(64, 64), chunks=(8, 8), shards=(32, 32), dtype="uint16")
+    array = zarr.create_array(store, name="a", shape=(1024, 512), chunks=(64, 64), shards=(512, 512), dtype="uint16")
     array[...] = 7
     index, data = store.explain("a", (slice(0, 8), slice(0, 8)))
-    assert (index.why, index.start, index.stop) == ("index of the shard", -260, None)
+    assert (index.why, index.start, index.stop) == ("index of the shard", -1028, None)
     assert data.why == "data"
     assert data.key == "a/c/0/0"
-    assert len(store.explain("a", (slice(0, 32), slice(0, 32)))) == 1
+    assert len(store.explain("a", (slice(0, 512), slice(0, 512)))) == 1
 
 
 def test_index_is_checked_once_after_a_refused_read() -> None:
