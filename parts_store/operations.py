@@ -5,6 +5,7 @@ Every operation is a generator of steps. It decides, and carries out nothing its
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 from parts_store.catalog import documents
@@ -20,7 +21,7 @@ from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Wanted, require_byte_request, resolve
 from parts_store.options import StoreOptions
 from parts_store.transactions import part_nodes, reading
-from parts_store.transactions.protocol import ChunkProtocol, PartData
+from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.server import Features, Server, require_features
 
@@ -213,6 +214,34 @@ class Operations:
                     self.catalog.learn_plain(path)
             case never:
                 assert_never(never)
+
+    def put_many(self, values: Sequence[tuple[str, memoryview]], options: StoreOptions) -> Steps[None]:
+        """Write values that do not depend on an earlier read; chunks of one array share requests if possible."""
+        together: dict[str, list[ChunkData]] = {}
+        for key, value in values:
+            owner = yield from self.catalog.owner(key)
+            if isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1 and self.protocol.shares_work:
+                yield from self.require_server(owner.chunk.array, owner.record.parts)
+                self.reader.before_write(key, owner.chunk)
+                together.setdefault(owner.chunk.array, []).append((owner.chunk, owner.cut(value)))
+            else:
+                yield from self.put(key, value, options)
+        for array, writes in together.items():
+            steps = self.protocol.write_many(writes, partial(self.catalog.confirm, array))
+            yield from self._on_chunk(writes[0][0], steps)
+
+    def shares_writes(self, key: str) -> Steps[bool]:
+        """Return whether `put_many` takes fewer requests than `put` to write over chunks like this one."""
+        if not self.protocol.shares_work:
+            return False
+        owner = yield from self.catalog.owner(key)
+        return isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1
+
+    def has_found(self, key: str) -> Steps[bool | None]:
+        """Return whether a chunk existed when this client last read or wrote it; None if it has done neither."""
+        owner = yield from self.catalog.owner(key)
+        known = self.protocol.known(owner.chunk) if isinstance(owner, OwnedChunk) else Known.NOTHING
+        return None if known is Known.NOTHING else known is Known.FOUND
 
     def _put_document(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool) -> Steps[None]:
         path, _ = split(key)

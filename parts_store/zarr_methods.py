@@ -125,6 +125,22 @@ class ZarrMethods(FolderMethods):
         self._check_writable()
         self.carry_out(self._operations.put(key, _view(value), self._options))
 
+    def set_many_sync(self, values: Sequence[tuple[str, Buffer]]) -> None:
+        """Write values as `set_sync` does, one after another or, where this takes fewer requests, together.
+
+        No value may depend on an earlier read of its key. The first error is raised when all writes have ended.
+        """
+        self._check_writable()
+        self.carry_out(self._operations.put_many([(key, _view(value)) for key, value in values], self._options))
+
+    def shares_writes(self, key: str) -> bool:
+        """Return whether `set_many_sync` takes fewer requests than `set_sync` to write over chunks like this one."""
+        return self.carry_out(self._operations.shares_writes(key))
+
+    def has_found(self, key: str) -> bool | None:
+        """Return whether a chunk existed when the store last read or wrote it; None if it has done neither."""
+        return self.carry_out(self._operations.has_found(key))
+
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()

@@ -94,12 +94,17 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A request for all objects in a folder and below it."""
+    """A request for all objects in a folder and below it.
+
+    With `only`, it is a request for the objects from the first to the last of these keys, in the order of their bytes.
+    It is `Refused` if these are more objects than a few responses of the server can show.
+    """
 
     folder: str
     why: str
     # On a local disk: whether to follow symbolic links; if not, the links themselves are listed.
     through_links: bool = True
+    only: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,9 @@ from parts_store.pipeline.retries import retry
 from parts_store.pipeline.selections import Numbers, plan_selection
 from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.pipeline.threads import require_not_stopped, run
+from parts_store.pipeline.together import ChunkItem, write_together
 from parts_store.store import PartsStore
 
-type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
-"""What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
-result, and whether all of the chunk is selected."""
 type Layouts = Mapping[tuple[int, ...], ShardLayout]
 
 
@@ -75,8 +73,11 @@ class PartsCodecPipeline(FusedCodecPipeline):
             await super().write(batch, value, drop_axes)
         else:
             layouts = self._layouts(batch)
-            tasks = [partial(self._write_chunk, item, value, drop_axes, layouts) for item in batch]
-            await run(tasks, finishes=True)
+            write = partial(self._write_chunk, value=value, drop_axes=drop_axes, layouts=layouts)
+            # zarr's sharding codec writes a shard by itself.
+            if layouts or not self.supports_partial_encode:
+                batch = await write_together(batch, write)
+            await run([partial(write, item) for item in batch], finishes=True)
 
     def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
         """Read one chunk into the result."""

@@ -136,12 +136,7 @@ class PartWriter:
 
         Objects that stay do no harm: the chunk is written, and `repair` removes leftovers.
         """
-        keys = tuple(staging.key_of(self.chunk, each) + suffix for each in generations)
-        (outcome,) = yield (steps.Delete(keys, "staged copy"),)
-        if isinstance(outcome, steps.Lost):
-            # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
-            (outcome,) = yield (steps.Delete(keys, "staged copy"),)
-        return not isinstance(outcome, steps.Lost)
+        return (yield from remove_copies([staging.key_of(self.chunk, each) + suffix for each in generations]))
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
@@ -240,10 +235,22 @@ class Finisher(PartWriter):
             yield from self._leave_unregistered(previous)
             return
         registry = yield from self._look_for_others()
-        if registry is None:
+        if registry is not None:
+            yield from self.leave_registered(registry)
+
+    def can_leave(self, registry: Registry) -> bool:
+        """Return whether the staged copy can be removed at once, because nothing has changed since the commit.
+
+        A writer that replaces this write while this one is registered stays registered, or is replaced by another
+        writer that does. So if a listing after the last PUT has no trace of other writers, the anchor and all parts are
+        still of this write.
+        """
+        return not self.needs_copy and self.lost is None and not registry.has_others(self.own_generations)
+
+    def leave_registered(self, registry: Registry) -> Steps[None]:
+        """Remove the staged copy after the commit, unless one of these writers may still need it."""
+        if self.needs_copy:
             return
-        # A writer that replaces this write while this one is registered stays registered, or is replaced by another
-        # writer that does. So without a trace of other writers, the anchor and all parts are still of this write.
         if registry.has_others(self.own_generations):
             anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
             if not self.is_own(anchor):
@@ -328,3 +335,13 @@ class Finisher(PartWriter):
 
 def _is_of(outcome: Outcome, tag: Tag) -> bool:
     return isinstance(outcome, Found) and outcome.generation == tag.generation
+
+
+def remove_copies(keys: Sequence[str]) -> Steps[bool]:
+    """Remove staged copies of any chunks; return whether the store confirmed it."""
+    removal = steps.Delete(tuple(keys), "staged copy")
+    (outcome,) = yield (removal,)
+    if isinstance(outcome, steps.Lost):
+        # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
+        (outcome,) = yield (removal,)
+    return not isinstance(outcome, steps.Lost)

@@ -12,8 +12,9 @@ other modules call the protocol, and never ask which kind of backend they have.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Buffer, Mapping, Sequence
+from collections.abc import Buffer, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import ClassVar, Never, Self, override
 
 from parts_store.engine import steps
@@ -33,6 +34,19 @@ from parts_store.transactions.versions import WHOSE, Seen, Version
 
 type PartData = memoryview | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
+
+type ChunkData = tuple[Chunk, Sequence[memoryview]]
+"""A chunk, and the bytes of its parts."""
+
+
+class Known(Enum):
+    """What a client knows of a chunk from its own reads and writes."""
+
+    NOTHING = "nothing"
+    # The chunk did not exist before the client wrote it.
+    CREATED = "created"
+    # The chunk existed when the client read or wrote it.
+    FOUND = "found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,23 @@ class ChunkProtocol(ABC):
         `seen` is what the caller read of the chunk to compute the new value. If the chunk has changed since, the write
         raises `ConcurrentWriteError` and changes nothing.
         """
+
+    @property
+    def shares_work(self) -> bool:
+        """Return whether chunks that are written together need fewer requests."""
+        return False
+
+    def known(self, chunk: Chunk) -> Known:
+        """Return what this client knows of a chunk from its own reads and writes."""
+        return Known.NOTHING
+
+    def write_many(self, writes: Sequence[ChunkData], confirm: Callable[[], Steps[object]]) -> Steps[None]:
+        """Write chunks of one array, each in a transaction of its own; raise the first error when all have ended.
+
+        `confirm` are steps that raise an error unless the array is still the one that the caller knows.
+        """
+        for chunk, data in writes:
+            yield from self.write(chunk, data)
 
     @abstractmethod
     def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:

@@ -36,7 +36,7 @@ index must come from the same objects as the index.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, override
+from typing import ClassVar, NamedTuple, override
 
 from parts_store.engine import steps
 from parts_store.engine.steps import Found, Outcome, Steps
@@ -44,9 +44,9 @@ from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, Layout
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
-from parts_store.transactions import reading, server, staging
+from parts_store.transactions import batch, reading, server, staging
 from parts_store.transactions.part_writer import SLOW, Finisher
-from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known
 from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask, attempt_read
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.rules import Level, Rules
@@ -65,29 +65,55 @@ class TaggedProtocol(ChunkProtocol):
 
     has_tags: ClassVar[bool] = True
 
-    # The hashes of the keys of chunks that this client has read or written. A write of such a chunk does not try to
-    # create it. If the chunk does not exist any more, the write takes more requests, and is as safe.
-    existing: set[int] = field(default_factory=set, compare=False, repr=False)
+    # What this client knows of chunks that it has read or written, by the hashes of their keys. A write of such a chunk
+    # does not try to create it. If the chunk does not exist any more, the write takes more requests, and is as safe.
+    existing: dict[int, Known] = field(default_factory=dict, compare=False, repr=False)
 
-    def _remember(self, chunk: Chunk) -> None:
+    def _remember(self, chunk: Chunk, known: Known = Known.FOUND) -> None:
         if len(self.existing) >= _MOST_REMEMBERED:
             self.existing.clear()
-        self.existing.add(hash(chunk.chunk_key))
+        self.existing[hash(chunk.chunk_key)] = known
+
+    @property
+    @override
+    def shares_work(self) -> bool:
+        # Elsewhere, a write takes few requests that could be shared.
+        return self.rules.is_registered
+
+    @override
+    def known(self, chunk: Chunk) -> Known:
+        return self.existing.get(hash(chunk.chunk_key), Known.NOTHING)
+
+    @override
+    def write_many(
+        self, writes: Sequence[ChunkData], confirm: batch.Confirm, least_listed: int = batch.LEAST_LISTED
+    ) -> Steps[None]:
+        known = yield from batch.look_up([chunk for chunk, _ in writes], confirm, least_listed)
+        creating: list[ChunkData] = []
+        over: list[ChunkData] = []
+        for chunk, data in writes:
+            is_new = batch.is_absent(known[chunk.chunk_key]) and self.rules.level is not Level.FULL
+            (creating if is_new else over).append((chunk, data))
+        created = [batch.attempt(_write_parts(chunk, data, self.rules, None)) for chunk, data in creating]
+        ended = yield from steps.run_together(created)
+        writers = [_staged_writer(chunk, data, self.rules, None) for chunk, data in over]
+        published = yield from batch.write_over_many(writers, [known[chunk.chunk_key] for chunk, _ in over])
+        ended += [
+            end if isinstance(end, batch.Failure) else _Ended(end, writer.lost, True)
+            for end, writer in zip(published, writers, strict=True)
+        ]
+        for (chunk, _), each in zip((*creating, *over), ended, strict=True):
+            if isinstance(each, batch.Failure):
+                raise each.error
+            self._remember(chunk)
+            _require_written(chunk, each, None)
 
     @override
     def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
-        may_create = seen is not None or hash(chunk.chunk_key) not in self.existing
-        end, error = yield from _write(chunk, data, self.rules, seen, may_create=may_create)
-        self._remember(chunk)
-        if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
-            raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
-        # A write that depends on no earlier read counts as carried out just before the write that replaced it.
-        if end is End.CROWDED_OUT:
-            raise ConcurrentWriteError(
-                chunk.chunk_key, f"other writers changed it {steps.MAX_TRIES} times while it was written"
-            )
-        if end is End.SUPERSEDED and seen is not None:
-            raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
+        may_create = seen is not None or self.known(chunk) is Known.NOTHING
+        ended = yield from _write(chunk, data, self.rules, seen, may_create=may_create)
+        self._remember(chunk, Known.FOUND if ended.is_over else Known.CREATED)
+        _require_written(chunk, ended, seen)
 
     @override
     def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
@@ -103,7 +129,7 @@ class TaggedProtocol(ChunkProtocol):
         Object stores have no conditional delete. The chunk is compared with `seen` just before, and what another client
         writes between the two requests is deleted, too.
         """
-        self.existing.discard(hash(chunk.chunk_key))
+        self.existing.pop(hash(chunk.chunk_key), None)
         if seen is not None:
             require_still(seen, (yield from steps.head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
         for _ in range(steps.MAX_TRIES):
@@ -173,8 +199,28 @@ class TaggedProtocol(ChunkProtocol):
         return is_absent
 
 
-# How a write ended, and the error of its last request without a response.
-type _Ended = tuple[End, Exception | None]
+class _Ended(NamedTuple):
+    """How a write ended."""
+
+    end: End
+    # The error of its last request without a response.
+    error: Exception | None
+    # Whether it wrote over something that was there.
+    is_over: bool = False
+
+
+def _require_written(chunk: Chunk, ended: _Ended, seen: Seen | None) -> None:
+    """Raise unless a chunk was written, or counts as written just before the write that replaced it."""
+    end, error, _ = ended
+    if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
+        raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
+    # A write that depends on no earlier read counts as carried out just before the write that replaced it.
+    if end is End.CROWDED_OUT:
+        raise ConcurrentWriteError(
+            chunk.chunk_key, f"other writers changed it {steps.MAX_TRIES} times while it was written"
+        )
+    if end is End.SUPERSEDED and seen is not None:
+        raise ConcurrentWriteError(chunk.chunk_key, NOT_AS_SEEN)
 
 
 def _write(
@@ -186,7 +232,7 @@ def _write(
     # One PUT request writes a chunk of one part.
     writer = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     condition = None if seen is None or not rules.has_conditions else seen.condition
-    return (yield from writer.commit(condition, seen)), writer.lost
+    return _Ended((yield from writer.commit(condition, seen)), writer.lost)
 
 
 def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
@@ -194,7 +240,7 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
     creation = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     end = yield from creation.create()
     if end is not End.SUPERSEDED:
-        return end, creation.lost
+        return _Ended(end, creation.lost)
     try:
         return (yield from _write_over(chunk, data, rules, seen))
     except LayoutChangedError:
@@ -208,10 +254,14 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
 def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
     """Write all parts of a chunk with a staged copy, over whatever is there."""
     if isinstance(seen, Absent) and (yield from reading.exists(chunk)):
-        return End.SUPERSEDED, None
+        return _Ended(End.SUPERSEDED, None, True)
+    writer = _staged_writer(chunk, data, rules, seen)
+    return _Ended((yield from writer.write_staged(seen)), writer.lost, True)
+
+
+def _staged_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Writer:
     # Every attempt has its own generation, so that parts of a failed create are not taken for parts of this write.
-    writer = Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
-    return (yield from writer.write_staged(seen)), writer.lost
+    return Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
 
 
 def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:

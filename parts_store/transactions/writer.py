@@ -139,18 +139,31 @@ class Writer(Finisher):
 
     def write_staged(self, seen: Seen | None) -> Steps[End]:
         """Write the staged copy, the anchor and the other parts, then remove the copy."""
-        conditions, previous = yield from self._stage(seen)
+        end, previous = yield from self.publish(seen)
+        if end is End.COMMITTED:
+            yield from self.leave(previous)
+        return end
+
+    def publish(self, seen: Seen | None, known: Conditions | None = None) -> Steps[tuple[End, str | None]]:
+        """Write the staged copy, the anchor and the other parts; return the end, and the staged write that is replaced.
+
+        If the caller knows the conditions for all parts, no part is looked at. If the write is committed, its copy
+        stays, and the caller has to call `leave`.
+        """
+        if known is None:
+            conditions, previous = yield from self._stage(seen)
+        else:
+            conditions, previous = known, None
+            yield from self.put_own(self.register("write"))
         end = End.SUPERSEDED
         if not self.was_overtaken:
             end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)
-        if end is not End.COMMITTED:
-            # A late PUT of the anchor may still be carried out, and then this copy is the only one.
-            if self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
-                yield from self.remove_copies(self.own_generations)
-            return end
-        yield from self.write_others(conditions)
-        yield from self.leave(previous)
-        return end
+        if end is End.COMMITTED:
+            yield from self.write_others(conditions)
+        # A late PUT of the anchor may still be carried out, and then this copy is the only one.
+        elif self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
+            yield from self.remove_copies(self.own_generations)
+        return end, previous
 
     def _stage(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:
         """Write the staged copy; return the conditions for the parts, and the staged write that is replaced."""

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from tests.model import large_scenarios, mutants, random_scenarios, scenarios
+from tests.model import batch_scenarios, large_scenarios, mutants, random_scenarios, scenarios
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
 from tests.model.scenario import Scenario
@@ -104,16 +104,16 @@ def shortest(scenario: Scenario) -> Counterexample | None:
     return None
 
 
+def every(*, is_deep: bool) -> list[Scenario]:
+    """The scenarios that are explored completely."""
+    large = [*large_scenarios.DEEP, *batch_scenarios.LARGE_BATCHES] if is_deep else []
+    return [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *large]
+
+
 def trace(name: str) -> int:
     """Print the shortest run that shows a mutant, a limit, or a violation."""
     known = {each.name: each for each in (*mutants.MUTANTS, *mutants.DEEP_MUTANTS)}
-    every = [
-        *scenarios.EXHAUSTIVE,
-        *large_scenarios.DEEP,
-        *scenarios.LIMITS,
-        *(each.scenario for each in known.values()),
-    ]
-    for scenario in every:
+    for scenario in (*every(is_deep=True), *scenarios.LIMITS, *(each.scenario for each in known.values())):
         if scenario.name == name:
             mutant = known.get(name)
             print((counterexample_of(mutant) if mutant and mutant.walks else shortest(scenario)) or "no violation")
@@ -138,7 +138,7 @@ def main() -> int:
         return [each for each in of if arguments.only in each.name]
 
     print("every order of requests; every state is a crash, after which a reader and a repair come")
-    for scenario in selected(scenarios.EXHAUSTIVE + (large_scenarios.DEEP if arguments.deep else [])):
+    for scenario in selected(every(is_deep=arguments.deep)):
         explore(scenario, totals, arguments.states)
     print("random orders")
     for scenario in selected(random_scenarios.RANDOM):

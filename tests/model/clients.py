@@ -13,12 +13,12 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, PartsStoreError
 from tests.model.monitor import Effect
 from tests.model.patched import Plan
-from tests.model.store import OLD
+from tests.model.store import is_old
 from tests.model.values import ARRAY, KEY, Layout, Value
 
 type Steps[T] = Generator[tuple[Any, ...], tuple[Any, ...], T]
 
-type Name = Literal["write", "overwrite", "write if absent", "delete", "change", "read", "repair"]
+type Name = Literal["write", "overwrite", "batch", "write if absent", "delete", "change", "read", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Setting:
     def effect(self, operation: Operation) -> Effect:
         """What an operation should do."""
         match operation.name:
-            case "write" | "overwrite":
+            case "write" | "overwrite" | "batch":
                 return Effect("write repeatedly" if self.rewrites else "write", operation.value)
             case "write if absent":
                 return Effect("write if absent", operation.value)
@@ -136,6 +136,8 @@ class Client:
                 return self._write(operation.value)
             case "overwrite":
                 return self._overwrite(operation.value)
+            case "batch":
+                return self._write_in_batch(operation.value)
             case "write if absent":
                 return self._write_if_absent(operation.value)
             case "delete":
@@ -168,6 +170,15 @@ class Client:
                 raise AmbiguousWriteError(KEY, "")
             case "crowded out":
                 raise ConcurrentWriteError(KEY, "")
+
+    def _write_in_batch(self, value: Value) -> Steps[None]:
+        """Write the chunk as one of many: each of them is a transaction of its own."""
+        self.versioned = None
+        yield from self.protocol.write_many([(self.chunk, self._data(value))], self._confirm, least_listed=1)
+
+    @staticmethod
+    def _confirm() -> Steps[None]:
+        yield from ()
 
     def _write_if_absent(self, value: Value) -> Steps[None]:
         self.versioned = None
@@ -263,11 +274,11 @@ class Client:
             listing = survey.chunks[finding.chunk_key]
             is_beside = finding.problem in (plan.report.Problem.LEFTOVERS, plan.report.Problem.INTERRUPTED)
             entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
-            if knows_ages and any(entry.etag != OLD for entry in entries):
+            if knows_ages and any(not is_old(entry) for entry in entries):
                 continue
             yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)
         for folder, (array, entries) in survey.strays.items():
-            if not (knows_ages and any(entry.etag != OLD for entry in entries)):
+            if not (knows_ages and any(not is_old(entry) for entry in entries)):
                 yield from self._repair_stray(array, folder, entries, record, options)
 
     def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, options: Any) -> Steps[None]:

@@ -4,6 +4,7 @@ A mutant replaces a text in the source of a module. If the text does not occur a
 code. A mutant that is caught shows that the model would see such a mistake.
 """
 
+from tests.model.batch_scenarios import BATCH_MUTANTS
 from tests.model.local_disk_mutants import LOCAL_DISKS
 from tests.model.reading_mutants import READERS
 from tests.model.registration_mutants import DEEP_MUTANTS, EQUAL_ETAGS, LEFTOVERS, STALLS, UPKEEP
@@ -11,4 +12,4 @@ from tests.model.writing_mutants import FULL_LEVEL, WRITERS
 
 __all__ = ["DEEP_MUTANTS", "MUTANTS"]
 
-MUTANTS = [*READERS, *WRITERS, *EQUAL_ETAGS, *LEFTOVERS, *STALLS, *FULL_LEVEL, *LOCAL_DISKS, *UPKEEP]
+MUTANTS = [*READERS, *WRITERS, *EQUAL_ETAGS, *LEFTOVERS, *STALLS, *FULL_LEVEL, *LOCAL_DISKS, *UPKEEP, *BATCH_MUTANTS]

@@ -46,8 +46,6 @@ LOCKED = "locked "
 # Under which a state keeps its time, if it is later than the beginning.
 TIME = "time"
 BEGINNING = 1
-# In place of the ETag of an entry in a listing: a repair may take it for a dead writer's.
-OLD = "old"
 
 
 @dataclass(eq=False, slots=True)
@@ -119,7 +117,7 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
                 # Many are deleted by one request, but not at one time.
                 found += [Action("delete", key, slot, who, operation) for key in request.keys]
             case "List":
-                found.append(Action("list", request.folder, slot, who, operation))
+                found.append(Action("list", request.folder, slot, who, operation, request.only))
             case "Move":
                 found.append(Action("move", request.source, slot, who, operation, target=request.target))
             case "Lock":
@@ -127,6 +125,15 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
             case name:
                 raise TypeError(f"no such request: {name}")
     return tuple(found)
+
+
+def is_old(entry: Any) -> bool:
+    """Whether an entry of a listing may be a dead writer's for a repair: its time says so, in microseconds."""
+    return bool(entry.modified.microsecond)
+
+
+def _is_within(key: str, only: tuple[str, str] | None) -> bool:
+    return only is None or only[0] <= key <= only[1]
 
 
 def _is_below(key: str, prefix: str) -> bool:
@@ -222,7 +229,8 @@ class Store:
                 prefix = f"{key}/" if key else ""
                 below = [(name, each) for name, each in objects.items() if _is_below(name, prefix)]
                 now = self.time(state)
-                return state, ("listed", *sorted((name, len(each.data), each.time, now) for name, each in below))
+                entries = sorted((name, len(each.data), each.etag, each.time, now) for name, each in below)
+                return state, ("listed", *(entry for entry in entries if _is_within(entry[0], action.wanted)))
             case "move":
                 if key not in objects:
                     return state, MISSING
@@ -278,8 +286,8 @@ class Store:
             case ("listed", *entries):
                 return steps.Listed(
                     tuple(
-                        steps.Entry(key, nbytes, OLD if time < now else "", datetime(2000 + time, 1, 1, tzinfo=UTC))
-                        for key, nbytes, time, now in entries
+                        steps.Entry(key, nbytes, etag, datetime(2000 + time, 1, 1, 0, 0, 0, time < now, tzinfo=UTC))
+                        for key, nbytes, etag, time, now in entries
                     )
                 )
             case ("done",):

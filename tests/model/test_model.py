@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.model import mutants, random_scenarios, scenarios
+from tests.model.batch_scenarios import BATCHES
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
 from tests.model.patched import Patch, load
@@ -20,7 +21,7 @@ WALKS = 84
 UNMUTATED_STATES = 12_000
 
 
-@pytest.mark.parametrize("scenario", scenarios.EXHAUSTIVE, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", [*scenarios.EXHAUSTIVE, *BATCHES], ids=lambda each: each.name)
 def test_operations_are_atomic_in_every_order_of_requests(scenario: Scenario) -> None:
     checker = Checker(scenario)
     checker.explore()

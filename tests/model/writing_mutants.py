@@ -29,8 +29,9 @@ WRITERS = [
     mutant(
         "copy removed before the parts are written",
         "writer",
-        "        yield from self.write_others(conditions)\n",
-        "        yield from self.remove_copies((self.generation,))\n        yield from self.write_others(conditions)\n",
+        "            yield from self.write_others(conditions)\n",
+        "            yield from self.remove_copies((self.generation,))\n"
+        "            yield from self.write_others(conditions)\n",
         [overwrite(FIRST)],
         initial=THIRD,
     ),
@@ -161,8 +162,8 @@ WRITERS = [
     mutant(
         "update commits blindly",
         "tagged",
-        "        if end is End.SUPERSEDED and seen is not None:\n",
-        "        if False:\n",
+        "    if end is End.SUPERSEDED and seen is not None:\n",
+        "    if False:\n",
         [change(b"x")],
         [change(b"y")],
         initial=THIRD,

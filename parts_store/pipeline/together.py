@@ -1,0 +1,76 @@
+"""Write many small chunks of a selection together, so that their transactions share requests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, Final
+
+from zarr.abc.buffer import Buffer
+from zarr.storage import StorePath
+
+from parts_store._compat.zarr import ArraySpec
+from parts_store.pipeline.threads import run
+
+type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
+"""What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
+result, and whether all of the chunk is selected."""
+
+# How many chunks are written together, and how many bytes each of them may have: encoded chunks wait in memory.
+_LEAST: Final = 8
+_MOST: Final = 256
+_MOST_NBYTES: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A place for a chunk that keeps the encoded chunk in memory."""
+
+    path: StorePath
+    value: Buffer | None = None
+
+    def set_sync(self, value: Buffer) -> None:
+        """Keep the encoded chunk."""
+        self.value = value
+
+    def delete_sync(self) -> None:
+        """Delete the chunk at once."""
+        self.path.delete_sync()
+
+
+async def write_together(batch: Sequence[ChunkItem], write: Callable[[ChunkItem], None]) -> list[ChunkItem]:
+    """Write chunks that exist with shared requests, and return the chunks that are still to be written one by one.
+
+    `write` encodes a chunk and writes it to its place. It must not read from there if all of the chunk is selected.
+    """
+    shared = [item for item in batch if _is_shareable(item)]
+    if len(shared) < _LEAST:
+        return list(batch)
+    path = shared[0][0]
+    if not path.store.shares_writes(path.path):
+        return list(batch)
+    if path.store.has_found(path.path) is None:
+        # The first write finds out whether the chunks exist. New chunks have nothing to share.
+        await run([partial(write, shared[0])], finishes=True)
+        batch = [item for item in batch if item is not shared[0]]
+        if not path.store.has_found(path.path):
+            return batch
+        del shared[0]
+    for start in range(0, len(shared), _MOST):
+        await _write_batch(shared[start : start + _MOST], write)
+    return [item for item in batch if not _is_shareable(item)]
+
+
+async def _write_batch(batch: Sequence[ChunkItem], write: Callable[[ChunkItem], None]) -> None:
+    kept = [_Kept(item[0]) for item in batch]
+    tasks = [partial(write, (each, *item[1:])) for each, item in zip(kept, batch, strict=True)]
+    await run(tasks, finishes=True)
+    values = [(each.path.path, each.value) for each in kept if each.value is not None]
+    if values:
+        await run([partial(batch[0][0].store.set_many_sync, values)], finishes=True)
+
+
+def _is_shareable(item: ChunkItem) -> bool:
+    """Return whether a chunk is written whole, and is so small that many of them can wait in memory."""
+    _, spec, _, _, is_complete = item
+    return is_complete and prod(spec.shape) * spec.dtype.to_native_dtype().itemsize <= _MOST_NBYTES
