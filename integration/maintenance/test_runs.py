@@ -148,8 +148,10 @@ def test_read_only_user_reads_what_a_dead_writer_committed(
     if death is Death.PARTS:
         for key in ("chunks/c/5", SHARD):
             bucket.client.remove_object(bucket.name, key)
-    abandon(store, "chunks/c/5", NEW, death)
-    abandon(store, SHARD, newer.to_bytes(), death)
+    # A client that knows of no chunk tries to create it.
+    writer = PartsStore(bucket.store()) if death is Death.PARTS else store
+    abandon(writer, "chunks/c/5", NEW, death)
+    abandon(writer, SHARD, newer.to_bytes(), death)
     objects = bucket.list_keys()
 
     is_new = death in (Death.ANCHOR, Death.ALL_PARTS)
