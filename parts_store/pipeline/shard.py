@@ -56,14 +56,18 @@ class ShardLayout:
         is_present = offsets != NO_CHUNK
         if is_present.all() and isinstance(self.codecs, Uncompressed) and target.shape == self.shape:
             packed, rows = self.codecs.unpack(shard, offsets, lengths)
-            if rows is not None:
+            if rows is None:
+                chunks = packed.view(self.dtype)
+            elif len(np.unique(rows)) < self.count:
+                # Inner chunks that share their bytes.
+                chunks = packed[rows].view(self.dtype)
+            else:
                 # Large chunks are not copied into another order first.
                 numbers = np.empty(self.count, np.intp)
                 numbers[rows] = np.arange(self.count)
                 blocks = packed.view(self.dtype).reshape(self.count, *self.chunk_shape)
                 self._split_axes(target)[np.unravel_index(numbers, self.grid)] = blocks
                 return
-            chunks = packed.view(self.dtype)
         elif is_present.all():
             chunks = self.codecs.decode(shard, offsets, lengths).view(self.dtype)
         else:
@@ -161,7 +165,11 @@ class ShardLayout:
         table = self.index.decode(stored)
         if table is None:
             raise NotDecodedError
-        return table[:, 0], table[:, 1]
+        offsets, lengths = table[:, 0], table[:, 1]
+        if np.any((offsets == NO_CHUNK) != (lengths == NO_CHUNK)):
+            # An index that is damaged: an inner chunk without an offset or without a length is not an absent one.
+            raise NotDecodedError
+        return offsets, lengths
 
     def _write_index(self, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> bytes:
         table = np.stack([offsets, lengths], axis=1).astype(cast("str", self.index.dtype), copy=False)
