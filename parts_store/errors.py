@@ -250,7 +250,7 @@ class LocationError(PartsStoreError):
 
 @dataclass(eq=False, repr=False)
 class LocalPathError(PartsStoreError):
-    """The key leads out of the local folder, or a file or link is where a folder should be."""
+    """The key leads out of the local folder, or what is there is not the file or the folder that it should be."""
 
     template = "key {key!r}: {problem}"
     key: str

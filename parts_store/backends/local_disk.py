@@ -67,7 +67,7 @@ class LocalBackend(ObjectBackend):
     def _get_at_once(self, request: steps.Get, path: str, wanted: Wanted) -> Outcome | None:
         """Read a file that takes less time than to hand the request to another thread; None if it may take longer."""
         try:
-            outcome = local_objects.read_at_once(path, wanted)
+            outcome = local_objects.read_at_once(path, request.key, wanted)
             return None if outcome is None else self._answered(request, outcome)
         except BaseException as error:
             self._raise_translated(request, error)
@@ -83,9 +83,9 @@ class LocalBackend(ObjectBackend):
         """Carry out a request without obstore, where that is possible."""
         match request:
             case steps.Get(key, wanted) if local_objects.is_path(key):
-                return self._answered(request, local_objects.read(f"{self._root}/{key}", wanted))
+                return self._answered(request, local_objects.read(f"{self._root}/{key}", key, wanted))
             case steps.Head(key) if local_objects.is_path(key):
-                return self._answered(request, local_objects.look(f"{self._root}/{key}"))
+                return self._answered(request, local_objects.look(f"{self._root}/{key}", key))
             case steps.Put(key, data, None, None) if local_objects.is_path(key):
                 local_objects.write(f"{self._root}/{key}", key, data)
                 return steps.Done()

@@ -16,6 +16,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest
 
 from parts_store.backends import local_files
 from parts_store.engine.steps import Found, Missing, Outcome, OutOfRange
+from parts_store.errors import LocalPathError
 from parts_store.format.ranges import Span, Wanted, resolve
 
 # Windows has neither `pread` nor the inodes that ETags are made of.
@@ -35,27 +36,28 @@ def is_path(key: str) -> bool:
     return _HAS_FILES and _PATH_LIKE.fullmatch(key) is not None
 
 
-def read(path: str, wanted: Wanted) -> Outcome:
+def read(path: str, key: str, wanted: Wanted) -> Outcome:
     """Read a file or a range of it."""
-    outcome = _read(path, wanted, _read_span)
+    outcome = _read(path, key, wanted, _read_span)
     if outcome is None:
         raise TypeError("a read that may wait has found nothing")
     return outcome
 
 
-def read_at_once(path: str, wanted: Wanted) -> Outcome | None:
+def read_at_once(path: str, key: str, wanted: Wanted) -> Outcome | None:
     """Read a file or a range of it; return None if it is large, or if the kernel would have to wait for the disk."""
-    return _read(path, wanted, _read_cached)
+    return _read(path, key, wanted, _read_cached)
 
 
-def _read(path: str, wanted: Wanted, read_span: Callable[[int, Span], bytes | None]) -> Outcome | None:
+def _read(path: str, key: str, wanted: Wanted, read_span: Callable[[int, Span], bytes | None]) -> Outcome | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, a named pipe would make this wait for another program.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except local_files.NOT_THERE:
         return Missing()
     try:
         found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        if not _is_file(found, path, key):
             return Missing()
         nbytes = found.st_size
         span = resolve(wanted, nbytes)
@@ -94,15 +96,24 @@ def _read_cached(descriptor: int, span: Span) -> bytes | None:
     return bytes(data) if nbytes == span.nbytes else None
 
 
-def look(path: str) -> Outcome:
+def look(path: str, key: str) -> Outcome:
     """Return the size and the ETag of a file."""
     try:
         found = os.stat(path)
     except local_files.NOT_THERE:
         return Missing()
-    if stat.S_ISDIR(found.st_mode):
+    if not _is_file(found, path, key):
         return Missing()
     return Found(b"", Span(0, 0), found.st_size, _etag(found), None, None)
+
+
+def _is_file(found: os.stat_result, path: str, key: str) -> bool:
+    """Return True for a file and False for a folder, which is no object; raise for pipes, devices and the like."""
+    if stat.S_ISREG(found.st_mode):
+        return True
+    if stat.S_ISDIR(found.st_mode):
+        return False
+    raise LocalPathError(key, f"expected a file at {path}, found a pipe, a device or the like")
 
 
 def _etag(found: os.stat_result) -> str:

@@ -15,7 +15,7 @@ from parts_store.backends import local_objects
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Done, Found, Get, Head, Missing, OutOfRange, Put
-from parts_store.errors import PartsStoreError
+from parts_store.errors import LocalPathError, PartsStoreError
 
 SIZES = (0, 1, 5)
 WANTED = [
@@ -156,5 +156,26 @@ def test_system_calls_that_read_and_write_less_than_asked_are_continued(
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
     local_objects.write(str(folder / "x"), "x", bytes(range(10)))
     assert (folder / "x").read_bytes() == bytes(range(10))
-    found = local_objects.read(str(folder / "x"), RangeByteRequest(1, 9))
+    found = local_objects.read(str(folder / "x"), "x", RangeByteRequest(1, 9))
     assert shown(found)[0] == bytes(range(1, 9))
+
+
+@pytest.mark.parametrize("request_of", [Get("a/c/0", None, "test"), Head("a/c/0", "test")], ids=["get", "head"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_named_pipe_is_refused_and_makes_no_read_wait(
+    store: LocalStore, folder: Path, request_of: Get | Head, is_linked: bool
+) -> None:
+    (folder / "a/c").mkdir(parents=True)
+    os.mkfifo(folder / ("pipe" if is_linked else "a/c/0"))
+    if is_linked:
+        (folder / "a/c/0").symlink_to(folder / "pipe")
+    with pytest.raises(LocalPathError, match=r"'a/c/0': expected a file"):
+        LocalBackend(store).perform_sync(request_of)
+    with pytest.raises(LocalPathError, match=r"'a/c/0': expected a file"):
+        asyncio.run(LocalBackend(store).perform(request_of))
+
+
+def test_a_device_is_refused(store: LocalStore, folder: Path) -> None:
+    (folder / "zero").symlink_to("/dev/zero")
+    with pytest.raises(LocalPathError, match=r"'zero': expected a file"):
+        LocalBackend(store).perform_sync(Get("zero", None, "test"))
