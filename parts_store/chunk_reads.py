@@ -20,13 +20,13 @@ from parts_store.format.ranges import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.index_cache import IndexCache
-from parts_store.partial_writes import EarlierReads
+from parts_store.partial_writes import EarlierReads, WholeRead
 from parts_store.transactions import shards
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.shards import Remapped, VersionedIndex
-from parts_store.transactions.versions import Absent, Seen, Version
+from parts_store.transactions.versions import Absent, Version
 
 type Values = tuple[Sequence[Pieces | None] | None, Tag | None]
 """The bytes of each range, None if there is no such key; and the tag of the object that they came from."""
@@ -223,13 +223,13 @@ class ChunkReader:
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
-    def before_write(self, key: str, chunk: Chunk) -> Seen | None:
+    def before_write(self, key: str, chunk: Chunk) -> WholeRead | None:
         """Forget all that is remembered of a chunk; return what it was if zarr read it in order to write it now."""
         self.earlier.take_index(chunk.chunk_key)
         self.indexes.forget(chunk.chunk_key)
         return self.earlier.take_whole(key)
 
-    def before_plain_write(self, key: str) -> Seen | None:
+    def before_plain_write(self, key: str) -> WholeRead | None:
         """Do the same for an object that is a value by itself."""
         self.earlier.take_range(key)
         self.earlier.take_index(key)

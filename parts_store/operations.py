@@ -3,7 +3,7 @@
 Every operation is a generator of steps. It decides, and carries out nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
@@ -11,19 +11,30 @@ from typing import assert_never
 from parts_store.catalog import documents
 from parts_store.catalog.known_arrays import Catalog
 from parts_store.catalog.owners import Hidden, Other, OwnedChunk
+from parts_store.catalog.records import Entry, described
 from parts_store.chunk_reads import ChunkReader, single
-from parts_store.engine.steps import Found, Get, Head, Missing, Put, Steps, content, remove
-from parts_store.errors import LayoutChangedError, ReservedKeyError, ServerFeatureError, SessionError
+from parts_store.engine.steps import Failed, Found, Get, Head, Missing, Outcome, Put, Steps, Trial, content, remove
+from parts_store.errors import (
+    ConcurrentWriteError,
+    LayoutChangedError,
+    ReservedKeyError,
+    ServerFeatureError,
+    SessionError,
+)
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
 from parts_store.format.layout import require_fit, require_no_empty
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Wanted, require_byte_request, resolve
+from parts_store.format.shard_index import ShardIndex
 from parts_store.options import StoreOptions
+from parts_store.partial_writes import WholeRead
 from parts_store.transactions import part_nodes, reading
+from parts_store.transactions.merging import Change
 from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.server import Features, Server, require_features
+from parts_store.transactions.versions import Absent
 
 _FOREIGN = (
     "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
@@ -194,21 +205,19 @@ class Operations:
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
                 yield from self.require_server(chunk.array, owned.record.parts)
-                seen = self.reader.before_write(key, chunk)
-                data = owned.cut(value)
+                read = self.reader.before_write(key, chunk)
                 if only_if_absent:
-                    yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, data))
+                    yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, owned.cut(value)))
                 else:
-                    yield from self._on_chunk(chunk, self.protocol.write(chunk, data, seen))
+                    steps = self._write(chunk, owned.record.shard_index, owned.cut, value, read)
+                    yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other(array):
-                seen = self.reader.before_plain_write(key)
+            case Other(array, shard_index=index):
+                read = self.reader.before_plain_write(key)
                 if only_if_absent:
                     yield from self.protocol.put_if_absent(key, value, "data")
-                elif array is not None and seen is not None and (yield from self._protects_objects(array)):
-                    yield from self.protocol.write(single(key, array), [value], seen)
-                else:
+                elif array is None or not (yield from self._write_plain(single(key, array), index, value, read)):
                     yield (Put(key, value, None, None, "data"),)
                 if name == ".zarray":
                     self.catalog.learn_plain(path)
@@ -243,6 +252,54 @@ class Operations:
         known = self.protocol.known(owner.chunk) if isinstance(owner, OwnedChunk) else Known.NOTHING
         return None if known is Known.NOTHING else known is Known.FOUND
 
+    def _write(
+        self,
+        chunk: Chunk,
+        index: ShardIndex | None,
+        cut: Callable[[memoryview], Sequence[memoryview]],
+        value: memoryview | None,
+        read: WholeRead | None,
+    ) -> Steps[None]:
+        """Write or delete a chunk; if it is a shard that zarr read before, keep what other clients wrote since."""
+        seen = None if read is None else read.seen
+        if read is not None and index is not None and index.is_understood and self.protocol.expects_writers:
+            confirm = partial(self._require_same_array, chunk, self.catalog.record(chunk.array).entry)
+            change = Change(chunk, index, read.content, value, cut, confirm)
+            yield from self.protocol.change(change, read.seen, self.reader.settings())
+        elif value is None and isinstance(seen, Absent) and self.protocol.expects_writers:
+            # There was nothing to delete when zarr read the chunk. What is there now is newer.
+            return
+        elif value is None:
+            yield from self.protocol.delete(chunk, seen)
+        else:
+            yield from self.protocol.write(chunk, cut(value), seen)
+
+    def _write_plain(
+        self, chunk: Chunk, index: ShardIndex | None, value: memoryview | None, read: WholeRead | None
+    ) -> Steps[bool]:
+        """Write or delete an object without parts that zarr read before, on the condition that it has not changed.
+
+        Returns False if nothing was done: zarr did not read the object, or the server has no conditions. The server is
+        not asked beforehand, so that arrays without parts cost the same as with any other store.
+        """
+        known = None if self.server is None else self.server.known
+        if read is None or not self.protocol.expects_writers or (known is not None and not known.has_conditions):
+            return False
+        steps = self._write(chunk, index, _uncut, value, read)
+        if self.server is None or known is not None:
+            yield from steps
+            return True
+        is_done = yield from _unless_unsupported(steps)
+        if not is_done:
+            self.reader.protocol = self.protocol.without_conditions()
+        return is_done
+
+    def _require_same_array(self, chunk: Chunk, before: Entry | None) -> Steps[None]:
+        """Raise an error if the document of an array says something else than before, attributes excepted."""
+        now = yield from self.catalog.confirm(chunk.array)
+        if described(before) is None or described(now) != described(before):
+            raise ConcurrentWriteError(chunk.chunk_key, "its array was resized or created again")
+
     def _put_document(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool) -> Steps[None]:
         path, _ = split(key)
         try:
@@ -271,39 +328,20 @@ class Operations:
         if self.server is None:
             return
         most = len(parts.parts)
-        features = yield from self._features(self.server, path)
+        features = yield from self.server.features(self.protocol.rules.new_generation, path)
         try:
             require_features(features, self.protocol.rules.level, most, self.server.address)
         except ServerFeatureError:
             if self.server.is_confirmed or features.has_conditional_puts is False:
                 raise
             # A lost response looks like a missing feature, so the server is asked a second time.
-            features = yield from self._features_again(self.server, path, features)
+            self.server.forget(features)
+            features = yield from self.server.features(self.protocol.rules.new_generation, path)
+            self.server.confirm()
             require_features(features, self.protocol.rules.level, most, self.server.address)
         if self.protocol.rules.has_conditions and not features.has_conditions:
             # The write protocol must not rely on conditions that the server ignores.
             self.reader.protocol = self.protocol.without_conditions()
-
-    def _features(self, server: Server, path: str) -> Steps[Features]:
-        return server.features(self.protocol.rules.new_generation, path)
-
-    def _features_again(self, server: Server, path: str, features: Features) -> Steps[Features]:
-        server.forget(features)
-        again = yield from self._features(server, path)
-        server.confirm()
-        return again
-
-    def _protects_objects(self, path: str) -> Steps[bool]:
-        """Return whether a chunk without parts of the array at a path can be written only if it has not changed.
-
-        The first call asks the server, with an object below the path: servers without conditions stay usable.
-        """
-        if self.server is None or not self.protocol.protects_objects:
-            return self.protocol.protects_objects
-        features = yield from self._features(self.server, path)
-        if not (features.has_conditions or self.server.is_confirmed or features.has_conditional_puts is False):
-            features = yield from self._features_again(self.server, path, features)
-        return features.has_conditions
 
     def check(self) -> Steps[Features]:
         """Find out everything that can be known of the server."""
@@ -323,15 +361,15 @@ class Operations:
             self.catalog.forget(path)
             return
         match (yield from self.catalog.owner(key)):
-            case OwnedChunk(chunk):
-                yield from self.protocol.delete(chunk, self.reader.before_write(key, chunk))
+            case OwnedChunk(chunk) as owned:
+                read = self.reader.before_write(key, chunk)
+                steps = self._write(chunk, owned.record.shard_index, owned.cut, None, read)
+                yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other(array):
-                seen = self.reader.before_plain_write(key)
-                if array is not None and seen is not None and (yield from self._protects_objects(array)):
-                    yield from self.protocol.delete(single(key, array), seen)
-                else:
+            case Other(array, shard_index=index):
+                read = self.reader.before_plain_write(key)
+                if array is None or not (yield from self._write_plain(single(key, array), index, None, read)):
                     yield from remove((key,), "data")
             case never:
                 assert_never(never)
@@ -342,3 +380,24 @@ class Operations:
         keys = part_nodes.keys_of(path, entry) if isinstance(entry, ArrayRecord) else ()
         if keys:
             yield from remove(keys, "nodes of parts")
+
+
+def _unless_unsupported(steps: Steps[None]) -> Steps[bool]:
+    """Carry out steps; return False if the server answers that it does not implement conditional PUTs."""
+    outcomes: tuple[Outcome, ...] | None = None
+    while True:
+        try:
+            batch = next(steps) if outcomes is None else steps.send(outcomes)
+        except StopIteration:
+            return True
+        outcomes = yield tuple(Trial(each) if isinstance(each, Put) else each for each in batch)
+        for outcome in outcomes:
+            if isinstance(outcome, Failed):
+                steps.close()
+                if isinstance(outcome.error, ServerFeatureError):
+                    return False
+                raise outcome.error
+
+
+def _uncut(value: memoryview) -> Sequence[memoryview]:
+    return (value,)

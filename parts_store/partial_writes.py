@@ -23,11 +23,15 @@ breaks the third, the index and the data of a shard that is overwritten meanwhil
 are a cached index and the data of a later write.
 """
 
+import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from zarr.abc.buffer import Buffer
+
+from parts_store.transactions.merging import Unknown
 from parts_store.transactions.shards import VersionedIndex
-from parts_store.transactions.versions import Seen, Version
+from parts_store.transactions.versions import Absent, Seen, Version
 
 
 @dataclass(slots=True)
@@ -48,11 +52,28 @@ class _Note[T]:
         return value
 
 
+@dataclass(slots=True)
+class WholeRead:
+    """What a chunk was when it was read whole."""
+
+    seen: Seen
+    # The buffer that zarr got, which zarr keeps until it has written the chunk. Other reads cost no memory.
+    buffer: weakref.ref[Buffer] | None = None
+
+    @property
+    def content(self) -> memoryview | Unknown | None:
+        """The bytes of the chunk, None if there was none; unknown if zarr does not keep them any more."""
+        if isinstance(self.seen, Absent):
+            return None
+        buffer = None if self.buffer is None else self.buffer()
+        return Unknown() if buffer is None else memoryview(buffer.as_buffer_like()).cast("B")
+
+
 # One note of each kind per context is enough: zarr makes the two calls one directly after the other.
 _index: ContextVar[_Note[VersionedIndex] | None] = ContextVar("parts_store_index", default=None)
 _shard: ContextVar[_Note[memoryview] | None] = ContextVar("parts_store_shard", default=None)
 _range: ContextVar[_Note[Version] | None] = ContextVar("parts_store_range", default=None)
-_whole: ContextVar[_Note[Seen] | None] = ContextVar("parts_store_whole", default=None)
+_whole: ContextVar[_Note[WholeRead] | None] = ContextVar("parts_store_whole", default=None)
 
 
 @dataclass(slots=True)
@@ -92,11 +113,17 @@ class EarlierReads:
 
     def note_whole(self, key: str, seen: Seen) -> None:
         """Note that a chunk was read whole: zarr may be about to change a part of it."""
-        _whole.set(_Note(self._owner, key, seen))
+        _whole.set(_Note(self._owner, key, WholeRead(seen)))
 
-    def take_whole(self, key: str) -> Seen | None:
+    def note_buffer(self, key: str, buffer: Buffer) -> None:
+        """Note the bytes of the chunk that was just read whole, for as long as zarr keeps them."""
+        note = _whole.get()
+        if note is not None and note.value is not None and note.key is key and note.owner is self._owner:
+            note.value.buffer = weakref.ref(buffer)
+
+    def take_whole(self, key: str) -> WholeRead | None:
         """Return and forget what a chunk was when zarr read it in order to write it now, None if zarr did not."""
         note = _whole.get()
-        seen = None if note is None else note.take(self._owner, key)
+        read = None if note is None else note.take(self._owner, key)
         # The second assumption above.
-        return seen if note is not None and note.key is key else None
+        return read if note is not None and note.key is key else None

@@ -25,14 +25,20 @@ class ZarrMethods(FolderMethods):
 
     @override
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        return _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
+        buffer = _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
+        if byte_range is None and buffer is not None:
+            self._operations.reader.earlier.note_buffer(key, buffer)
+        return buffer
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Read a value as `get` does, without an event loop."""
         pieces = self.carry_out(self._operations.get(key, byte_range))
-        return _buffer(pieces, prototype or default_buffer_prototype())
+        buffer = _buffer(pieces, prototype or default_buffer_prototype())
+        if byte_range is None and buffer is not None:
+            self._operations.reader.earlier.note_buffer(key, buffer)
+        return buffer
 
     @override
     async def get_ranges(
@@ -162,12 +168,16 @@ def _view(value: Buffer) -> memoryview:
 
 
 def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
-    """Return bytes as a buffer of zarr: without a copy if they are one piece, else with one copy."""
+    """Return bytes as a buffer of zarr: without a copy if they are one piece, else with one copy.
+
+    The bytes are read-only, because a partial write compares them with what is written.
+    """
     if pieces is None:
         return None
     whole = [each for each in pieces if each.nbytes]
     if not whole:
         return prototype.buffer.create_zero_length()
     if len(whole) == 1:
-        return prototype.buffer.from_bytes(whole[0])
-    return prototype.buffer.from_bytes(memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])))
+        return prototype.buffer.from_bytes(whole[0].toreadonly())
+    joined = np.concatenate([np.frombuffer(each, "B") for each in whole])
+    return prototype.buffer.from_bytes(memoryview(joined).toreadonly())

@@ -43,7 +43,7 @@ FOREIGN = {
     "backends/addresses": {"obstore"},
     "backends/registered_files": {"obspec_utils", "zarr"},
     "index_cache": set(),
-    "partial_writes": set(),
+    "partial_writes": {"zarr"},
     "chunk_reads": {"zarr"},
     "folders": {"zarr"},
     "zarr_methods": {"numpy", "zarr"},
@@ -108,7 +108,7 @@ OWN = {
     },
     "cluster": {"cluster_tasks", "engine", "errors", "progress", "redaction", "store"},
     "cluster_tasks": {"errors"},
-    "operations": {"catalog", "chunk_reads", "engine", "errors", "format", "options", "transactions"},
+    "operations": {"catalog", "chunk_reads", "engine", "errors", "format", "options", "partial_writes", "transactions"},
     "options": {"engine", "errors", "format", "transactions"},
     "forks": {"errors"},
     "store": {

@@ -1,9 +1,10 @@
 """The assumptions about zarr in `parts_store.partial_writes`, each tested with zarr itself."""
 
 import contextvars
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -13,7 +14,8 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 import parts_store as ps
 from parts_store.engine.steps import Steps
 from parts_store.operations import Operations
-from parts_store.partial_writes import EarlierReads
+from parts_store.partial_writes import EarlierReads, WholeRead
+from parts_store.transactions.merging import Unknown
 from parts_store.transactions.versions import Absent
 
 BREAKS = "zarr calls a store in another way now: see parts_store/partial_writes.py"
@@ -141,7 +143,7 @@ def test_a_note_is_taken_once_and_by_its_own_store() -> None:
     key = "a/c/0"
     mine.note_whole(key, Absent())
     assert other.take_whole(key) is None
-    assert mine.take_whole(key) == Absent()
+    assert mine.take_whole(key) == WholeRead(Absent())
     assert mine.take_whole(key) is None
 
 
@@ -155,5 +157,40 @@ def test_a_task_takes_a_note_from_the_context_that_started_it() -> None:
     reads = EarlierReads()
     key = "a/c/0"
     reads.note_whole(key, Absent())
-    assert contextvars.copy_context().run(reads.take_whole, key) == Absent()
+    assert contextvars.copy_context().run(reads.take_whole, key) == WholeRead(Absent())
     assert reads.take_whole(key) is None
+
+
+def test_zarr_keeps_the_buffer_that_it_read_until_it_has_written_the_shard(pipeline: str) -> None:
+    array, _ = recorded(chunks=(2,), shards=(8,))
+    operations: Any = cast("ps.PartsStore", array.store)._operations
+    known: list[object] = []
+    write = operations._write
+
+    def recording(*arguments: Any) -> Steps[None]:
+        known.append(arguments[-1].content)
+        return write(*arguments)  # type: ignore[no-any-return]
+
+    operations._write = recording
+    array[1:3] = 7
+    (content,) = known
+    assert isinstance(content, memoryview), f"{pipeline}: the shard is not known any more. {BREAKS}"
+    # Inner chunks of ones, and an index of four rows with a checksum.
+    assert bytes(content[:8]) == b"\1" * 8, BREAKS
+    assert content.nbytes == 8 + 4 * 16 + 4, BREAKS
+    assert content.readonly
+
+
+def test_a_whole_read_keeps_no_memory() -> None:
+    array, _ = recorded(chunks=(4,))
+    store = cast("ps.PartsStore", array.store)
+    key = "a/c/0"
+    buffer = store.get_sync(key)
+    assert buffer is not None
+    reads = store._operations.reader.earlier
+    gone = weakref.ref(buffer)
+    del buffer
+    assert gone() is None
+    read = reads.take_whole(key)
+    assert read is not None
+    assert read.content == Unknown()

@@ -153,6 +153,18 @@ def digest_of(entry: Entry) -> str:
     return entry.digest if isinstance(entry, ArrayRecord) else ""
 
 
+def described(entry: Entry | None) -> Document | None:
+    """Return the stored document of an array without its attributes, None if it is not known."""
+    match entry:
+        case ArrayRecord(stored=document):
+            found: Document | None = document
+        case PlainArray(stored):
+            found = metadata.parse(stored)
+        case _:
+            found = None
+    return None if found is None else {name: value for name, value in found.items() if name != "attributes"}
+
+
 def document_not_served(entry: Entry | None) -> Document | None:
     """Return the stored document of an array if zarr is served a different one, else None."""
     if isinstance(entry, ArrayRecord):

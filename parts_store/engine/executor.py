@@ -1,6 +1,7 @@
 """The executors: carry out steps on a backend, with an event loop (`run`) or without (`run_sync`)."""
 
 import asyncio
+import random
 import threading
 import time
 from collections import Counter
@@ -230,7 +231,8 @@ def _failed(trial: steps.Trial, error: Exception, stats: Stats) -> Outcome:
 
 
 def _seconds(wait: steps.Wait) -> float:
-    return _FIRST_WAIT_SECONDS * 2.0 ** (wait.repeat - 1)
+    # At random, so that clients that got into each other's way do not do so again.
+    return _FIRST_WAIT_SECONDS * 2.0 ** (wait.repeat - 1) * random.uniform(0.5, 1.5)  # noqa: S311
 
 
 def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:

@@ -64,14 +64,16 @@ from parts_store.engine.steps import (
     get,
     head,
     remove,
+    run_together,
 )
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import locking, reading
 from parts_store.transactions.journal import NOT_VALID, Journal, journal_key, staged_keys
+from parts_store.transactions.merging import Change
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import Attempt, ReadTask, attempt_read
+from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask, attempt_read
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.versions import Seen, Version, require_still
 
@@ -103,9 +105,24 @@ class JournaledProtocol(ChunkProtocol):
     def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
         anchor = yield from self._enter(chunk)
         require_still(seen, anchor, chunk.chunk_key)
-        yield from remove((chunk.anchor_key,), "the chunk")
-        if chunk.other_keys:
-            yield from remove(chunk.other_keys, "the rest of the chunk")
+        yield from _remove(chunk)
+
+    @override
+    def change(self, change: Change, seen: Seen, settings: ReadSettings) -> Steps[None]:
+        if change.has_no_effect:
+            return
+        anchor = yield from self._enter(change.chunk)
+        if not seen.is_still(anchor):
+            # The lock is held until the end, so the shard that is read now is the one that is replaced.
+            reading_again = self.read(change.chunk, [None], settings, with_anchor=True)
+            read, _ = yield from run_together([reading_again, change.confirm()])
+            if not change.follow(read):
+                return
+        parts = change.parts
+        if parts is None:
+            yield from _remove(change.chunk)
+        else:
+            yield from _write(change.chunk, parts, self.rules, is_new=anchor is None)
 
     def _enter(self, chunk: Chunk) -> Steps[Found | None]:
         """Take the lock of a chunk, finish an interrupted write, and return the anchor."""
@@ -130,7 +147,7 @@ class JournaledProtocol(ChunkProtocol):
 
     @property
     @override
-    def protects_objects(self) -> bool:
+    def expects_writers(self) -> bool:
         # Writers that take locks.
         return self.knows_dead_writers
 
@@ -197,6 +214,13 @@ def recover(chunk: Chunk) -> Steps[bool]:
         # A power failure may leave an invalid journal, which would prevent every read.
         yield from remove((journal_key(chunk),), "journal")
     return found is not None
+
+
+def _remove(chunk: Chunk) -> Steps[None]:
+    """Delete a chunk, the anchor first: without an anchor there is no chunk."""
+    yield from remove((chunk.anchor_key,), "the chunk")
+    if chunk.other_keys:
+        yield from remove(chunk.other_keys, "the rest of the chunk")
 
 
 def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bool) -> Steps[None]:

@@ -15,22 +15,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Buffer, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Never, Self, override
+from typing import ClassVar, Final, Never, Self, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, head, remove
-from parts_store.errors import SessionError, StoreConfigError
+from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, Wait, head, remove, run_together
+from parts_store.errors import ConcurrentWriteError, SessionError, StoreConfigError
 from parts_store.format import metadata
 from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_node_key, is_protocol_key, join
 from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.format.ranges import Wanted
 from parts_store.format.references import Reference
 from parts_store.transactions import reading
+from parts_store.transactions.merging import Change
 from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
 from parts_store.transactions.reading import Outdated, Read, result_of
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.server import Features
-from parts_store.transactions.versions import WHOSE, Seen, Version
+from parts_store.transactions.versions import WHOSE, Absent, Seen, Version
+
+# How long a change of a shard is tried: as long as a writer on a local disk waits for a lock.
+_MAX_SECONDS: Final = 300.0
+# The wait before the sixth and all later attempts is the longest.
+_MAX_WAIT: Final = 5
 
 type PartData = memoryview | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
@@ -106,6 +112,35 @@ class ChunkProtocol(ABC):
     def delete(self, chunk: Chunk, seen: Seen | None = None) -> Steps[None]:
         """Delete a chunk; raise `ConcurrentWriteError` if it has changed since it was `seen`."""
 
+    def change(self, change: Change, seen: Seen, settings: ReadSettings) -> Steps[None]:
+        """Write a change of a shard that was `seen`; if it has changed since, merge both changes, and try again."""
+        watch = self.rules.start_watch()
+        attempts = 0
+        while not change.has_no_effect:
+            try:
+                yield from self._write_change(change, seen)
+            except ConcurrentWriteError:
+                attempts += 1
+                if watch() > _MAX_SECONDS:
+                    raise
+            else:
+                return
+            if attempts > 1:
+                yield (Wait(min(attempts - 1, _MAX_WAIT)),)
+            reading_again = self.read(change.chunk, [None], settings, with_anchor=True)
+            read, _ = yield from run_together([reading_again, change.confirm()])
+            if not change.follow(read):
+                return
+            seen = Absent() if read is None else read.version
+
+    def _write_change(self, change: Change, seen: Seen) -> Steps[None]:
+        # Object stores have no conditional delete, but a shard without inner chunks can be written conditionally.
+        parts = change.parts or change.empty_parts
+        if parts is None:
+            yield from self.delete(change.chunk, seen)
+        else:
+            yield from self.write(change.chunk, parts, seen)
+
     def write_references(self, chunk: Chunk, data: Sequence[PartData]) -> Steps[None]:
         """Write all parts of a chunk, some of which refer to existing files; raise if the backend has no references."""
         raise SessionError(chunk.chunk_key, "expected a chunk of an array created with `split=True`, found another key")
@@ -153,10 +188,10 @@ class ChunkProtocol(ABC):
         return version.condition is not None
 
     @property
-    def protects_objects(self) -> bool:
-        """Whether an object without parts can be written on the condition that it has not changed since it was read.
+    def expects_writers(self) -> bool:
+        """Whether other clients may write a chunk at the same time, and a write can depend on what was read.
 
-        Not if the writers promise to be alone: then the write would only be slower.
+        Then shards are merged, and partial writes of objects without parts are conditional.
         """
         return False
 

@@ -171,7 +171,7 @@ class TaggedProtocol(ChunkProtocol):
 
     @property
     @override
-    def protects_objects(self) -> bool:
+    def expects_writers(self) -> bool:
         return self.rules.has_conditions and self.rules.level is not Level.EXCLUSIVE
 
     @override

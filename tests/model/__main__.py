@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from tests.model import batch_scenarios, large_scenarios, mutants, random_scenarios, scenarios
+from tests.model import batch_scenarios, large_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
 from tests.model.scenario import Scenario
@@ -107,7 +107,7 @@ def shortest(scenario: Scenario) -> Counterexample | None:
 def every(*, is_deep: bool) -> list[Scenario]:
     """The scenarios that are explored completely."""
     large = [*large_scenarios.DEEP, *batch_scenarios.LARGE_BATCHES] if is_deep else []
-    return [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *large]
+    return [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *merging_scenarios.MERGES, *large]
 
 
 def trace(name: str) -> int:
@@ -141,7 +141,7 @@ def main() -> int:
     for scenario in selected(every(is_deep=arguments.deep)):
         explore(scenario, totals, arguments.states)
     print("random orders")
-    for scenario in selected(random_scenarios.RANDOM):
+    for scenario in selected(random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES):
         walk(scenario, int(WALKS * arguments.scale), totals)
     print("mutants, each of which has to be caught")
     for mutant in selected(mutants.MUTANTS + (mutants.DEEP_MUTANTS if arguments.deep else [])):

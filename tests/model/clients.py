@@ -18,7 +18,17 @@ from tests.model.values import ARRAY, KEY, Layout, Value
 
 type Steps[T] = Generator[tuple[Any, ...], tuple[Any, ...], T]
 
-type Name = Literal["write", "overwrite", "batch", "write if absent", "delete", "change", "read", "repair"]
+# How often a client repeats a change that another client got in the way of.
+RETRIES = 2
+
+
+def _nothing() -> Steps[None]:
+    yield from ()
+
+
+type Name = Literal[
+    "write", "overwrite", "batch", "write if absent", "delete", "change", "change slot", "read", "repair"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class Setting:
             case "delete":
                 is_full = self.level == "full" and not self.is_local
                 return Effect("delete repeatedly" if is_full else "delete")
-            case "change":
+            case "change" | "change slot":
                 return Effect("change", mark=operation.mark)
             case "read":
                 return Effect("read", view=operation.view)
@@ -144,6 +154,8 @@ class Client:
                 return self._delete(None)
             case "change":
                 return self._change(operation.mark)
+            case "change slot":
+                return self._change_slot(operation.mark)
             case "read":
                 return self._read(operation.view)
             case "repair":
@@ -197,6 +209,33 @@ class Client:
             yield from self._delete(seen)
         else:
             yield from self._write(value, seen)
+
+    def _change_slot(self, mark: bytes) -> Steps[None]:
+        """Read a shard, and write it with a change of one inner chunk; merge it with what other clients changed.
+
+        If another client changed the same inner chunk, do it again, as our codec pipeline does.
+        """
+        for _ in range(RETRIES):
+            read = yield from self.protocol.read(self.chunk, [None], self.settings, with_anchor=True)
+            seen = self.plan.versions.Absent() if read is None else read.version
+            base = None if read is None else b"".join(read.values[0])
+            value = self.layout.changed(base, mark)
+            is_left = value is not None and any(self.layout.inner(value, range(2)))
+            change = self.plan.merging.Change(
+                self.chunk,
+                self.index,
+                None if base is None else memoryview(base),
+                memoryview(value) if value is not None and is_left else None,
+                lambda shard: self._data(bytes(shard)),
+                _nothing,
+            )
+            self.versioned = None
+            try:
+                yield from self.protocol.change(change, seen, self.settings)
+            except ConcurrentWriteError:
+                continue
+            return
+        raise ConcurrentWriteError(KEY, "")
 
     # --- reading
 

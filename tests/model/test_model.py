@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.model import mutants, random_scenarios, scenarios
+from tests.model import merging_scenarios, mutants, random_scenarios, scenarios
 from tests.model.batch_scenarios import BATCHES
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
@@ -16,19 +16,21 @@ from tests.model.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
+EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *BATCHES, *merging_scenarios.MERGES]
+RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
 WALKS = 84
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
 UNMUTATED_STATES = 12_000
 
 
-@pytest.mark.parametrize("scenario", [*scenarios.EXHAUSTIVE, *BATCHES], ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", EXHAUSTIVE, ids=lambda each: each.name)
 def test_operations_are_atomic_in_every_order_of_requests(scenario: Scenario) -> None:
     checker = Checker(scenario)
     checker.explore()
     assert checker.is_complete
 
 
-@pytest.mark.parametrize("scenario", random_scenarios.RANDOM, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", RANDOM, ids=lambda each: each.name)
 def test_operations_are_atomic_in_random_orders(scenario: Scenario) -> None:
     checker = Checker(scenario)
     for seed in range(WALKS):

@@ -72,14 +72,30 @@ class Layout:
         """What a read-modify-write makes of a chunk; a mark of its own for every one of them.
 
         `-` moves all data from one slot to the other, so that the anchor keeps its bytes; `!` deletes what nobody else
-        has marked.
+        has marked. A digit and a mark change one slot (`_with_slot`).
         """
+        if len(mark) == 2:
+            return self._with_slot(value, int(mark[:1]), mark[1:])
         first, second = self.inner(value, range(2))
         if mark == b"!" and b"x" not in (first or b""):
             return None
         if mark == b"-":
             return self.value(second, first) if None in (first, second) else self.value((first or b"") + b"-", second)
         return self.value((first or b"") + mark, second or mark)
+
+    def _with_slot(self, value: Value, slot: int, mark: bytes) -> Value:
+        """What a shard becomes if one inner chunk is marked, or removed.
+
+        After the last one, `!` leaves a shard without inner chunks, and `~` none.
+        """
+        inner = list(self.inner(value, range(2)))
+        if mark not in (b"!", b"~"):
+            inner[slot] = (inner[slot] or b"") + mark
+        elif inner[slot] is None:
+            return value
+        else:
+            inner[slot] = None
+        return None if mark == b"~" and not any(inner) else self.value(*inner)
 
 
 SHARD = Layout((("", None), (".index", 32)))
