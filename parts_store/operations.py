@@ -225,17 +225,22 @@ class Operations:
                 assert_never(never)
 
     def put_many(self, values: Sequence[tuple[str, memoryview]], options: StoreOptions) -> Steps[None]:
-        """Write values that do not depend on an earlier read; chunks of one array share requests if possible."""
-        together: dict[str, list[ChunkData]] = {}
+        """Write values that do not depend on an earlier read; the chunks of an array share requests.
+
+        Only for a protocol that shares work.
+        """
+        together: dict[str, dict[str, ChunkData]] = {}
         for key, value in values:
             owner = yield from self.catalog.owner(key)
-            if isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1 and self.protocol.shares_work:
+            if isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1:
                 yield from self.require_server(owner.chunk.array, owner.record.parts)
                 self.reader.before_write(key, owner.chunk)
-                together.setdefault(owner.chunk.array, []).append((owner.chunk, owner.cut(value)))
+                # The last value of a key is the one that stays.
+                together.setdefault(owner.chunk.array, {})[key] = (owner.chunk, owner.cut(value))
             else:
                 yield from self.put(key, value, options)
-        for array, writes in together.items():
+        for array, of_array in together.items():
+            writes = list(of_array.values())
             steps = self.protocol.write_many(writes, partial(self.catalog.confirm, array))
             yield from self._on_chunk(writes[0][0], steps)
 

@@ -137,7 +137,12 @@ class ZarrMethods(FolderMethods):
         No value may depend on an earlier read of its key. The first error is raised when all writes have ended.
         """
         self._check_writable()
-        self.carry_out(self._operations.put_many([(key, _view(value)) for key, value in values], self._options))
+        if self._operations.protocol.shares_work:
+            self.carry_out(self._operations.put_many([(key, _view(value)) for key, value in values], self._options))
+        else:
+            # One operation for each value: it holds its locks until it has ended.
+            for key, value in values:
+                self.set_sync(key, value)
 
     def shares_writes(self, key: str) -> bool:
         """Return whether `set_many_sync` takes fewer requests than `set_sync` to write over chunks like this one."""

@@ -52,12 +52,11 @@ class Grid:
         return [f"a/c/{number // self.side}/{number % self.side}" for number in numbers]
 
 
-def create(place: Bucket, stored: int, written: int) -> Grid:
-    """Return an array of about so many stored chunks."""
+def create(place: Bucket, stored: int) -> None:
+    """Create an array of about so many stored chunks."""
     side = math.isqrt(stored)
-    store = PartsStore(place.objects())
     array = ps.create_array(
-        store,
+        PartsStore(place.objects()),
         "a",
         parts=PARTS,
         shape=(side * SIDE, side * SIDE),
@@ -68,7 +67,13 @@ def create(place: Bucket, stored: int, written: int) -> Grid:
     )
     for row in range(side):
         array[row * SIDE : (row + 1) * SIDE] = 0
-    return Grid(place, store, array, side, written)
+
+
+def opened(place: Bucket, written: int) -> Grid:
+    """Open the array."""
+    store = PartsStore(place.objects())
+    array = ps.open_array(store, path="a", mode="r+")
+    return Grid(place, store, array, array.shape[0] // SIDE, written)
 
 
 def buffer(fill: int) -> Buffer:
@@ -144,10 +149,13 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=256, help="how many of them are written: a square number")
     options = parser.parse_args()
     with places(LATENCY, "disk") as found:
+        near = found["S3"]
+        assert isinstance(near, Bucket)
+        create(near, options.stored)
         for where in LATENCY:
             place = found[where]
             assert isinstance(place, Bucket)
-            grid = create(place, options.stored, math.isqrt(options.chunks))
+            grid = opened(Bucket(place.server, near.prefix), math.isqrt(options.chunks))
             print(f"{where}, {options.chunks} neighbouring chunks of {grid.side**2}")
             measure(grid, grid.neighbours, list(WAYS), options.repetitions)
             print(f"{where}, {options.chunks} scattered chunks of {grid.side**2}")

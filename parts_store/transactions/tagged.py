@@ -102,11 +102,15 @@ class TaggedProtocol(ChunkProtocol):
             end if isinstance(end, batch.Failure) else _Ended(end, writer.lost, True)
             for end, writer in zip(published, writers, strict=True)
         ]
-        for (chunk, _), each in zip((*creating, *over), ended, strict=True):
+        for (chunk, data), each in zip((*creating, *over), ended, strict=True):
             if isinstance(each, batch.Failure):
                 raise each.error
             self._remember(chunk)
-            _require_written(chunk, each, None)
+            if each.end is End.CROWDED_OUT:
+                # Nothing of this write was committed. The other chunks are written, and this one is written again.
+                yield from self.write(chunk, data)
+            else:
+                _require_written(chunk, each, None)
 
     @override
     def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:

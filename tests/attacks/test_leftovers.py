@@ -78,8 +78,8 @@ def test_overwrite_beside_leftovers_costs_two_requests_more(layout: Layout, plac
     alone, beside = (Bucket(holds_old(place, layout, tuple(layout))) for _ in range(2))
     die(beside, in_array(layout), layout, place, 10_000)
     (requests, round_trips), (more_requests, more_round_trips) = cost(alone), cost(beside)
-    # It looks whether the chunk is still its own, and writes that it has finished. It removes the copy of the one before
-    # instead of its own.
+    # It looks whether the chunk is still its own, and writes that it has finished. It removes the copy of the writer
+    # before it instead of its own.
     assert more_requests - requests == Counter({"Head": 1, "Put": 1})
     assert more_round_trips == round_trips + 1
 

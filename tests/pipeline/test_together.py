@@ -115,7 +115,9 @@ def test_store_writes_values_of_any_kind_together(tmp_path: Any, kind: str) -> N
     new = default_buffer_prototype().buffer.from_bytes
     for fill in (b"1", b"2"):
         values = {f"a/c/{row}/{column}": fill * 16 for row in range(4) for column in range(4)} | {"plain": fill}
-        store.set_many_sync([(key, new(value)) for key, value in values.items()])
+        # The last value of a key is the one that stays.
+        earlier = [(key, new(b"0" * 16)) for key in list(values)[:3]]
+        store.set_many_sync([*earlier, *((key, new(value)) for key, value in values.items())])
         for key, value in values.items():
             found = store.get_sync(key)
             assert found is not None

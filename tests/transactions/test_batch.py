@@ -1,11 +1,12 @@
 """Chunks of one array that are written together: each is a transaction of its own, and they share requests."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from parts_store.engine.steps import (
+    MAX_TRIES,
     Delete,
     Entry,
     Get,
@@ -173,34 +174,44 @@ def test_copy_stays_only_beside_a_chunk_with_another_writer() -> None:
     assert all(key.startswith(contended.side_folder) for key in beside)
 
 
-class WithRival(Objects):
-    """Objects of which another client writes one chunk just before a given anchor is written."""
+class WithRivals(Objects):
+    """Objects of which other clients write one chunk just before this client does, a given number of times."""
 
-    rival: Steps[None] | None = None
+    rivals: Iterator[Steps[None]] = iter(())
     anchor = ""
 
     def perform(self, request: Request) -> Outcome:
-        rival = self.rival
-        if rival is not None and isinstance(request, Put) and request.key == self.anchor:
-            self.rival = None
-            self.run(rival)
+        if isinstance(request, Put) and request.key == self.anchor:
+            rivals, self.rivals = self.rivals, iter(())
+            if (rival := next(rivals, None)) is not None:
+                self.run(rival)
+            self.rivals = rivals
         return super().perform(request)
 
 
-def test_one_lost_race_does_not_stop_the_other_chunks() -> None:
-    objects, of = WithRival(has_tags=True, has_unique_etags=False), chunks()
+def change(chunk: Chunk, number: int) -> Steps[None]:
+    """Read a chunk, and write it if it has not changed: a write that does not know of this one comes after it."""
+    rival = client(number)
+    read = yield from rival.read(chunk, [None], settings())
+    assert read is not None
+    yield from rival.write(chunk, data(chunk, number), read.version)
+
+
+@pytest.mark.parametrize("races", [0, 1, MAX_TRIES - 1, MAX_TRIES, MAX_TRIES + 1])
+def test_chunk_is_written_again_after_lost_races_and_the_others_once(races: int) -> None:
+    objects, of = WithRivals(has_tags=True, has_unique_etags=False), chunks()
     objects.put("a/zarr.json", b"document")
     write_many(objects, client(1), of, 1)
-    read = objects.run(client(3).read(of[3], [None], settings()))
-    assert read is not None
+    objects.asked.clear()
     objects.anchor = of[3].anchor_key
-    # The rival has read the chunk, so this writer has to write again after it.
-    objects.rival = client(3).write(of[3], data(of[3], 3), read.version)
+    objects.rivals = (change(of[3], 10 + number) for number in range(races))
     write_many(objects, client(2), of, 2)
     for chunk in of:
-        found = objects.run(client(4).read(chunk, [None], settings()))
+        found = objects.run(client(3).read(chunk, [None], settings()))
         assert found is not None
         assert b"".join(found.values[0] or ()) == value(chunk, 2)
+        puts = [each for each in objects.asked if isinstance(each, Put) and each.key == chunk.anchor_key]
+        assert len(puts) == (1 + 2 * races if chunk == of[3] else 1)
 
 
 class Failing(Objects):
