@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parts_store.store import PartsStore
 
 _ZARR: Final = "zarr's own store"
+_DOCUMENT: Final = "zarr.json"
 _WORK: Final = ("write", "read", "random read")
 
 
@@ -111,16 +112,43 @@ def bench(
 
 @contextmanager
 def _folder(store: "PartsStore") -> Iterator[str]:
-    """Yield the path of a new folder, which is deleted with everything in it at the end."""
+    """Yield the path of a new folder, which is deleted with everything in it at the end.
+
+    zarr creates a group above the first array, at the URL. That group is deleted as well, unless it was there before,
+    or another client has put something beside it.
+    """
     import secrets
 
     from parts_store._compat.zarr import sync
 
     folder = f"parts-store-bench-{secrets.token_hex(8)}"
+    before = None if _is_group(store) else sync(_names(store))
     try:
         yield folder
     finally:
         sync(store.delete_dir(folder))
+        if before is not None and sync(_names(store)) == before | {_DOCUMENT}:
+            sync(store.delete(_DOCUMENT))
+
+
+def _is_group(store: "PartsStore") -> bool:
+    """Return whether there is a group at the URL; raise if a group would hide what is there, or cannot be there."""
+    import zarr
+
+    from parts_store._compat.zarr import sync
+
+    expected = "a folder without a Zarr array or group, or a group of Zarr v3"
+    if sync(store.exists(_DOCUMENT)):
+        if isinstance(zarr.open(store, mode="r"), zarr.Array):
+            raise StoreConfigError("url", expected, "an array")
+        return True
+    if any(sync(store.exists(name)) for name in (".zgroup", ".zarray")):
+        raise StoreConfigError("url", expected, "an array or a group of Zarr v2")
+    return False
+
+
+async def _names(store: "PartsStore") -> set[str]:
+    return {name async for name in store.list_dir("")}
 
 
 def _ways(objects: Any, layout: _Layout) -> dict[str, _Way]:

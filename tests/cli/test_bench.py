@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 
 from tests.cli.places import CRASHED, INTERRUPTED, OK, call, contents, fails
 
@@ -42,6 +45,42 @@ def test_bench_leaves_nothing_behind(folder: Path, capsys: pytest.CaptureFixture
     assert call(["bench", folder, *SMALL], capsys).code == OK
     assert contents(folder) == before
     assert sorted(folder.rglob("*")) == paths
+
+
+@pytest.mark.parametrize("names", [[], ["notes.txt"]])
+def test_bench_leaves_no_group_at_a_url_without_one(
+    names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert call(["bench", tmp_path, *SMALL], capsys).code == OK
+    assert [path.name for path in tmp_path.iterdir()] == names
+
+
+def test_bench_keeps_a_group_that_another_client_uses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np.testing, "assert_array_equal", lambda *_: (tmp_path / "other").mkdir(exist_ok=True))
+    assert call(["bench", tmp_path, *SMALL], capsys).code == OK
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "zarr.json"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("is_array", [True, False])
+def test_bench_hides_nothing_at_the_url(
+    zarr_format: Any, is_array: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_array:
+        zarr.create_array(tmp_path, shape=4, dtype="i4", zarr_format=zarr_format)
+    else:
+        zarr.open_group(tmp_path, mode="w", zarr_format=zarr_format)
+    before = contents(tmp_path)
+    if zarr_format == 3 and not is_array:
+        assert call(["bench", tmp_path, *SMALL], capsys).code == OK
+    else:
+        said = fails(["bench", tmp_path, *SMALL], capsys)
+        assert "url: expected a folder without a Zarr array or group" in said
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(("error", "code"), [(RuntimeError("stopped"), CRASHED), (KeyboardInterrupt(), INTERRUPTED)])
