@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import zarr
 
+from parts_store.errors import StoreConfigError, describe
+from parts_store.format.integers import parse_integer
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
 from parts_store.pipeline.threads import DEFAULT_WORKERS
 from parts_store.store import PartsStore
@@ -29,6 +31,11 @@ def fast(*, max_workers: int = DEFAULT_WORKERS) -> Any:
     context manager
         Restores zarr's configuration at the end of a `with` block.
 
+    Raises
+    ------
+    StoreConfigError
+        If the number of threads is not a positive integer.
+
     Examples
     --------
     >>> import zarr
@@ -38,8 +45,10 @@ def fast(*, max_workers: int = DEFAULT_WORKERS) -> Any:
     >>> type(array.async_array.codec_pipeline).__name__
     'PartsCodecPipeline'
     """
+    if (count := parse_integer(max_workers, 1)) is None:
+        raise StoreConfigError("max_workers", "an integer from 1", describe(max_workers))
     return zarr.config.set(
-        {"codec_pipeline.path": _PATH, "codec_pipeline.max_workers": max_workers, "async.concurrency": 2 * max_workers}
+        {"codec_pipeline.path": _PATH, "codec_pipeline.max_workers": count, "async.concurrency": 2 * count}
     )
 
 

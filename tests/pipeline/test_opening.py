@@ -10,6 +10,7 @@ import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
+from parts_store.errors import StoreConfigError
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
 
 
@@ -35,6 +36,14 @@ def test_fast_restores_the_configuration_at_the_end_of_a_block() -> None:
         assert zarr.config.get("codec_pipeline.path") == "parts_store.pipeline.codec_pipeline.PartsCodecPipeline"
     assert zarr.config.get("codec_pipeline") == before
     assert zarr.config.get("async.concurrency") == concurrency
+
+
+@pytest.mark.parametrize("max_workers", [0, -1, 2.5, "4", None])
+def test_fast_refuses_a_number_of_threads_with_which_zarr_would_wait_forever(max_workers: Any) -> None:
+    before = zarr.config.get("async.concurrency")
+    with pytest.raises(StoreConfigError, match="max_workers: expected an integer from 1"):
+        ps.fast(max_workers=max_workers)
+    assert zarr.config.get("async.concurrency") == before
 
 
 def test_arrays_on_other_stores_work_while_fast() -> None:
