@@ -59,7 +59,15 @@ class Threads:
             if self._count >= self._limit and not is_urgent:
                 return
             self._count += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:
+            # The system has no further thread. A thread that does not exist must not count, or tasks would wait for it.
+            with self._changed:
+                self._count -= 1
+                if task in self._tasks and (is_urgent or not self._count):
+                    self._tasks.remove(task)
+                    raise
 
     def _work(self) -> None:
         while True:

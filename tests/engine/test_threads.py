@@ -69,3 +69,26 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
     opened.set()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
     assert [each.result(SECONDS) for each in waiting] == [True, True]
+
+
+def test_tasks_do_not_wait_for_threads_that_could_not_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = Threads(2, "test")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        for is_urgent in (False, False, True, True):
+            with pytest.raises(RuntimeError, match="can't start"):
+                pool.start(lambda: None, is_urgent=is_urgent)
+    assert pool.submit(lambda: 1).result(10) == 1
+    blocked = threading.Event()
+    try:
+        first = pool.submit(lambda: blocked.wait(10))
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail)
+            # The thread that there is carries it out.
+            second = pool.submit(lambda: 2)
+    finally:
+        blocked.set()
+    assert (first.result(10), second.result(10)) == (True, 2)
