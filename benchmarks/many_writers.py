@@ -8,7 +8,6 @@ in the table: a file has one writing process. Memory cannot be shared by process
 
 import argparse
 import os
-import secrets
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from obstore.store import LocalStore, MemoryStore
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.places import Bucket
+from benchmarks.places import BUCKET, objects
 from integration.many_writers import Peer, Work, run
 from integration.server import supervised
 
@@ -62,25 +61,25 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for number, (peer, has_parts) in enumerate(PEERS):
                 files = {"driver": "file", "path": f"{folder}/{number}/"}
-                objects = LocalStore(f"{folder}/{number}", mkdir=True)
-                measure("disk", Work(objects, peer, has_parts=has_parts, kvstore=files, **numbers))
+                local = LocalStore(f"{folder}/{number}", mkdir=True)
+                measure("disk", Work(local, peer, has_parts=has_parts, kvstore=files, **numbers))
     if "minio" in given.places:
         with supervised() as server:
-            bucket = f"many-{secrets.token_hex(4)}"
             os.environ |= {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
             host = server.endpoint.partition("://")[2]
-            Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket(bucket)
+            Minio(host, access_key=server.access_key, secret_key=server.secret_key, secure=False).make_bucket(BUCKET)
             for number, (peer, has_parts) in enumerate(PEERS):
                 kvstore: dict[str, Any] = {
                     "driver": "s3",
-                    "bucket": bucket,
+                    "bucket": BUCKET,
                     "path": f"{number}/",
                     "endpoint": server.endpoint,
                     "aws_region": "us-east-1",
                     "aws_credentials": {"type": "environment"},
                 }
-                objects = Bucket(server, bucket, str(number)).objects()
-                measure("minio", Work(objects, peer, has_parts=has_parts, kvstore=kvstore, **numbers))
+                measure(
+                    "minio", Work(objects(server, str(number)), peer, has_parts=has_parts, kvstore=kvstore, **numbers)
+                )
 
 
 if __name__ == "__main__":
