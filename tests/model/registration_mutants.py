@@ -194,8 +194,6 @@ DEEP_MUTANTS = [
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
-        walks=200,
-        seed=5_000,
         **LATE_PUT,
         **REPEATED_WRITE,
         **CONTENT_ETAGS,
