@@ -9,7 +9,7 @@ to an array. An array that another process creates below the folder meanwhile st
 Symbolic links are removed. The files and folders that they lead to are not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from parts_store.engine.steps import Get, List, Listed, Outcome, Steps, content, remove
 from parts_store.errors import PartsStoreError
@@ -52,7 +52,7 @@ def delete_rest(folder: str, nodes: Sequence[str], rules: Rules) -> Steps[None]:
     yield from _lock(tuple(sorted(arrays)), rules)
     keys = yield from _list(folder)
     below = {*nodes, *_nodes_in(keys)} - {*arrays}
-    rest = [key for key in keys if not any(_is_below(key, path) for path in below)]
+    rest = [key for key in keys if _nearest(key, below) is None]
     for path, record in arrays.items():
         own = [key for key in rest if _is_below(key, path)]
         yield from _remove(own, path, record, tuple(arrays), rules)
@@ -76,13 +76,12 @@ def _array_of(key: str) -> str:
     return "/".join(segments[: segments.index(PROTOCOL_FOLDER)])
 
 
-def _nearest(key: str, paths: Iterable[str]) -> str | None:
+def _nearest(key: str, paths: Container[str]) -> str | None:
     """Return the deepest of these paths that a key is below."""
-    known = set(paths)
     path = key
     while path:
         path = split(path)[0]
-        if path in known:
+        if path in paths:
             return path
     return None
 
