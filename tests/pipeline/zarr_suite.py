@@ -35,9 +35,9 @@ class CountingPipeline(PartsCodecPipeline):
         return super()._read_chunk(*args)
 
     @override
-    def _write_chunk(self, *args: Any) -> None:
+    def _write_chunk(self, *args: Any, **kwargs: Any) -> None:
         _chunks["written"] += 1
-        super()._write_chunk(*args)
+        super()._write_chunk(*args, **kwargs)
 
 
 class _Store(ps.PartsStore):
