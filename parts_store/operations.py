@@ -10,7 +10,7 @@ from typing import assert_never
 
 from parts_store.catalog import documents
 from parts_store.catalog.known_arrays import Catalog
-from parts_store.catalog.owners import Hidden, Other, OwnedChunk
+from parts_store.catalog.owners import Hidden, Other, OwnedChunk, Owner
 from parts_store.catalog.records import Entry, described
 from parts_store.chunk_reads import ChunkReader, single
 from parts_store.engine.steps import Failed, Found, Get, Head, Missing, Outcome, Put, Steps, Trial, content, remove
@@ -84,8 +84,34 @@ class Operations:
             require_byte_request(each)
         if self._is_document(key):
             return (yield from self._get_document(key, split(key)[0], wanted))
+        owner = yield from self._owner_to_read(key)
+        return (yield from self._get_of(owner, key, wanted, settings, follows_index=follows_index))
+
+    def get_inner(
+        self, key: str, index: Wanted, locate: Callable[[memoryview], Sequence[Wanted]], settings: ReadSettings
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Read inner chunks of a shard: the index, and the ranges that `locate` finds in it, all of one write.
+
+        Returns None if there is no such shard. A value is None if its inner chunk was removed meanwhile.
+        """
+        owner = yield from self._owner_to_read(key)
+        found = yield from self._get_of(owner, key, [index], settings, follows_index=False)
+        if found is None:
+            return None
+        wanted = locate(memoryview(b"".join(found[0] or ())))
+        if not wanted:
+            return ()
+        return (yield from self._get_of(owner, key, wanted, settings, follows_index=True))
+
+    def _owner_to_read(self, key: str) -> Steps[Owner]:
         # Where chunks have tags, these tell whether consolidated metadata is out of date.
-        match (yield from self.catalog.owner(key, trust_consolidated=self.protocol.has_tags)):
+        return (yield from self.catalog.owner(key, trust_consolidated=self.protocol.has_tags))
+
+    def _get_of(
+        self, owner: Owner, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Read ranges of a key that belongs to this owner; return None if there is no such key."""
+        match owner:
             case OwnedChunk() as owned:
                 return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
             case Hidden():

@@ -1,7 +1,7 @@
 """ZarrMethods: the methods that zarr calls for a key, each translated into an operation that is carried out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import override
 
 import numpy as np
@@ -71,6 +71,50 @@ class ZarrMethods(FolderMethods):
         settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
         values = self.carry_out(self._operations.get_ranges(key, byte_ranges, settings))
         return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
+
+    async def get_inner(
+        self,
+        key: str,
+        index: ByteRequest,
+        locate: Callable[[memoryview], Sequence[ByteRequest]],
+        *,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> Sequence[Pieces | None] | None:
+        """Read inner chunks of a shard, for a codec pipeline that knows where the index of the shard is.
+
+        Parameters
+        ----------
+        key
+            The key of the shard.
+        index
+            The byte range of the index.
+        locate
+            A function that returns the byte ranges of the inner chunks, given the index.
+        max_gap_bytes, max_coalesced_bytes
+            As for `get_ranges`.
+
+        Returns
+        -------
+        Sequence or None
+            The bytes of each byte range, all of one write; None for an inner chunk that was removed meanwhile. None if
+            there is no such shard.
+        """
+        settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
+        return await self._run(self._operations.get_inner(key, index, locate, settings))
+
+    def get_inner_sync(
+        self,
+        key: str,
+        index: ByteRequest,
+        locate: Callable[[memoryview], Sequence[ByteRequest]],
+        *,
+        max_gap_bytes: int = DEFAULT_GAP,
+        max_coalesced_bytes: int = DEFAULT_COALESCED,
+    ) -> Sequence[Pieces | None] | None:
+        """Read inner chunks of a shard as `get_inner` does, without an event loop."""
+        settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
+        return self.carry_out(self._operations.get_inner(key, index, locate, settings))
 
     @override
     async def get_partial_values(

@@ -136,12 +136,13 @@ class LocalBackend(ObjectBackend):
 
     def _require_absent(self, key: str) -> None:
         """Raise if a key is missing because a symbolic link at or above it has no target."""
-        path = os.path.join(self._root, key)
-        while len(path) > len(self._root):
+        at = key
+        while at:
+            path = f"{self._root}/{at}"
             try:
                 mode = os.lstat(path).st_mode
             except local_files.NOT_THERE:
-                path = os.path.dirname(path)
+                at = at.rpartition("/")[0]
                 continue
             if stat.S_ISLNK(mode) and not os.path.exists(path):
                 raise LocalPathError(key, f"{path} is a symbolic link without a target")
@@ -161,7 +162,7 @@ class LocalBackend(ObjectBackend):
     def stamp(self, key: str) -> tuple[int, ...] | None:
         """Return what identifies the file at a key, so that a replacement is noticed; None if there is no file."""
         try:
-            found = os.stat(self._path(key))
+            found = os.stat(f"{self._root}/{key}" if local_objects.is_path(key) else self._path(key))
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size

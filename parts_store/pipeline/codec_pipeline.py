@@ -6,16 +6,18 @@ else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sh
 inner chunks of a shard).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self, cast, override
+from math import prod
+from typing import Any, Final, Self, cast, override
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.buffer import Buffer, NDBuffer
+from zarr.abc.buffer import NDBuffer
 from zarr.abc.codec import Codec, CodecPipeline, GetResult
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest
 from zarr.codecs import ShardingCodec
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
@@ -31,13 +33,17 @@ from parts_store._compat.zarr import (
 from parts_store.format.ranges import Span
 from parts_store.pipeline.compression import Bytes, NotDecodedError
 from parts_store.pipeline.retries import retry
-from parts_store.pipeline.selections import Numbers, plan_selection
+from parts_store.pipeline.selections import Gather, Region, plan_selection
 from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.pipeline.threads import require_not_stopped, run
 from parts_store.pipeline.together import ChunkItem, write_together
 from parts_store.store import PartsStore
 
+type Pieces = Sequence[memoryview]
+"""Pieces of bytes that make up a value, in order."""
 type Layouts = Mapping[tuple[int, ...], ShardLayout]
+# The size of inner chunks that are decoded in less time than it takes to start a thread.
+_MAX_AT_ONCE: Final = 1 << 17
 
 
 class PartsCodecPipeline(FusedCodecPipeline):
@@ -63,6 +69,8 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if self.sync_transform is None or not _is_on_parts_store(batch):
             return await super().read(batch, out, drop_axes)
         layouts = self._layouts(batch)
+        if len(batch) == 1 and (result := await _read_at_once(batch[0], out, drop_axes, layouts)) is not None:
+            return (result,)
         tasks = [partial(self._read_chunk, item, out, drop_axes, layouts) for item in batch]
         return tuple(await run(tasks, finishes=False))
 
@@ -81,7 +89,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
 
     def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
         """Read one chunk into the result."""
-        _, spec, _, out_selection, _ = item
+        _, spec, _, _, _ = item
         values = out.as_ndarray_like()
         layout = layouts.get(spec.shape)
         is_found = None
@@ -92,26 +100,19 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if is_found is None:
             (result,) = self.read_sync([item], out, drop_axes)
             return result
-        if is_found:
-            return GetResult(status="present")
-        return scatter_chunk(None, out, chunk_spec=spec, out_selection=out_selection, drop_axes=())
+        return _result(item, out, is_found=is_found)
 
     def _read_from_shard(
         self, item: ChunkItem, values: NDArray[Any], drop_axes: tuple[int, ...], layout: ShardLayout
     ) -> bool | None:
         """Read what is selected of a shard; return whether there is such a shard, None for an unknown selection."""
-        path, spec, selection, out_selection, is_complete = item
+        path, spec, _, out_selection, is_complete = item
         if is_complete and _region(item, drop_axes) is not None:
             return _read_shard(path, spec, layout, values[out_selection])
-        touched = plan_selection(selection, layout.grid, layout.chunk_shape)
-        if touched is None:
+        read = _plan_inner(item, layout)
+        if read is None:
             return None
-        chunks = _read_some(path, spec, layout, touched.numbers)
-        if chunks is None:
-            return False
-        selected = touched.select(chunks)
-        values[out_selection] = selected.squeeze(drop_axes) if drop_axes else selected
-        return True
+        return read.finish(path.store.get_inner_sync(*read.arguments, **read.options), values, drop_axes)
 
     def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
         """Write one chunk from the values, again if another client has changed it meanwhile."""
@@ -153,46 +154,90 @@ def _read_shard(path: StorePath, spec: ArraySpec, layout: ShardLayout, target: N
     return stored is not None
 
 
-def _read_some(path: StorePath, spec: ArraySpec, layout: ShardLayout, numbers: Numbers) -> NDArray[Any] | None:
-    """Read some inner chunks of a shard: the index, and then the data; return None if there is no such shard."""
-    index = path.get_sync(prototype=spec.prototype, byte_range=layout.index.request)
-    if index is None:
-        return None
-    require_not_stopped()
-    places = layout.locate(index.as_numpy_array(), numbers)
-    wanted = [place for place in places if place is not None]
-    found = _get_ranges(path, spec, wanted) if wanted else {}
-    if found is None:
-        return None
-    data = iter([found.get(number) for number in range(len(wanted))])
-    stored: list[Bytes | None] = []
-    for place in places:
-        if place is None:
-            stored.append(None)
-            continue
-        if (piece := next(data)) is None:
-            raise NotDecodedError
-        stored.append(piece.as_numpy_array())
-    return layout.decode_some(stored)
+@dataclass(slots=True)
+class _InnerRead:
+    """A read of some inner chunks of a shard."""
+
+    item: ChunkItem
+    layout: ShardLayout
+    touched: Region | Gather
+    _places: list[Span | None] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all these inner chunks, decoded."""
+        return len(self.touched.numbers) * prod(self.layout.chunk_shape) * self.layout.dtype.itemsize
+
+    @property
+    def arguments(self) -> tuple[str, ByteRequest, Callable[[memoryview], Sequence[ByteRequest]]]:
+        """What the store is asked for."""
+        return self.item[0].path, self.layout.index.request, self._locate
+
+    @property
+    def options(self) -> dict[str, int]:
+        """How the store coalesces byte ranges."""
+        config = self.item[1].config
+        return {
+            "max_gap_bytes": config.sharding_coalesce_max_gap_bytes,
+            "max_coalesced_bytes": config.sharding_coalesce_max_bytes,
+        }
+
+    def _locate(self, index: memoryview) -> list[ByteRequest]:
+        """Return the byte ranges of the inner chunks that are stored."""
+        require_not_stopped()
+        self._places = self.layout.locate(index.tobytes(), self.touched.numbers)
+        return [RangeByteRequest(place.start, place.stop) for place in self._places if place is not None]
+
+    def finish(self, found: Sequence[Pieces | None] | None, values: NDArray[Any], drop_axes: tuple[int, ...]) -> bool:
+        """Copy what is selected of the inner chunks into the result; return whether there is such a shard."""
+        if found is None:
+            return False
+        pieces = iter(found)
+        stored = [None if place is None else _joined(next(pieces)) for place in self._places]
+        selected = self.touched.select(self.layout.decode_some(stored))
+        values[self.item[3]] = selected.squeeze(drop_axes) if drop_axes else selected
+        return True
 
 
-def _get_ranges(path: StorePath, spec: ArraySpec, places: Sequence[Span]) -> dict[int, Buffer | None] | None:
-    """Return ranges of a chunk by their numbers; None if the chunk was deleted after its index was read."""
+def _joined(pieces: Pieces | None) -> Bytes:
+    if pieces is None:
+        raise NotDecodedError
+    arrays = [np.frombuffer(each, np.uint8) for each in pieces]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, np.uint8)])
+
+
+def _plan_inner(item: ChunkItem, layout: ShardLayout) -> _InnerRead | None:
+    """Return how to read what is selected of a shard, None for a selection of an unknown kind."""
+    touched = plan_selection(item[2], layout.grid, layout.chunk_shape)
+    return None if touched is None else _InnerRead(item, layout, touched)
+
+
+async def _read_at_once(
+    item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts
+) -> GetResult | None:
+    """Read a few inner chunks of a shard on the event loop, which takes less time than to start a thread.
+
+    Returns None if it may take longer, or if this cannot be done here.
+    """
+    path, spec, _, _, is_complete = item
+    values, layout = out.as_ndarray_like(), layouts.get(spec.shape)
+    if is_complete or layout is None or not isinstance(values, np.ndarray):
+        return None
+    read = _plan_inner(item, layout)
+    if read is None or read.nbytes > _MAX_AT_ONCE:
+        return None
     try:
-        return dict(
-            path.store.get_ranges_sync(
-                path.path,
-                [RangeByteRequest(place.start, place.stop) for place in places],
-                prototype=spec.prototype,
-                max_gap_bytes=spec.config.sharding_coalesce_max_gap_bytes,
-                max_coalesced_bytes=spec.config.sharding_coalesce_max_bytes,
-            )
-        )
-    except BaseExceptionGroup as group:
-        # zarr's stores raise this for a key that does not exist.
-        if group.split(FileNotFoundError)[1] is not None:
-            raise
+        found = await path.store.get_inner(*read.arguments, **read.options)
+        return _result(item, out, is_found=read.finish(found, values, drop_axes))
+    except NotDecodedError:
         return None
+
+
+def _result(item: ChunkItem, out: NDBuffer, *, is_found: bool) -> GetResult:
+    """Return the result of a read; of a chunk that does not exist, it is the fill value."""
+    if is_found:
+        return GetResult(status="present")
+    return scatter_chunk(None, out, chunk_spec=item[1], out_selection=item[3], drop_axes=())
 
 
 def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | None:
@@ -208,8 +253,11 @@ def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | 
 
 
 def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:
+    # `isinstance` would accept an object that stands in for a store, and whose own methods must be called.
     return bool(batch) and all(
-        isinstance(item[0], StorePath) and isinstance(item[0].store, PartsStore) and supports_sync_io(item[0].store)
+        isinstance(item[0], StorePath)
+        and issubclass(type(item[0].store), PartsStore)
+        and supports_sync_io(item[0].store)
         for item in batch
     )
 

@@ -55,6 +55,8 @@ class Uncompressed:
         if np.any(lengths != self.chunk_nbytes):
             raise NotDecodedError
         count, nbytes = len(offsets), self.chunk_nbytes
+        if count == 1 and len(only := shard[int(offsets[0]) :][:nbytes]) == nbytes:
+            return only.reshape(1, nbytes), None
         positions = offsets.astype(np.int64)
         first = int(positions.min())
         packed = shard[first : first + count * nbytes]

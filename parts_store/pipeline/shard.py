@@ -79,9 +79,9 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
-    def locate(self, index: Bytes, numbers: Numbers) -> list[Span | None]:
+    def locate(self, index: bytes, numbers: Numbers) -> list[Span | None]:
         """Return the places of inner chunks in a shard, by the shard's index; None for those that are not stored."""
-        offsets, lengths = self._parse_index(index.tobytes())
+        offsets, lengths = self._parse_index(index)
         pairs = zip(offsets[numbers].tolist(), lengths[numbers].tolist(), strict=True)
         return [None if start == NO_CHUNK else Span(start, start + nbytes) for start, nbytes in pairs]
 

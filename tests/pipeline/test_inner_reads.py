@@ -1,0 +1,89 @@
+"""Inner chunks of a shard are read with one call of the store, and a few of them without a thread."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
+
+import parts_store as ps
+from parts_store.engine.threads import Threads
+
+INDEX = SuffixByteRequest(4 * 16 + 4)
+VALUES = np.arange(1, 17, dtype="uint8")
+PARTS: dict[str, Any] = {"no parts": None, "two parts": [ps.Part(""), ps.Part(".index", size=4 * 16 + 4)]}
+
+
+@pytest.fixture(params=["memory", "disk"])
+def objects(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+
+
+def create(objects: Any, parts: Any, **arguments: Any) -> zarr.Array[Any]:
+    """Create an array of two shards of four inner chunks of two bytes each."""
+    chosen = {"shape": (16,), "chunks": (2,), "shards": (8,), "dtype": "uint8", "compressors": None, "fill_value": 0}
+    store = ps.PartsStore(objects)
+    if parts is None:
+        zarr.create_array(store, name="a", **(chosen | arguments))
+    else:
+        ps.create_array(store, "a", parts=parts, **(chosen | arguments))
+    array = ps.open_array(store, path="a", mode="r+")
+    array[...] = VALUES
+    return array
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_a_few_inner_chunks_are_read_without_a_thread(
+    objects: Any, parts: str, compressors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = create(objects, PARTS[parts], compressors=compressors)
+
+    def start(*_: Any, **__: Any) -> None:
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(Threads, "start", start)
+    np.testing.assert_array_equal(array[3:7], VALUES[3:7])
+    np.testing.assert_array_equal(array[12], VALUES[12])
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_missing_shard_reads_as_the_fill_value_without_a_thread(objects: Any, parts: str) -> None:
+    array = create(objects, PARTS[parts])
+    array[8:] = 0
+    np.testing.assert_array_equal(array[9:11], 0)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_shard_that_is_deleted_after_its_index_was_read_is_no_shard(objects: Any, parts: str) -> None:
+    store = create(objects, PARTS[parts]).store
+    assert isinstance(store, ps.PartsStore)
+
+    def locate(index: memoryview) -> list[ByteRequest]:
+        assert index.nbytes == INDEX.suffix
+        ps.PartsStore(objects).delete_sync("a/c/0")
+        return [RangeByteRequest(2, 4)]
+
+    found = store.get_inner_sync("a/c/0", INDEX, locate)
+    # A shard without parts that is this small was read together with its index.
+    assert (None if found is None else [b"".join(each or ()) for each in found]) == (
+        [b"\3\4"] if PARTS[parts] is None else None
+    )
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_shard_that_is_overwritten_after_its_index_was_read_is_one_write(objects: Any, parts: str) -> None:
+    array = create(objects, PARTS[parts])
+    store = array.store
+    assert isinstance(store, ps.PartsStore)
+
+    def locate(index: memoryview) -> list[ByteRequest]:
+        zarr.open_array(ps.PartsStore(objects), path="a")[:8] = VALUES[:8] + 100
+        return [RangeByteRequest(0, 2), RangeByteRequest(6, 8)]
+
+    found = store.get_inner_sync("a/c/0", INDEX, locate)
+    assert found is not None
+    read = [b"".join(each or ()) for each in found]
+    assert read in ([bytes(VALUES[at : at + 2] + more) for at in (0, 6)] for more in (0, 100))
