@@ -17,6 +17,8 @@ What was noted is found again under these assumptions about zarr. Each has a tes
    object means the same operation, while an equal string may come from any other one. A thread of a pool keeps its
    context for as long as it lives, so that without this test a read would be taken for the begin of a later write.
 3. The index of a shard is read with `ShardIndex.request`, and the data follows with `get_ranges` or `get_ranges_sync`.
+4. zarr keeps the buffer of the shard that it read until it has written the shard. So a weak reference to the buffer is
+   enough to merge the write with that of another client. If zarr breaks this, such a write is refused.
 
 If zarr breaks the first or the second assumption, a partial write is no longer protected against lost updates. If it
 breaks the third, the index and the data of a shard that is overwritten meanwhile are no longer compared, and neither
