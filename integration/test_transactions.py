@@ -163,16 +163,17 @@ def _kind(seen: Seen) -> str:
 
 # --- two processes that add -----------------------------------------------------------------------------------------
 
-ROUNDS = 12
+# On a local disk a write takes so little time that the two processes rarely meet.
+ROUNDS = {"S3": 12, "disk": 60}
 
 
-def _add(store: PartsStore, half: int, pipeline: str, *, retries: bool) -> tuple[int, int]:
+def _add(store: PartsStore, half: int, pipeline: str, rounds: int, *, retries: bool) -> tuple[int, int]:
     """Add to one half of a shard, round after round at the same time as the other; how often that went well, or not."""
     done = failed = 0
     with zarr.config.set({"codec_pipeline.path": PIPELINES[pipeline]}):
         array: zarr.Array[Any] = zarr.open_array(store, path="a")
         region = np.s_[16 * half : 16 * half + 16, :]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             _barrier.wait(timeout=60)
             while True:
                 try:
@@ -230,18 +231,19 @@ def test_two_processes_that_add_to_one_chunk_lose_no_addition(
     store = PartsStore(objects, concurrency=level)
     ps.create_array(store, "a", shape=(32, 32), dtype="uint16", **KINDS[kind])
     _barrier.reset()
+    rounds = ROUNDS[where]
     futures: list[Future[tuple[int, int]]] = [
-        others.submit(_add, store, half, pipeline, retries=retries) for half in range(2)
+        others.submit(_add, store, half, pipeline, rounds, retries=retries) for half in range(2)
     ]
     results = [future.result(timeout=120) for future in futures]
     values = np.asarray(zarr.open_array(PartsStore(objects), path="a")[...])
     for half, (done, failed) in enumerate(results):
         np.testing.assert_array_equal(values[16 * half : 16 * half + 16], done)
-        assert done == ROUNDS if retries else done + failed == ROUNDS
-    # They were in each other's way.
-    assert sum(failed for _, failed in results) > 0
+        assert done == rounds if retries else done + failed == rounds
+    # The halves of a shard are merged. The halves of a chunk without shards are in each other's way.
+    assert (sum(failed for _, failed in results) > 0) == (kind == "chunk")
     # Of two at the same time, one is first.
-    assert retries or sum(done for done, _ in results) >= ROUNDS
+    assert retries or sum(done for done, _ in results) >= rounds
     # Two writers at the same time may leave objects that the other one needs; the next single writer removes them.
     report = PartsStore(objects).verify()
     assert {each.problem for each in report.findings} <= ({Problem.LEFTOVERS} if where == "S3" else set())
