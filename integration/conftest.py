@@ -14,6 +14,7 @@ from minio.credentials.providers import StaticProvider
 from minio.deleteobjects import DeleteObject
 from obstore.store import S3Store
 
+from integration import toxics
 from integration.server import Server, supervised
 from tests.conftest import PIPELINES
 
@@ -121,3 +122,19 @@ def reader(server: Server) -> Iterator[Server]:
         stack.callback(admin.user_remove, name)
         admin.attach_policy([name], user=name)
         yield Server(server.endpoint, name, secret)
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[str]:
+    with toxics.supervised() as api:
+        if api is None:
+            pytest.skip("no Go to build toxiproxy with")
+        yield api
+
+
+@pytest.fixture
+def bad_network(toxiproxy: str, bucket: Bucket) -> Iterator[toxics.Proxy]:
+    if not bucket.server.endpoint.startswith("http://127.0.0.1:"):
+        pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not on this machine")
+    with toxics.proxied(toxiproxy, bucket.server) as proxy:
+        yield proxy

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,22 +33,6 @@ LANES: tuple[Kind, ...] = ("blind", "compared", "created", "shard", "inner")
 IMPATIENT = {"timeout": "1s", "connect_timeout": "1s", "pool_max_idle_per_host": "0"}
 
 
-@pytest.fixture(scope="session")
-def toxiproxy() -> Iterator[str]:
-    with toxics.supervised() as api:
-        if api is None:
-            pytest.skip("no Go to build toxiproxy with")
-        yield api
-
-
-@pytest.fixture
-def proxy(toxiproxy: str, bucket: Bucket) -> Iterator[Proxy]:
-    if not bucket.server.endpoint.startswith("http://127.0.0.1:"):
-        pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not on this machine")
-    with toxics.proxied(toxiproxy, bucket.server) as proxy:
-        yield proxy
-
-
 # What is wrong, how long it takes until all that was sent has arrived, and whether answers fail to come.
 TOXICS: dict[str, tuple[tuple[Toxic, ...], float, bool]] = {
     "slow": ((toxic("latency", "downstream", latency=30, jitter=30),), 0.3, False),
@@ -62,18 +46,18 @@ TOXICS: dict[str, tuple[tuple[Toxic, ...], float, bool]] = {
 }
 
 
-def plan_through(proxy: Proxy, bucket: Bucket, level: Concurrency, retries: int, **arguments: Any) -> Plan:
+def plan_through(bad_network: Proxy, bucket: Bucket, level: Concurrency, retries: int, **arguments: Any) -> Plan:
     retry = {"max_retries": retries, "retry_timeout": 2.0}
-    options = Plan.options_of(proxy.server, client_options=IMPATIENT, retry_config=retry)
+    options = Plan.options_of(bad_network.server, client_options=IMPATIENT, retry_config=retry)
     direct = Plan.options_of(bucket.server)
     return Plan(bucket.name, options, level, LANES, kills=0, seed=1, direct=direct, **arguments)
 
 
-def run_through(proxy: Proxy, plan: Plan, names: Sequence[str]) -> Report:
+def run_through(bad_network: Proxy, plan: Plan, names: Sequence[str]) -> Report:
     """Carry out a plan while the network has the given faults, one after the other."""
     with driver.under_way(plan) as report:
         for name in names:
-            proxy.poison(*TOXICS[name][0])
+            bad_network.poison(*TOXICS[name][0])
             time.sleep(plan.seconds / len(names))
         found = report()
     print(found)
@@ -84,15 +68,15 @@ def run_through(proxy: Proxy, plan: Plan, names: Sequence[str]) -> Report:
 
 
 @pytest.mark.parametrize("name", TOXICS)
-def test_a_bad_network_tears_and_loses_nothing(proxy: Proxy, bucket: Bucket, name: str) -> None:
+def test_a_bad_network_tears_and_loses_nothing(bad_network: Proxy, bucket: Bucket, name: str) -> None:
     _, pause, is_bad = TOXICS[name]
     # obstore repeats some requests by itself, also such that may have arrived: here the writer has to.
-    report = run_through(proxy, plan_through(proxy, bucket, "writers", 0, seconds=3, pause=pause), [name])
+    report = run_through(bad_network, plan_through(bad_network, bucket, "writers", 0, seconds=3, pause=pause), [name])
     assert (report.unanswered > 0) == is_bad
 
 
-def test_all_network_faults_together_tear_and_lose_nothing(proxy: Proxy, bucket: Bucket) -> None:
-    report = run_through(proxy, plan_through(proxy, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
+def test_all_network_faults_together_tear_and_lose_nothing(bad_network: Proxy, bucket: Bucket) -> None:
+    report = run_through(bad_network, plan_through(bad_network, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
     assert report.unanswered > 0
 
 
@@ -145,7 +129,9 @@ def test_large_parts_are_written_and_read_without_needless_copies(
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["create", "overwrite"])
-def test_timeout_is_named_and_leaves_no_half_written_chunk(proxy: Proxy, bucket: Bucket, *, is_there: bool) -> None:
+def test_timeout_is_named_and_leaves_no_half_written_chunk(
+    bad_network: Proxy, bucket: Bucket, *, is_there: bool
+) -> None:
     direct = PartsStore(bucket.store())
     large.create(direct, tail_nbytes=16)
     old = b"o" * 1000 if is_there else None
@@ -153,10 +139,10 @@ def test_timeout_is_named_and_leaves_no_half_written_chunk(proxy: Proxy, bucket:
     if old is not None:
         direct.set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(old))
     # 1 MB each second.
-    proxy.poison(toxic("bandwidth", "upstream", rate=1000))
+    bad_network.poison(toxic("bandwidth", "upstream", rate=1000))
 
     def write(timeout: str) -> None:
-        options = Plan.options_of(proxy.server, client_options={"timeout": timeout})
+        options = Plan.options_of(bad_network.server, client_options={"timeout": timeout})
         PartsStore(S3Store(bucket.name, **options)).set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(new))
 
     with pytest.raises((StorageError, AmbiguousWriteError)) as raised:

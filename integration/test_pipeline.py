@@ -1,6 +1,5 @@
 """The codec pipeline through a bad network: a read returns the values or raises, and no chunk is torn."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from obstore.store import S3Store
 
 import parts_store as ps
-from integration import toxics
 from integration.chaos.plan import Plan
 from integration.conftest import Bucket
 from integration.toxics import Proxy, Toxic, toxic
@@ -25,30 +23,14 @@ SHARDED: dict[str, Any] = {"shape": (64, 64), "chunks": (4, 4), "shards": (16, 1
 PARTS = [ps.Part(".head", size=8), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 
 
-@pytest.fixture(scope="module")
-def toxiproxy() -> Iterator[str]:
-    with toxics.supervised() as api:
-        if api is None:
-            pytest.skip("no Go to build toxiproxy with")
-        yield api
-
-
-@pytest.fixture
-def proxy(toxiproxy: str, bucket: Bucket) -> Iterator[Proxy]:
-    if not bucket.server.endpoint.startswith("http://127.0.0.1:"):
-        pytest.skip("the server at PARTS_STORE_S3_ENDPOINT is not on this machine")
-    with toxics.proxied(toxiproxy, bucket.server) as proxy:
-        yield proxy
-
-
 @pytest.mark.parametrize("name", TOXICS)
-def test_a_bad_network_gives_values_or_an_error_with_a_key(proxy: Proxy, bucket: Bucket, name: str) -> None:
+def test_a_bad_network_gives_values_or_an_error_with_a_key(bad_network: Proxy, bucket: Bucket, name: str) -> None:
     values = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)
     direct = ps.PartsStore(bucket.store())
     ps.create_array(direct, "a", parts=PARTS, compressors=None, **SHARDED)[...] = values
-    options = Plan.options_of(proxy.server, client_options=IMPATIENT, retry_config={"max_retries": 0})
+    options = Plan.options_of(bad_network.server, client_options=IMPATIENT, retry_config={"max_retries": 0})
     array = ps.open_array(ps.PartsStore(S3Store(bucket.name, **options)), "a", mode="r+")
-    proxy.poison(TOXICS[name])
+    bad_network.poison(TOXICS[name])
     failed_reads: list[str] = []
     failed_writes: list[str] = []
     for number in range(6):
