@@ -89,6 +89,7 @@ def over_http(address: str) -> ps.PartsStore:
     return ps.PartsStore(HTTPStore(address, client_options={"allow_http": True}, retry_config={"max_retries": 0}))
 
 
+@pytest.mark.sampled(3)
 def test_an_array_in_parts_is_read_over_http(address: str, tmp_path: Path, pipeline: str) -> None:
     write(tmp_path)
     array = zarr.open_array(over_http(address), path="a", mode="r")

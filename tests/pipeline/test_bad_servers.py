@@ -164,6 +164,7 @@ def test_a_refused_request_is_one_error_with_its_key(server: S3Server, parts: st
         assert found[at : at + 2].tolist() in (VALUES[at : at + 2].tolist(), (VALUES[at : at + 2] + 1000).tolist())
 
 
+@pytest.mark.slow
 def test_many_threads_read_many_arrays_with_few_workers(server: S3Server) -> None:
     array = create(server, PARTS["three parts"])
     with zarr.config.set({"codec_pipeline.max_workers": 1}), ThreadPoolExecutor(16) as callers:
@@ -200,6 +201,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("statement", ["array[...]", "array[3, 1]", "array[...] = 7"])
 def test_ctrl_c_ends_a_call_and_its_process_while_the_server_stalls(

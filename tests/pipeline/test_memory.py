@@ -33,6 +33,7 @@ assert np.array_equal(found, values)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is measured with /proc of Linux")
 @pytest.mark.parametrize("layout", ["chunk", "shard"])
 def test_a_large_chunk_in_parts_is_copied_at_most_once(tmp_path: Path, layout: str) -> None:
