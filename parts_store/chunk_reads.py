@@ -230,7 +230,7 @@ class ChunkReader:
         return self.earlier.take_whole(key)
 
     def before_plain_write(self, key: str) -> WholeRead | None:
-        """Do the same for an object that is a value by itself."""
+        """Forget all that is remembered of an object without parts; return what it was if zarr read it before."""
         self.earlier.take_range(key)
         self.earlier.take_index(key)
         self.earlier.take_shard(key)

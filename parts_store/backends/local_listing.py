@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from parts_store.backends.local_objects import is_path
+from parts_store.backends.local_objects import NAME, is_path
 
-# A name that is part of a key as it is.
-_PLAIN: Final = re.compile(r"[\w.+=@,~-]+")
+_PLAIN: Final = re.compile(NAME)
 # The name of a file that is not finished. Listings of obstore leave it out.
-_UNFINISHED: Final = re.compile(r"[\w.+=@,~-]+#[0-9]+")
+_UNFINISHED: Final = re.compile(rf"{NAME}#[0-9]+")
 
 
 class LeftToObstoreError(Exception):

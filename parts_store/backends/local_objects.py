@@ -21,8 +21,10 @@ from parts_store.format.ranges import Span, Wanted, resolve
 
 # Windows has neither `pread` nor the inodes that ETags are made of.
 _HAS_FILES: Final = hasattr(os, "pread")
+# A name that is part of a key as it is.
+NAME: Final = r"[\w.+=@,~-]+"
 # Keys that are paths as they are. All other keys are left to obstore, which refuses some of them.
-_SEGMENT: Final = r"(?!\.{1,2}(?:/|$))[\w.+=@,~-]+"
+_SEGMENT: Final = rf"(?!\.{{1,2}}(?:/|$)){NAME}"
 _PATH_LIKE: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 # The largest number of bytes that Linux reads or writes at once.
 _MAX_NBYTES: Final = 0x7FFFF000

@@ -43,22 +43,23 @@ async def write_together(batch: Sequence[ChunkItem], write: Callable[[ChunkItem]
 
     `write` encodes a chunk and writes it to its place. It must not read from there if all of the chunk is selected.
     """
-    shared = [item for item in batch if _is_shareable(item)]
+    if len(batch) < _LEAST or not batch[0][0].store.shares_writes(batch[0][0].path):
+        return list(batch)
+    shared: list[ChunkItem] = []
+    others: list[ChunkItem] = []
+    for item in batch:
+        (shared if _is_shareable(item) else others).append(item)
     if len(shared) < _LEAST:
         return list(batch)
     path = shared[0][0]
-    if not path.store.shares_writes(path.path):
-        return list(batch)
     if path.store.has_found(path.path) is None:
         # The first write finds out whether the chunks exist. New chunks have nothing to share.
-        await run([partial(write, shared[0])], finishes=True)
-        batch = [item for item in batch if item is not shared[0]]
+        await run([partial(write, shared.pop(0))], finishes=True)
         if not path.store.has_found(path.path):
-            return batch
-        del shared[0]
+            return shared + others
     for start in range(0, len(shared), _MOST):
         await _write_batch(shared[start : start + _MOST], write)
-    return [item for item in batch if not _is_shareable(item)]
+    return others
 
 
 async def _write_batch(batch: Sequence[ChunkItem], write: Callable[[ChunkItem], None]) -> None:
