@@ -5,9 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import urllib3
 from minio import Minio
@@ -58,6 +59,18 @@ class Bucket:
 
 
 type Place = Disk | Bucket
+
+
+def place_to_json(place: Place) -> dict[str, Any]:
+    """Return a place in a form that another process can be given. The credentials of the server are in it."""
+    if isinstance(place, Disk):
+        return {"folder": str(place.folder)}
+    return {"server": asdict(place.server), "prefix": place.prefix}
+
+
+def place_from_json(found: dict[str, Any]) -> Place:
+    """Return the place that `place_to_json` was given."""
+    return Disk(Path(found["folder"])) if "folder" in found else Bucket(Server(**found["server"]), found["prefix"])
 
 
 @lru_cache(maxsize=128)

@@ -119,10 +119,7 @@ class Plan:
         """Obstore's options for a bucket there, and these beyond them."""
         client = {"allow_http": True, **options.pop("client_options", {})}
         return {
-            "endpoint": server.endpoint,
-            "access_key_id": server.access_key,
-            "secret_access_key": server.secret_key,
-            "region": "us-east-1",
+            **server.options,
             "virtual_hosted_style_request": False,
             "client_options": client,
             **options,

@@ -13,10 +13,7 @@ from parts_store.maintenance.report import Finding
 
 def options_of(user: Server) -> dict[str, str]:
     return {
-        "endpoint": user.endpoint,
-        "access_key_id": user.access_key,
-        "secret_access_key": user.secret_key,
-        "region": "us-east-1",
+        **user.options,
         "virtual_hosted_style_request": "false",
     }
 

@@ -32,6 +32,9 @@ from parts_store import PartsStore
 from parts_store.errors import IncompleteChunkError, PartSizeError
 from parts_store.maintenance.report import Finding, Problem, Report
 
+# Overwrites with staged copies, as for large parts; `tests/transactions/test_embedding.py` has those without.
+pytestmark = pytest.mark.usefixtures("large_parts")
+
 
 def assert_read(store: PartsStore, chunk_key: str, expected: bytes | type[Exception] | None) -> None:
     if isinstance(expected, type):

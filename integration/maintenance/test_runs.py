@@ -42,6 +42,9 @@ from parts_store import PartsStore
 from parts_store.errors import StorageError
 from parts_store.maintenance.report import Finding, Problem, Report
 
+# Overwrites with staged copies, as for large parts; `tests/transactions/test_embedding.py` has those without.
+pytestmark = pytest.mark.usefixtures("large_parts")
+
 
 def test_reports_of_verify_and_repair_list_every_problem(bucket: Bucket) -> None:
     findings = damage_everything(bucket)
@@ -187,7 +190,7 @@ def test_worker_processes_find_the_same(bucket: Bucket, client: Any) -> None:
     store = PartsStore(bucket.store(), read_only=True)
     retag(bucket, "sums/c/1", b"\x06" * NBYTES)
     told: list[tuple[int, int]] = []
-    report = store.verify(client=client, checksums=True, progress=lambda done, total: told.append((done, total)))
+    report = store.verify(executor=client, checksums=True, progress=lambda done, total: told.append((done, total)))
     assert report == store.verify(checksums=True)
     detail = "the bytes do not match their checksum"
     sums = Finding(Problem.CHECKSUM, "sums/c/1", ("sums/c/1", "sums/c/1.tail"), detail)

@@ -162,8 +162,41 @@ ACTS: dict[str, tuple[bool, Callable[[Caller], object]]] = {
 COLUMNS = ("exclusive", "writers, unique", "writers, content", "full, unique", "full, content")
 
 
-def table(k: int) -> dict[str, tuple[Costs, ...]]:
-    """Return the costs of each act, in the order of the columns."""
+def table(k: int, *, embeds: bool) -> dict[str, tuple[Costs, ...]]:
+    """Return the costs of each act, in the order of the columns; for small parts, which the anchor contains, or not."""
+    return _unchanging(k) | (_embedded(k) if embeds else _staged(k))
+
+
+def _embedded(k: int) -> dict[str, tuple[Costs, ...]]:
+    """Return the costs of writes of small parts."""
+    bare = {"put": k}
+    # A look at each part before. Where ETags come back, also a look at the anchor after, or at all parts if the chunk
+    # was written over before.
+    looked = {"put": k, "head": k}
+    checked, checked_all = {"put": k, "head": k + 1}, {"put": k, "head": 2 * k}
+    # What is there is found by k - 1 refusals.
+    refused = k - 1
+    known = {"get": k, "put": k}
+    return {
+        "create": (bare, bare, bare, looked, checked),
+        "overwrite": (bare, looked, checked, looked, checked_all),
+        "overwrite by a client that has neither read nor written it": (
+            {"put": k + refused},
+            {**looked, "put": k + refused},
+            {**checked, "put": k + refused},
+            looked,
+            checked_all,
+        ),
+        # A writer that has read all parts checks only the anchor before, and only if its ETag may recur.
+        "change": (known, known, {**known, "head": 1 + 1}, known, {**known, "head": 1 + k}),
+        # The anchor of nothing is known, its orphans are not.
+        "change of nothing": (*[known] * 3, {**known, "head": k}, {**known, "head": k + 1}),
+        "create if absent": (bare, bare, bare, looked, checked),
+    }
+
+
+def _staged(k: int) -> dict[str, tuple[Costs, ...]]:
+    """Return the costs of writes of large parts."""
     bare = {"put": k}
     # The staged copy and k parts, and a look at each part before. Where ETags come back, also a look at the other
     # writers.
@@ -193,6 +226,13 @@ def table(k: int) -> dict[str, tuple[Costs, ...]]:
             {**new, "list": 1},
         ),
         "create if absent": (bare, bare, bare, staged, looked),
+    }
+
+
+def _unchanging(k: int) -> dict[str, tuple[Costs, ...]]:
+    """Return the costs that do not depend on the sizes of the parts."""
+    refused = k - 1
+    return {
         "create if absent, and it is not": (*[{"put": refused, "head": 1}] * 3, *[{"head": 1}] * 2),
         "read": ({"get": k},) * 5,
         "read of nothing": ({"get": k},) * 5,

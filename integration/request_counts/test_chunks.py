@@ -90,15 +90,18 @@ def test_the_size_of_a_chunk_is_one_head(proxy: CountingProxy, store: PartsStore
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("embeds", [True, False], ids=["small parts", "large parts"])
 def test_operations_on_a_chunk_cost_the_documented_requests(
-    place: Place, pipeline: str, level: Concurrency, k: int
+    place: Place, pipeline: str, level: Concurrency, k: int, request: pytest.FixtureRequest, *, embeds: bool
 ) -> None:
+    if not embeds:
+        request.getfixturevalue("large_parts")
     for act, (is_there, do) in ACTS.items():
         here = place.below(act)
         ours = caller(here, level, k, pipeline)
         if is_there:
             ours.set(OLD)
-        expected = table(k)[act][COLUMNS.index(place.column(level))]
+        expected = table(k, embeds=embeds)[act][COLUMNS.index(place.column(level))]
         assert here.cost(ours.store, partial(do, ours)) == expected, act
         # And nothing stays beside the chunk, or of one that is deleted but at the level at which it has to.
         parts = {f"{KEY}{part.key_suffix}" for part in LAYOUTS[k]}
@@ -150,6 +153,7 @@ def cut(whole: bytes, byte_range: ByteRequest) -> bytes:
             return whole[-suffix:]
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("is_interrupted", [False, True], ids=["at rest", "interrupted"])
 def test_range_read_is_one_get_for_each_part_it_touches(place: Place, pipeline: str, *, is_interrupted: bool) -> None:
     ours = caller(place, "writers", 3, pipeline)
@@ -165,6 +169,7 @@ def test_range_read_is_one_get_for_each_part_it_touches(place: Place, pipeline: 
         assert read == [cut(whole, byte_range)] * 2, name
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("level", LEVELS)
 def test_read_after_interrupted_overwrite_costs_at_most_one_get_more(
     place: Place, pipeline: str, level: Concurrency
@@ -193,6 +198,7 @@ def test_read_without_bytes_of_the_anchor_gets_it_once(place: Place, pipeline: s
     assert read == [bytes(range(3, 15))]
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("k", [2, 3])
 def test_change_after_interrupted_overwrite_checks_the_other_parts(
@@ -216,6 +222,7 @@ def test_change_after_interrupted_overwrite_checks_the_other_parts(
     assert ours.get() == OLD
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_part_written_by_another_client_costs_two_heads_and_one_put(
@@ -228,11 +235,12 @@ def test_part_written_by_another_client_costs_two_heads_and_one_put(
     def write() -> None:
         disturb(ours.store, KEY, NEW, before=Death.ALL_PARTS, act=lambda: obstore.put(place.uncounted, tail, b"else"))
 
-    usual = table(k)["overwrite"][COLUMNS.index(place.column(level))]
+    usual = table(k, embeds=False)["overwrite"][COLUMNS.index(place.column(level))]
     assert place.cost(ours.store, write) == {**usual, "head": usual["head"] + 2, "put": usual["put"] + 1}
     assert ours.get() == NEW
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
@@ -254,6 +262,7 @@ def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
     assert len(stored_parts(place)) == k
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("level", ["writers", "full"])
 def test_leftovers_cost_one_put_instead_of_a_delete_if_etags_recur(
@@ -262,7 +271,7 @@ def test_leftovers_cost_one_put_instead_of_a_delete_if_etags_recur(
     ours = caller(place, level, k, pipeline)
     ours.set(OLD)
     abandon(ours.store, KEY, NEW, Death.COPY)
-    usual = table(k)["overwrite"][COLUMNS.index(place.column(level))]
+    usual = table(k, embeds=False)["overwrite"][COLUMNS.index(place.column(level))]
     expected = dict(usual)
     if not place.has_unique_etags:
         # The trace of another writer: the anchor may be of that writer.

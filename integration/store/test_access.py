@@ -26,10 +26,7 @@ from tests.conftest import PIPELINES
 def options_for(user: Server) -> dict[str, Any]:
     """Return the options of obstore for the server."""
     return {
-        "endpoint": user.endpoint,
-        "access_key_id": user.access_key,
-        "secret_access_key": user.secret_key,
-        "region": "us-east-1",
+        **user.options,
         "virtual_hosted_style_request": False,
         "client_options": {"allow_http": True},
     }

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from obstore.store import S3Store
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
-from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
+from zarr.testing.stateful import ZarrStoreStateMachine
 from zarr.testing.store import StoreTests
 
 from integration.conftest import Bucket
@@ -20,7 +20,7 @@ from integration.store.arrays import document
 from parts_store import Part, PartsStore
 from parts_store.errors import ChunkSizeError
 from parts_store.options import Concurrency
-from tests.machines import UnreservedKeys
+from tests.machines import ObjectStoreMachine, UnreservedKeys
 
 LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")
 
@@ -81,7 +81,7 @@ MACHINE = settings(
 def test_zarrs_state_machines_find_no_difference(bucket: Bucket, parts: Any, concurrency: Concurrency) -> None:
     numbers = itertools.count()
 
-    class Hierarchy(ZarrHierarchyStateMachine):
+    class Hierarchy(ObjectStoreMachine):
         def __init__(self) -> None:
             objects = bucket.store(f"hierarchy-{next(numbers)}")
             super().__init__(UnreservedKeys(objects, parts=parts, concurrency=concurrency))

@@ -22,6 +22,9 @@ from integration.store.arrays import VALUES, create_chunks, create_shards, metad
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import IncompleteChunkError, PartSizeError
 
+# Overwrites with staged copies, as for large parts; `tests/transactions/test_embedding.py` has those without.
+pytestmark = pytest.mark.usefixtures("large_parts")
+
 TAG = re.compile(r"1;([0-9a-f]{32});([cs]);([0-9,]+);[0-9a-f]{8}")
 
 

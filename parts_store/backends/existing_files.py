@@ -12,7 +12,7 @@ from obstore.store import LocalStore, S3Store
 
 from parts_store.backends.addresses import address_of, local_path, open_url, secrets_of
 from parts_store.backends.failures import is_about_object, translated
-from parts_store.errors import StoreConfigError, describe, raise_translated
+from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import secrets_of_url
 
 # A file that is copied through this process is read in blocks of this size.
@@ -30,13 +30,18 @@ class StoredFile:
     nbytes: int
     checksum: str | datetime
 
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """Return what changes when the file is written."""
+        return self.nbytes, self.checksum
+
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes `start <= i < stop`, cut at the end of the file."""
         last = min(stop, self.nbytes)
         if start >= last:
             return b""
         with translated("get", _shown(self.key), lambda: secrets_of(self.store)):
-            return bytes(obstore.get_range(self.store, self.key, start=start, end=last))
+            return bytes(self.store.get_range(self.key, start=start, end=last))
 
 
 def _shown(key: str) -> str:
@@ -58,15 +63,23 @@ def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
         address, mark, query = text.partition("?")
         folder, _, name = address.rpartition("/")
         key, location = f"{name}{mark}{query}", text
-    store = open_url(folder, options, create=False)
-    with translated("head", _shown(key), lambda: [*secrets_of(store), *secrets_of_url(text)]):
+    found = find_file(open_url(folder, options, create=False), key, location)
+    if found is None:
+        raise StoreConfigError("url", "a file", describe(text))
+    return found
+
+
+def find_file(store: Any, key: str, location: str) -> StoredFile | None:
+    """Return the file with a key in a store, None if there is none; `location` is its URL."""
+    with translated("head", _shown(key), lambda: [*secrets_of(store), *secrets_of_url(location)]):
         try:
-            meta = obstore.head(store, key)
+            meta = store.head(key)
         except FileNotFoundError as error:
             if not is_about_object(error):
                 raise
-            raise_translated(StoreConfigError("url", "a file", describe(text)))
+            return None
     # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
+    is_local = isinstance(store, LocalStore)
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
 

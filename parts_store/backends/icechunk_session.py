@@ -4,12 +4,14 @@ Calls Icechunk, translates its errors, and labels each chunk with its write: tha
 Knows which array the nodes of parts belong to, and nothing else about what is stored.
 """
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, assert_never
+from urllib.parse import unquote
 
 from icechunk import (
     ErrorKind,
@@ -30,12 +32,13 @@ from parts_store.backends.failures import is_panic
 from parts_store.backends.session_changes import Writes
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
+from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
 from parts_store.format.metadata import Document, is_array, parse
 from parts_store.format.ranges import Span, Wanted, resolve
-from parts_store.format.references import Reference
+from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import Tag
 from parts_store.redaction import hide_secrets
 from parts_store.transactions import part_nodes
@@ -46,6 +49,10 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 _BY_NAME = "vcc://"
 # The folder of an array's chunks.
 _CHUNKS = "c"
+# How many chunks of a node are written at the same time.
+_AT_ONCE = 32
+# The container that Icechunk names in the message for a file that may not be read.
+_CONTAINER = re.compile(r"resolves to the url prefix (?P<prefix>.+?)(?: \(container: [^)]*\))?, to be able to")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -109,7 +116,9 @@ class SessionBackend:
         """Raise `SessionError` if Icechunk would refuse a reference, before any part of the chunk is written."""
         containers = self.session.config.virtual_chunk_containers or {}
         names = [f"{_BY_NAME}{each.name}/" for each in containers.values() if each.name]
-        if not reference.location.startswith((*containers, *names)):
+        # The location may be percent-encoded, and the folder of a container not.
+        spellings = (reference.location, unquote(reference.location))
+        if not any(each.startswith((*containers, *names)) for each in spellings):
             known = ", ".join(map(repr, [*containers, *names])) or "none"
             problem = f"no virtual chunk container of the repository covers this location (containers: {known})"
             raise SessionError(reference.location, problem)
@@ -157,6 +166,10 @@ class SessionBackend:
                 return None
             self._locks.add(lock.key)
         return lambda: self._locks.discard(lock.key)
+
+    def keep_lock(self, _key: str, /) -> AbstractContextManager[None]:
+        """Do nothing: a lock of a session is not shared."""
+        return nullcontext()
 
     async def _get(self, key: str, wanted: Wanted) -> Outcome:
         if await self._is_stray(key):
@@ -230,6 +243,40 @@ class SessionBackend:
                 refer.key, to.location, offset=to.offset, length=to.length, checksum=_whole_seconds(to.checksum)
             )
         return steps.Done()
+
+    async def write_node(
+        self, path: str, tables: Sequence[ReferenceTable], chunks: Mapping[tuple[int, ...], bytes]
+    ) -> None:
+        """Write many chunks of the node at a path, all at once.
+
+        This takes no locks. No other thread may write to the node meanwhile.
+        """
+        start = join(path, _CHUNKS)
+        await self._require_place(start)
+        # Chunks that are written by their keys would be labelled one by one. Here all of them get another label.
+        with _translated(path), self._writes.replacing():
+            for table in tables:
+                await self._write_references(path, table)
+            await run_for_each(
+                chunks,
+                lambda index: self.icechunk.set(
+                    "/".join((start, *map(str, index))), default_buffer_prototype().buffer.from_bytes(chunks[index])
+                ),
+                _AT_ONCE,
+            )
+
+    async def _write_references(self, path: str, table: ReferenceTable) -> None:
+        # The caller has checked the locations. Icechunk would compare them with folders that are not percent-encoded.
+        await self.icechunk.set_virtual_refs_arr_async(
+            f"/{path}",
+            table.locations.shape,
+            table.locations.ravel().tolist(),
+            table.offsets.ravel(),
+            table.lengths.ravel(),
+            validate_containers=False,
+            arr_offset=table.first,
+            checksum=_whole_seconds(table.checksum),
+        )
 
     def _label(self, key: str) -> str | None:
         return self._writes.label(key, self.snapshot)
@@ -381,13 +428,13 @@ def _translated(key: str) -> Iterator[None]:
     try:
         yield
     except ReadOnlyError as error:
-        raise_translated(ReadOnlySessionError(key, _message(error)), error)
+        raise_translated(ReadOnlySessionError(key, message_of(error)), error)
     except IcechunkError as error:
-        raise_translated(SessionError(key, _message(error)), error)
+        raise_translated(SessionError(key, message_of(error)), error)
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise_translated(SessionError(key, f"Icechunk failed: {_message(error)}"), error)
+        raise_translated(SessionError(key, f"Icechunk failed: {message_of(error)}"), error)
 
 
 @contextmanager
@@ -400,6 +447,16 @@ def _absent_if_no_key() -> Iterator[None]:
             raise
 
 
-def _message(error: BaseException) -> str:
-    """Return the first line of an error message of Icechunk, without secrets."""
-    return hide_secrets(str(error).strip().partition("\n")[0])
+def message_of(error: BaseException) -> str:
+    """Return the first line of an error message of Icechunk, without secrets; say what to do about missing access."""
+    message = hide_secrets(str(error).strip().partition("\n")[0])
+    if not isinstance(error, IcechunkError) or error.kind != ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
+        return message
+    # Icechunk has no attribute with the container.
+    found = _CONTAINER.search(message)
+    container = repr(found["prefix"]) if found else "..."
+    return (
+        f"it refers to a file below {container}, and the repository was opened without access to the files there: open "
+        f"it with `ps.open_repository(url, virtual=[{container}])`, or with the argument "
+        f"`authorize_virtual_chunk_access={{{container}: ...}}` of Icechunk"
+    )

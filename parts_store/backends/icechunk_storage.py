@@ -53,14 +53,24 @@ def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.Vi
         store = icechunk.local_filesystem_store(str(path))
         container = icechunk.VirtualChunkContainer(f"{path.as_uri()}/", store=store)
         return container, icechunk.credentials.LocalFileSystemAccess
+    if scheme in ("http", "https"):
+        web = icechunk.http_store({"allow_http": "true"} if scheme == "http" else {})
+        return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=web), icechunk.credentials.HttpAccess
     if scheme != "s3":
-        raise StoreConfigError("virtual", "a path, or s3://, for an Icechunk repository", describe(folder))
+        expected = "a path, s3://, http:// or https://, for files that chunks refer to"
+        raise StoreConfigError("virtual", expected, describe(folder))
     known = open_url(folder, options, create=False).config
     server = _server(known)
     s3 = icechunk.s3_store(s3_compatible=server["endpoint_url"] is not None, **server)
+    return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=s3), _access(known)
+
+
+def _access(known: Mapping[str, Any]) -> Any:
+    """Return the credentials of Icechunk for files that chunks refer to."""
+    if known.get("skip_signature") == "true":
+        return icechunk.s3_credentials(anonymous=True)
     given = _credentials(known)
-    access = icechunk.s3_credentials(**given) if given else icechunk.s3_credentials(from_env=True)
-    return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=s3), access
+    return icechunk.s3_credentials(**given) if given else icechunk.s3_credentials(from_env=True)
 
 
 def _server(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, override
 
-from parts_store.backends import local_files, local_listing, local_objects
+from parts_store.backends import local_files, local_listing, local_locks, local_objects
 from parts_store.backends.failures import name_and_key, translated
 from parts_store.backends.object_store import Calls, ObjectBackend, run_calls
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest
 from parts_store.engine.steps import Condition, Outcome
 from parts_store.errors import ConcurrentWriteError, LocalPathError
-from parts_store.format.keys import PROTOCOL_FOLDER
+from parts_store.format.keys import PROTOCOL_FOLDER, is_protocol_key
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Tag
 
@@ -46,7 +46,7 @@ class LocalBackend(ObjectBackend):
     def __post_init__(self) -> None:
         super(LocalBackend, self).__post_init__()
         object.__setattr__(self, "_root", os.fspath(self.store.prefix or "/"))
-        object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=local_files.HAS_LOCKS))
+        object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=local_locks.HAS_LOCKS))
 
     @override
     async def perform(self, request: BackendRequest) -> Outcome:
@@ -58,16 +58,16 @@ class LocalBackend(ObjectBackend):
             case steps.Delete(keys) if len(keys) <= _MAX_AT_ONCE:
                 return self.perform_sync(request)
             case steps.Get(key, wanted) if local_objects.is_path(key):
-                if (outcome := self._get_at_once(request, f"{self._root}/{key}", wanted)) is not None:
+                if (outcome := self._get_at_once(request, key, wanted)) is not None:
                     return outcome
         # Short requests under a lock run on this thread: in a thread, a cancelled request would continue without the
         # lock. The other requests may take long.
         return await asyncio.to_thread(self.perform_sync, request)
 
-    def _get_at_once(self, request: steps.Get, path: str, wanted: Wanted) -> Outcome | None:
+    def _get_at_once(self, request: steps.Get, key: str, wanted: Wanted) -> Outcome | None:
         """Read a file that takes less time than to hand the request to another thread; None if it may take longer."""
         try:
-            outcome = local_objects.read_at_once(path, request.key, wanted)
+            outcome = local_objects.read_at_once(self._root, key, wanted)
             return None if outcome is None else self._answered(request, outcome)
         except BaseException as error:
             self._raise_translated(request, error)
@@ -113,17 +113,17 @@ class LocalBackend(ObjectBackend):
 
     def _path(self, key: str) -> str:
         """Return the path of a key; raise if it is not below the store's folder, or in a linked protocol folder."""
-        segments = key.split("/")
-        if "\0" in key or any(each in ("", ".", "..") for each in segments) or (os.sep != "/" and os.sep in key):
-            raise LocalPathError(key, "expected a key below the store's folder, found one that may lead out of it")
-        if PROTOCOL_FOLDER in segments:
+        if not local_objects.is_path(key):
+            _require_inside(key)
+        if is_protocol_key(key):
             # Files of the write protocol are moved, overwritten and removed, so they must not be outside the store.
+            segments = key.split("/")
             for count in range(segments.index(PROTOCOL_FOLDER) + 1, len(segments)):
                 self._require_no_link("/".join(segments[:count]), key)
-        return os.path.join(self._root, key)
+        return f"{self._root}/{key}"
 
     def _require_no_link(self, folder: str, key: str) -> None:
-        if os.path.islink(path := os.path.join(self._root, folder)):
+        if os.path.islink(path := f"{self._root}/{folder}"):
             raise LocalPathError(key, f"{path} is a symbolic link: remove it")
 
     def _answered(self, request: BackendRequest, outcome: Outcome) -> Outcome:
@@ -171,7 +171,7 @@ class LocalBackend(ObjectBackend):
         """Write a file without obstore, whose unfinished files are in no listing and would never be removed."""
         path = self._path(put.key)
         folder, name = os.path.split(path)
-        is_hidden = PROTOCOL_FOLDER in put.key.split("/")
+        is_hidden = is_protocol_key(put.key)
         if is_hidden and put.condition is None and _is_created(path, put):
             return steps.Done()
         if not is_hidden:
@@ -216,7 +216,7 @@ class LocalBackend(ObjectBackend):
         """Create a file without hard links: check and rename under a lock that every creator takes."""
         lock = os.path.join(os.path.dirname(unfinished), f"{os.path.basename(path)}.lock")
         for _ in range(_CREATE_TRIES):
-            release = local_files.take_lock(lock, key, self._root) if local_files.HAS_LOCKS else lambda: None
+            release = local_locks.take_lock(lock, key, self._root) if local_locks.HAS_LOCKS else lambda: None
             if release is not None:
                 try:
                     if os.path.lexists(path):
@@ -298,19 +298,24 @@ class LocalBackend(ObjectBackend):
             return self._take(lock.key) if lock.shared is None else self._take_both(lock.key, lock.shared)
 
     def _take(self, key: str) -> Callable[[], None] | None:
-        return local_files.take_lock(self._path(key), key, self._root)
+        return local_locks.take_lock(self._path(key), key, self._root)
 
     def _take_both(self, key: str, shared: str) -> Callable[[], None] | None:
         """Take a lock, and share another one that no process holds or waits for exclusively."""
-        gate = steps.gate_of(shared)
-        if os.path.lexists(self._path(gate)):
+        path = self._path(shared)
+        gate = steps.gate_of(path)
+        if os.path.lexists(gate):
             # A writer that waits for exclusive use of the shared lock goes first. If it died, this removes its file.
-            passed = self._take(gate)
+            local_locks.let_go(path)
+            passed = local_locks.take_lock(gate, steps.gate_of(shared), self._root)
             if passed is None:
                 return None
             passed()
+        if local_locks.has_names():
+            # The end of the key: the folder of another store may lie above this one, and its keys are longer.
+            return local_locks.share_lock(path, shared, self._root, key.rpartition("/")[2])
         with contextlib.ExitStack() as held:
-            for take, each in ((local_files.share_lock, shared), (local_files.take_lock, key)):
+            for take, each in ((local_locks.share_lock, shared), (local_locks.take_lock, key)):
                 release = take(self._path(each), each, self._root)
                 if release is None:
                     return None
@@ -318,6 +323,17 @@ class LocalBackend(ObjectBackend):
             both = held.pop_all()
         # The lock that was taken last is released first.
         return both.close
+
+    @override
+    def keep_lock(self, key: str, /) -> contextlib.AbstractContextManager[None]:
+        return local_locks.keep_lock(self._path(key))
+
+
+def _require_inside(key: str) -> None:
+    """Raise `LocalPathError` if a key may lead out of the store's folder."""
+    is_unsafe = "\0" in key or any(each in ("", ".", "..") for each in key.split("/"))
+    if is_unsafe or (os.sep != "/" and os.sep in key):
+        raise LocalPathError(key, "expected a key below the store's folder, found one that may lead out of it")
 
 
 def _is_created(path: str, put: steps.Put) -> bool:

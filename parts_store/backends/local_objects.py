@@ -5,6 +5,7 @@ ETags and the outcomes are the same as obstore's.
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest
 from parts_store.backends import local_files
 from parts_store.engine.steps import Found, Missing, Outcome, OutOfRange
 from parts_store.errors import LocalPathError
+from parts_store.format.keys import is_protocol_key
 from parts_store.format.ranges import Span, Wanted, resolve
 
 # Windows has neither `pread` nor the inodes that ETags are made of.
@@ -31,6 +33,8 @@ _MAX_NBYTES: Final = 0x7FFFF000
 # The largest number of bytes whose copy takes less time than to hand a request to another thread.
 _MAX_AT_ONCE: Final = 1 << 18
 _NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+# The folders of stores on filesystems that cannot tell whether a read has to wait for the disk.
+_cannot_tell: Final[set[str]] = set()
 
 
 def is_path(key: str) -> bool:
@@ -46,9 +50,16 @@ def read(path: str, key: str, wanted: Wanted) -> Outcome:
     return outcome
 
 
-def read_at_once(path: str, key: str, wanted: Wanted) -> Outcome | None:
-    """Read a file or a range of it; return None if it is large, or if the kernel would have to wait for the disk."""
-    return _read(path, key, wanted, _read_cached)
+def read_at_once(root: str, key: str, wanted: Wanted) -> Outcome | None:
+    """Read a file below a folder, or a range of it; return None if it is large, or if the disk may have to be read."""
+    # Files of the write protocol are mostly absent, which every filesystem can tell.
+    if (_NO_WAIT is None or root in _cannot_tell) and not is_protocol_key(key):
+        return None
+    try:
+        return _read(f"{root}/{key}", key, wanted, _read_cached)
+    except NotImplementedError:
+        _cannot_tell.add(root)
+        return None
 
 
 def _read(path: str, key: str, wanted: Wanted, read_span: Callable[[int, Span], bytes | None]) -> Outcome | None:
@@ -86,14 +97,19 @@ def _read_span(descriptor: int, span: Span) -> bytes:
 
 
 def _read_cached(descriptor: int, span: Span) -> bytes | None:
-    """Read a small range from the memory of the kernel; return None if all of it is not there."""
+    """Read a small range from the memory of the kernel; return None if all of it is not there.
+
+    Raises `NotImplementedError` if the filesystem cannot tell, as that of a container.
+    """
     if span.nbytes > _MAX_AT_ONCE or _NO_WAIT is None:
         return None
     data = bytearray(span.nbytes)
     try:
         nbytes = os.preadv(descriptor, [data], span.start, _NO_WAIT)
-    except OSError:
-        # The disk would have to be read, or this filesystem cannot tell.
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            raise NotImplementedError from error
+        # The disk would have to be read.
         return None
     return bytes(data) if nbytes == span.nbytes else None
 
@@ -128,7 +144,8 @@ def write(path: str, key: str, data: Buffer) -> None:
     unfinished = f"{path}#{secrets.randbits(63)}"
     for _ in range(local_files.MAX_TRIES):
         try:
-            local_files.write_new(unfinished, key, data)
+            # A partial write of the object compares ETags. With the kernel's clock, they could come back.
+            local_files.write_new(unfinished, key, data, has_own_time=True)
             os.replace(unfinished, path)
         except FileNotFoundError:
             # Another process removed the folder.

@@ -3,9 +3,8 @@
 Carries out requests. Knows nothing about chunks and parts.
 """
 
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Never, NoReturn, assert_never
 
@@ -15,10 +14,12 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.backends.addresses import secrets_of, shown_address
+from parts_store.backends.conditional_puts import Clock, SingleRequests, pauses, was_not_carried_out
 from parts_store.backends.failures import name_and_key, translated
 from parts_store.backends.obstore_options import require_store, without_redirects
 from parts_store.backends.obstore_outcomes import (
     ABSENT,
+    REFUSALS,
     entry_of,
     found_of,
     is_not_implemented,
@@ -38,7 +39,7 @@ from parts_store.engine.backend import (
 from parts_store.engine.steps import Outcome
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
 from parts_store.format.ranges import Wanted
-from parts_store.format.references import Reference
+from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import ATTRIBUTE
 from parts_store.redaction import hide_in_url, hide_secrets
 
@@ -61,12 +62,7 @@ class ObjectBackend:
 
     store: Any
     capabilities: Capabilities = field(init=False)
-    # Set when the server has answered a conditional PUT, even with a refusal.
-    _has_conditions: threading.Event = field(init=False, compare=False, default_factory=threading.Event)
-
-    # The store for conditional PUTs until then, once it was needed; and a lock to make it once.
-    _without_retries: list[S3Store] = field(init=False, compare=False, default_factory=list)
-    _making: threading.Lock = field(init=False, compare=False, default_factory=threading.Lock)
+    _conditional: SingleRequests = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, _STORES):
@@ -75,6 +71,7 @@ class ObjectBackend:
         require_store(self.store)
         object.__setattr__(self, "store", without_redirects(self.store))
         object.__setattr__(self, "capabilities", self._capabilities())
+        object.__setattr__(self, "_conditional", SingleRequests(self.store))
 
     @property
     def secrets(self) -> list[str]:
@@ -91,6 +88,12 @@ class ObjectBackend:
 
     def require_location(self, reference: Reference) -> None:
         """Do nothing: a store of objects has no references, and refuses them when they are written."""
+
+    async def write_node(
+        self, path: str, tables: Sequence[ReferenceTable], chunks: Mapping[tuple[int, ...], bytes]
+    ) -> None:
+        """Raise: a store of objects has no nodes."""
+        raise TypeError(f"only a session has nodes: {path!r}, {len(tables)} tables, {len(chunks)} chunks")
 
     @property
     def _keeps_tags(self) -> bool:
@@ -142,6 +145,10 @@ class ObjectBackend:
         """Raise: an object store has no locks."""
         return _refuse(lock)
 
+    def keep_lock(self, _key: str, /) -> AbstractContextManager[None]:
+        """Do nothing: an object store has no locks."""
+        return nullcontext()
+
     def calls(self, request: BackendRequest) -> Calls[Outcome]:
         """Carry out a request without translating the errors of obstore."""
         try:
@@ -150,11 +157,8 @@ class ObjectBackend:
                     return (yield from self._get(key, wanted, self._if_match(if_match)))
                 case steps.Head(key):
                     return found_of((yield obstore, "get", (self.store, key), {"options": {"head": True}}), b"")
-                case steps.Put(key, data):
-                    options = _put_options(request, keeps_tags=self._keeps_tags)
-                    yield obstore, "put", (self._store_for(request), key, data), options
-                    self._record_answer(request, None)
-                    return steps.Done()
+                case steps.Put():
+                    return (yield from self._put_object(request))
                 case steps.Delete(keys):
                     yield from self._delete(keys)
                     return steps.Done()
@@ -168,30 +172,35 @@ class ObjectBackend:
                 case never:
                     assert_never(never)
         except Exception as error:
-            self._record_answer(request, error)
+            self._require_conditions(request, error)
             return outcome_of(request, error, lambda: self.secrets)
 
-    def _store_for(self, put: steps.Put) -> Any:
-        """Return the store for a PUT: a store without retries until the server has answered a conditional PUT.
+    def _put_object(self, put: steps.Put) -> Calls[Outcome]:
+        """Write an object; repeat a conditional PUT only if it was surely not carried out."""
+        options = _put_options(put, keeps_tags=self._keeps_tags)
+        if put.condition is None:
+            written = yield obstore, "put", (self.store, put.key, put.data), options
+            return steps.Done(written["e_tag"])
+        waits = pauses(self.store)
+        while True:
+            try:
+                written = yield obstore, "put", (self._conditional.choose(), put.key, put.data), options
+            except Exception as error:
+                if isinstance(error, REFUSALS):
+                    self._conditional.record_refusal()
+                pause = next(waits, None) if was_not_carried_out(error) else None
+                if pause is None:
+                    raise
+            else:
+                return steps.Done(written["e_tag"])
+            yield Clock, "sleep", (pause,), {}
 
-        obstore retries every response with a status of 500 or more, also 501 (not implemented), which never changes.
-        """
-        if put.condition is None or self._has_conditions.is_set() or not isinstance(self.store, S3Store):
-            return self.store
-        # A store takes several milliseconds to make, and has connections of its own.
-        with self._making:
-            if not self._without_retries:
-                self._without_retries.append(_without_retries(self.store))
-            return self._without_retries[0]
-
-    def _record_answer(self, request: BackendRequest, error: Exception | None) -> None:
-        """Record that the server supports conditional PUTs; raise if it answered that it does not."""
-        if isinstance(request, steps.Put) and request.condition is not None:
-            if error is not None and is_not_implemented(error):
-                advice = "open the store with concurrency='exclusive' and the option conditional_put='disabled'"
-                lacks = "it does not implement them (501)"
-                raise_translated(ServerFeatureError(shown_address(self.store), lacks, "conditional PUTs", advice))
-            self._has_conditions.set()
+    def _require_conditions(self, request: BackendRequest, error: Exception) -> None:
+        """Raise `ServerFeatureError` if the server answered that it has no conditional PUTs."""
+        if isinstance(request, steps.Put) and request.condition is not None and is_not_implemented(error):
+            advice = "open the store with concurrency='exclusive' and the option conditional_put='disabled'"
+            lacks = "it does not implement them (501)"
+            raise_translated(ServerFeatureError(shown_address(self.store), lacks, "conditional PUTs", advice))
 
     def _if_match(self, if_match: str | None) -> dict[str, Any]:
         """Return the option that makes a GET conditional; none if the ETag is weak or does not come from the server."""
@@ -314,17 +323,6 @@ def _put_options(put: steps.Put, *, keeps_tags: bool) -> dict[str, Any]:
         # One request for each part, so that the part is stored completely or not at all, with one kind of ETag.
         options["use_multipart"] = False
     return options
-
-
-def _without_retries(store: S3Store) -> S3Store:
-    """Return a store on the same objects that makes each request once."""
-    return S3Store(
-        prefix=store.prefix,
-        config=store.config,
-        client_options=store.client_options,
-        retry_config={"max_retries": 0},
-        credential_provider=store.credential_provider,
-    )
 
 
 async def _run_calls_async[T](calls: Calls[T]) -> T:

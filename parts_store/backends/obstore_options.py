@@ -93,6 +93,15 @@ def require_store(store: Any) -> None:
                 require_endpoint(name, os.environ[name])
 
 
+def client_options_of_environment(store: Any) -> dict[str, str]:
+    """Return the options of the HTTP client that obstore takes from the environment if it gets none otherwise."""
+    prefix = {S3Store: "AWS", GCSStore: "GOOGLE", AzureStore: "AZURE"}
+    names = [f"{prefix[each]}_" for each in prefix if isinstance(store, each)]
+    found = {option: os.environ.get(f"{name}{option}".upper()) for name in names for option in _CLIENT_OPTIONS}
+    # Headers are not text.
+    return {option: value for option, value in found.items() if value is not None and option != "default_headers"}
+
+
 # --- redirects --------------------------------------------------------------------------------------------------------
 
 

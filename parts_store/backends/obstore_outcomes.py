@@ -17,7 +17,7 @@ from parts_store.format.tags import ATTRIBUTE, Tag
 # What obstore raises for an absent object, also for one below a file.
 ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # Some stores answer "not found" to a condition on an object that was deleted.
-_REFUSALS: Final = (AlreadyExistsError, PreconditionError, FileNotFoundError)
+REFUSALS: Final = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 _OUT_OF_RANGE: Final = (
     "Requested range was invalid",
     "Invalid range: Wanted range starting at",
@@ -65,12 +65,12 @@ def outcome_of(request: BackendRequest, error: Exception, secrets: Callable[[], 
             return steps.OutOfRange()
         case steps.Get(if_match=str()) if isinstance(error, PreconditionError):
             return steps.Refused()
-        case steps.Put(condition=steps.IfAbsent() | steps.IfMatch()) if isinstance(error, _REFUSALS):
+        case steps.Put(condition=steps.IfAbsent() | steps.IfMatch()) if isinstance(error, REFUSALS):
             return steps.Refused()
         case steps.Put() | steps.Delete() if is_not_implemented(error):
             # The server answered. A retry would get the same answer.
             pass
-        # A timeout or a closed connection. MinIO closes some connections after a refusal, before it has read the body.
+        # A timeout or a closed connection.
         case steps.Put(tag=tag, condition=condition) if isinstance(error, GenericError) and (tag or condition):
             return steps.Lost(failure(*name_and_key(request), error, secrets()))
         case steps.Delete() if isinstance(error, GenericError):

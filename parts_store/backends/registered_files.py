@@ -144,12 +144,12 @@ def _find_in_registry(registry: ObjectStoreRegistry[Any], urls: Sequence[str], p
             store, _ = registry.resolve(url)
         except ValueError:
             continue
-        if (key := _key_in(store, path)) is not None:
+        if (key := key_in(store, path)) is not None:
             return store, key
     return None
 
 
-def _key_in(store: Any, path: str) -> str | None:
+def key_in(store: Any, path: str) -> str | None:
     """Return the key of a file in a store, None if the file is outside the store's prefix.
 
     The registry does not check the prefix.

@@ -19,7 +19,7 @@ class Writes:
     generations: dict[str, str] = field(default_factory=dict)
     under_way: Counter[str] = field(default_factory=Counter)
     guard: threading.Lock = field(default_factory=threading.Lock)
-    # The snapshot at the last check, whether it had changes, and how often changes were discarded.
+    # The snapshot at the last check, whether it had changes, and how often all labels were replaced.
     snapshot: str = ""
     has_changes: bool = False
     discards: int = 0
@@ -61,3 +61,14 @@ class Writes:
                 self.under_way[key] -= 1
                 if not self.under_way[key]:
                     del self.under_way[key]
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Record that any chunks are written in this block: all chunks get another label."""
+        try:
+            yield
+        finally:
+            with self.guard:
+                self.generations.clear()
+                self.discards += 1
+                self.has_changes = True

@@ -56,6 +56,8 @@ class Other:
     is_unconfirmed: bool = False
     # The index of the shard at the key, None if the key is not known to be that of a shard.
     shard_index: ShardIndex | None = None
+    # That array, None if its document is not known.
+    record: PlainArray | None = None
 
 
 type Owner = OwnedChunk | Hidden | Other
@@ -64,7 +66,7 @@ type Owner = OwnedChunk | Hidden | Other
 def owner_in(entry: Entry, path: str, relative: str, *, is_unconfirmed: bool = False) -> Owner | None:
     """Return what a key is in the array at a path, None if it does not belong to this array."""
     if isinstance(entry, PlainArray):
-        return Other(path, is_unconfirmed, entry.shard_index(relative))
+        return Other(path, is_unconfirmed, entry.shard_index(relative), entry)
     if entry is Plain.ARRAY:
         return Other(path, is_unconfirmed)
     if not isinstance(entry, ArrayRecord):

@@ -165,6 +165,17 @@ def described(entry: Entry | None) -> Document | None:
     return None if found is None else {name: value for name, value in found.items() if name != "attributes"}
 
 
+def is_created_again(before: Entry | None, now: Entry | None) -> bool:
+    """Return whether an array was deleted or created again, with chunks that are encoded in another way.
+
+    A shape and attributes are changed without creating the array again. False if it is not known what was before.
+    """
+    if before is now or (was := described(before)) is None:
+        return False
+    found = described(now)
+    return found is None or was | {"shape": None} != found | {"shape": None}
+
+
 def document_not_served(entry: Entry | None) -> Document | None:
     """Return the stored document of an array if zarr is served a different one, else None."""
     if isinstance(entry, ArrayRecord):

@@ -1,12 +1,13 @@
 """The interface of a backend: what the executor and the store need of it."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from parts_store.engine.steps import Delete, Get, Head, List, Lock, Move, Outcome, Put, Refer
-from parts_store.format.references import Reference
+from parts_store.format.references import Reference, ReferenceTable
 
 # How many keys one request can delete on S3 and with obstore.
 MAX_BULK_DELETE = 1000
@@ -92,11 +93,22 @@ class Place(Backend, Protocol):
         The function returns None if there is no file.
         """
 
+    def keep_lock(self, key: str, /) -> AbstractContextManager[None]:
+        """Return a context manager within which a shared lock is kept from one holder to the next, if there are locks.
+
+        It is given up as soon as another client waits for exclusive use of it.
+        """
+
     def require_writable(self) -> None:
         """Raise if what the backend was made from cannot be written to any more."""
 
     def require_location(self, reference: Reference) -> None:
         """Raise if the backend would refuse a reference to an existing file."""
+
+    async def write_node(
+        self, path: str, tables: Sequence[ReferenceTable], chunks: Mapping[tuple[int, ...], bytes]
+    ) -> None:
+        """Write many chunks of a node at once: references, and bytes by the indexes of their chunks."""
 
     def list_keys(self, folder: str, /, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
         """Return the keys of all objects below a folder, in pages of about this many."""

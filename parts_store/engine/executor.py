@@ -5,11 +5,12 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
+from contextvars import ContextVar
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from parts_store.engine import steps
 from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
@@ -22,18 +23,23 @@ from parts_store.forks import require_own_process
 
 # The first wait before a retry; each further wait is twice as long.
 _FIRST_WAIT_SECONDS = 0.01
+# The requests that change what is stored.
+_CHANGES = (steps.Put, steps.Refer, steps.Delete, steps.Move)
 _MAX_AT_ONCE = 64
 # How long `run_sync` may wait for a lock on the thread of an event loop, which is blocked meanwhile.
 _MAX_SECONDS_ON_LOOP = 5.0
-_MAX_THREADS = 32
+_MAX_THREADS = 64
+# What a thread sets that is one of many which make requests at the same time: its own requests are made one by one,
+# because handing them to other threads would cost time and send none of them earlier.
+is_one_of_many: ContextVar[bool] = ContextVar("parts_store_is_one_of_many", default=False)
 
 
 async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
     """Carry out steps to their end, with up to `at_once` requests of a batch at the same time."""
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
-    # The steps are closed as soon as a request fails, so that they can undo what they prepared.
-    with ExitStack() as held, closing(operation):
+    held: list[Callable[[], None]] = []
+    try:
         while True:
             try:
                 batch = next(operation) if outcomes is None else operation.send(outcomes)
@@ -43,9 +49,11 @@ async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once
             if isinstance(batch[0], steps.Lock):
                 outcomes = (_take(batch[0], backend, held),)
                 if isinstance(outcomes[0], steps.Done):
-                    held.enter_context(_held_by_loop(batch[0], backend))
+                    held.append(_note_holder(batch[0], backend))
             else:
                 outcomes = await _perform_all(batch, backend, stats, at_once)
+    finally:
+        _end(operation, held)
 
 
 def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
@@ -53,7 +61,8 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     refused_since: float | None = None
-    with ExitStack() as held, closing(operation):
+    held: list[Callable[[], None]] = []
+    try:
         while True:
             try:
                 batch = next(operation) if outcomes is None else operation.send(outcomes)
@@ -67,14 +76,27 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
                     _require_no_blocked_loop(batch[0], backend, refused_since)
             else:
                 outcomes = _perform_all_sync(batch, backend, stats)
+    finally:
+        _end(operation, held)
 
 
-def _take(lock: steps.Lock, backend: Backend, held: ExitStack) -> Outcome:
+def _end(operation: Steps[Any], held: list[Callable[[], None]]) -> None:
+    """Close steps, so that they can undo what they prepared if a request has failed, and then release their locks."""
+    if not held:
+        operation.close()
+        return
+    with ExitStack() as releasing:
+        for release in held:
+            releasing.callback(release)
+        operation.close()
+
+
+def _take(lock: steps.Lock, backend: Backend, held: list[Callable[[], None]]) -> Outcome:
     """Take a lock without waiting for it; it is released when the steps have ended."""
-    taken = backend.lock(lock)
-    if taken is None:
+    release = backend.lock(lock)
+    if release is None:
         return steps.Refused()
-    held.callback(taken)
+    held.append(release)
     return steps.Done()
 
 
@@ -89,17 +111,17 @@ def _names(lock: steps.Lock, backend: Backend) -> list[tuple[int, str, str]]:
     return [(loop, str(backend), key) for key in (lock.key, *shared)]
 
 
-@contextmanager
-def _held_by_loop(lock: steps.Lock, backend: Backend) -> Iterator[None]:
-    """Record that a task of the running event loop holds a lock."""
+def _note_holder(lock: steps.Lock, backend: Backend) -> Callable[[], None]:
+    """Note that a task of the running event loop holds a lock; return what is to be called when it is released."""
     name = _names(lock, backend)[0]
     _held_by_loops[name] += 1
-    try:
-        yield
-    finally:
+
+    def forget() -> None:
         _held_by_loops[name] -= 1
         if not _held_by_loops[name]:
             del _held_by_loops[name]
+
+    return forget
 
 
 def _require_no_blocked_loop(lock: steps.Lock, backend: Backend, since: float) -> None:
@@ -137,8 +159,8 @@ async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stat
 
 
 def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
-    if len(batch) == 1 or not backend.capabilities.is_remote:
-        return tuple(_perform_sync(each, backend, stats) for each in batch)
+    if len(batch) == 1 or not backend.capabilities.is_remote or is_one_of_many.get():
+        return tuple([_perform_sync(each, backend, stats) for each in batch])
     # A thread that would only wait makes the first request itself, unless Ctrl-C could interrupt it.
     own = 0 if threading.current_thread() is threading.main_thread() else 1
     futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch[own:]]
@@ -180,7 +202,7 @@ async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
         return steps.Done()
     if isinstance(request, steps.Lock):
         raise TypeError(f"expected a lock in a batch of its own, found {request}")
-    if isinstance(request, steps.Put | steps.Refer | steps.Delete | steps.Move):
+    if isinstance(request, _CHANGES):
         outcome = await _finish(request, backend)
     else:
         outcome = await backend.perform(request)

@@ -5,7 +5,7 @@ batch does not matter. Expected failures are outcomes; all other failures are ra
 """
 
 from collections.abc import Buffer, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -16,6 +16,8 @@ from parts_store.format.tags import Tag
 
 # How often a request is made if it is refused without a reason, is not answered, or loses a race.
 MAX_TRIES: Final = 6
+# How many waits are skipped if a conditional PUT got no response: the rest takes some seconds together.
+_SKIPPED_WAITS: Final = 4
 
 # Why a read makes a request, in the words of `explain`.
 DATA: Final = "data"
@@ -210,6 +212,9 @@ class Listed:
 class Done:
     """An outcome: the request was carried out."""
 
+    # The ETag of the object that a PUT has written; None for other requests, or if the backend does not say.
+    etag: str | None = field(default=None, compare=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -232,6 +237,15 @@ class Failed:
 
 type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost | Failed
 type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+
+
+def wait_after(request: Request, outcome: Outcome, repeat: int) -> Wait:
+    """Return the wait before a retry; it is long if the backend does not retry by itself.
+
+    A backend does not retry a conditional PUT without a response, and a server or a network takes time to recover.
+    """
+    is_patient = isinstance(request, Put) and request.condition is not None and isinstance(outcome, Lost)
+    return Wait(repeat + _SKIPPED_WAITS if is_patient else repeat)
 
 
 def gate_of(shared: str) -> str:
@@ -283,7 +297,7 @@ def _repeat_until_answered(request: Request) -> Steps[None]:
     outcome: Outcome = Missing()
     for repeat in range(MAX_TRIES):
         if repeat:
-            yield (Wait(repeat),)
+            yield (wait_after(request, outcome, repeat),)
         (outcome,) = yield (request,)
         if not isinstance(outcome, Lost):
             return

@@ -31,6 +31,7 @@ _NUMBER = r"(?:0|[1-9][0-9]*)"
 _DEFAULT = re.compile(rf"c(?:/{_NUMBER})*")
 # A segment of a chunk's key, for any encoding and any number of dimensions, and the characters that it starts with.
 _NAME_OF_CHUNK = re.compile(rf"(?:c|{_NUMBER})(?:\.{_NUMBER})*")
+_CHUNK = re.compile(rf"(?:c|{_NUMBER})(?:[./]{_NUMBER})*")
 _FIRST: Final = frozenset("c0123456789")
 
 
@@ -235,6 +236,11 @@ def is_default_key(relative: str) -> bool:
     return _DEFAULT.fullmatch(relative) is not None
 
 
+def may_be_chunk(relative: str) -> bool:
+    """Return whether `relative` is a chunk key of any encoding, with any number of dimensions."""
+    return _CHUNK.fullmatch(relative) is not None
+
+
 def may_be_part(key: str) -> bool:
     """Return whether the key could be a chunk key with a suffix; if not, listings show it without a further check."""
     name = split(key)[1]
@@ -244,7 +250,7 @@ def may_be_part(key: str) -> bool:
 def candidates(key: str) -> tuple[tuple[str, str], ...]:
     """Return the arrays that a key may belong to, most likely first, each with the rest of the key below it."""
     folder, name = split(key)
-    return tuple((path, key[len(join(path, "")) :]) for path in candidate_paths(folder, name))
+    return tuple([(path, key[len(path) + 1 :] if path else key) for path in candidate_paths(folder, name)])
 
 
 def candidate_paths(folder: str, name: str) -> tuple[str, ...]:
@@ -252,7 +258,11 @@ def candidate_paths(folder: str, name: str) -> tuple[str, ...]:
 
     The answer depends only on the folder and on the first character of the name.
     """
-    first = name[:1]
+    return _candidate_paths(folder, name[:1])
+
+
+@lru_cache(maxsize=1024)
+def _candidate_paths(folder: str, first: str) -> tuple[str, ...]:
     if first == "c":
         return (folder,)
     if first not in _FIRST:

@@ -349,7 +349,9 @@ def with_parts(
     """Return the document of a new array with these parts, with numbers in place of `SHARD_INDEX`."""
     try:
         index = shard_index_of(document)
-        resolved = parts.with_shard_index(None if index is None else index.nbytes)
+        grid = document.get("chunk_grid")
+        is_regular = not isinstance(grid, dict) or grid.get("name") == "regular"
+        resolved = parts.with_shard_index(None if index is None else index.nbytes, is_regular=is_regular)
     except PartsConfigError as error:
         raise error.of_array(path) from error
     if placement is PartPlacement.SPLIT and len(resolved.parts) > 1 and 0 in resolved.sizes:

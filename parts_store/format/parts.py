@@ -211,20 +211,23 @@ class ConcatParts:
         """The size of every part, None if it may be any number."""
         return tuple(part.size if isinstance(part.size, int) else None for part in self.parts)
 
-    def with_shard_index(self, nbytes: int | None) -> "ConcatParts":
+    def with_shard_index(self, nbytes: int | None, *, is_regular: bool = True) -> "ConcatParts":
         """Return the same parts with a number in place of `SHARD_INDEX`.
 
         Parameters
         ----------
         nbytes
             The size of the shard index, None if the array has no shard index.
+        is_regular
+            Whether all chunks of the array have the same shape.
         """
         if not any(part.size is SHARD_INDEX for part in self.parts):
             return self
         if nbytes is None:
-            raise PartsConfigError(
-                "size", "an array whose only codec is `sharding_indexed`, for SHARD_INDEX", "another array"
-            )
+            expected = "an array whose only codec is `sharding_indexed`, for SHARD_INDEX"
+            if not is_regular:
+                expected = "a regular chunk grid, for SHARD_INDEX: shards of other shapes have indexes of other sizes"
+            raise PartsConfigError("size", expected, "another array" if is_regular else "a rectilinear chunk grid")
         return ConcatParts(replace(part, size=nbytes) if part.size is SHARD_INDEX else part for part in self.parts)
 
 

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.integers import parse_integer
@@ -57,3 +61,21 @@ class Reference:
     def nbytes(self) -> int:
         """The number of bytes."""
         return self.length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReferenceTable:
+    """References for a block of chunks of one node, all with the same checksum; arrays in the shape of the block."""
+
+    # The index of the first chunk of the block.
+    first: tuple[int, ...]
+    # The URLs of files; an empty one where the block has no reference.
+    locations: NDArray[Any]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    checksum: str | datetime | None
+
+    @property
+    def nrefs(self) -> int:
+        """The number of references."""
+        return int((self.locations != "").sum())

@@ -37,6 +37,10 @@ _DECIDE_INDEX: Final = (
 )
 
 
+type Table = NDArray[np.uint64]
+"""The offset and the size of every inner chunk of a shard; `NO_CHUNK` twice for one that does not exist."""
+
+
 def crc32c(data: bytes) -> bytes:
     """Return the checksum of `data` as zarr's codec `crc32c` stores it."""
     return int(google_crc32c.value(data)).to_bytes(4, "little")
@@ -76,8 +80,7 @@ class ShardIndex:
 
     def may_have_holes(self, index: bytes) -> bool:
         """Return whether an inner chunk is absent, or may be, because the index cannot be decoded."""
-        table = self.decode(index)
-        return table is None or bool(_is_hole(table).any())
+        return may_have_holes(self.decode(index))
 
     def slots_of(self, index: bytes, wanted: Sequence[Wanted]) -> tuple[int, ...] | None:
         """Return which inner chunks these ranges are.
@@ -109,7 +112,7 @@ class ShardIndex:
         table = np.array([(NO_CHUNK, NO_CHUNK) if place is None else place for place in places], self.dtype)
         return encode_table(table, has_checksum=self.has_checksum)
 
-    def decode(self, index: bytes) -> NDArray[np.uint64] | None:
+    def decode(self, index: bytes) -> Table | None:
         """Return the offset and the size of every inner chunk; None for unknown codecs and damaged indexes."""
         table = index[: self.slots * _ROW_NBYTES]
         if self.dtype is None or len(table) < self.slots * _ROW_NBYTES:
@@ -119,13 +122,18 @@ class ShardIndex:
         return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
 
 
-def encode_table(table: NDArray[np.uint64], *, has_checksum: bool) -> bytes:
+def encode_table(table: Table, *, has_checksum: bool) -> bytes:
     """Return the bytes of an index whose offsets and sizes are in `table`, in its own byte order."""
     data = table.tobytes()
     return data + crc32c(data) if has_checksum else data
 
 
-def _is_hole(table: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def may_have_holes(table: Table | None) -> bool:
+    """Return whether an inner chunk is absent, or may be, because the index could not be decoded."""
+    return table is None or bool(_is_hole(table).any())
+
+
+def _is_hole(table: Table) -> NDArray[np.bool_]:
     return np.all(table == NO_CHUNK, axis=1)
 
 

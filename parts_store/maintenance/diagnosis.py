@@ -172,8 +172,12 @@ def _diagnose_tagged(chunk: Chunk, index: ShardIndex | None, anchor: Found | Non
     # Readers use the copy only if the parts do not belong to one write.
     if copy is None or finding is None or finding.problem is Problem.CHECKSUM or not finding.problem.is_damage:
         return finding
+    if anchor is not None and anchor.tag is not None and any(staging.is_foreign(each, anchor.tag) for each in outcomes):
+        return finding
     with_copy = find_problem(chunk, _replaced(outcomes, copy), None)
-    return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail="the staged copy has what is missing")
+    is_embedded = anchor is not None and anchor.tag is not None and anchor.tag.embedded is not None
+    place = "the tag of the anchor" if is_embedded else "the staged copy"
+    return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail=f"{place} has what is missing")
 
 
 def _replaced(outcomes: Sequence[Outcome], staged: Mapping[int, Found]) -> list[Outcome]:
@@ -182,11 +186,10 @@ def _replaced(outcomes: Sequence[Outcome], staged: Mapping[int, Found]) -> list[
 
 
 def _read_staged_copy(chunk: Chunk, tag: Tag | None) -> Steps[Mapping[int, Found] | None]:
-    """Return the parts in the staged copy that the tag of the anchor names; None if there is no such copy."""
+    """Return the parts in the anchor's tag, or in the staged copy that it names; None if they are not there."""
     if tag is None or not tag.is_staged:
         return None
-    found = yield from get(staging.key_of(chunk, tag.generation), "staged copy")
-    return None if found is None else staging.unstage(chunk, found, tag)
+    return (yield from staging.read_copy(chunk, tag))
 
 
 def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding | None]:
@@ -207,6 +210,8 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     finding = find_problem(chunk, _replaced((yield part_requests(chunk, index)), staged), index)
     if finding is not None and _is_suspicious(finding):
         return _without_orphans(finding, chunk)
+    if finding is None and not staged and (yield from _has_lost_all(chunk, journal)):
+        return _lost(chunk)
     left = tuple(keys[part] for part in staged)
     return (
         Finding(Problem.INTERRUPTED, chunk.chunk_key, left, "the journal says how to finish the write")
@@ -219,4 +224,16 @@ def _without_orphans(finding: Finding, chunk: Chunk) -> Finding:
     """Return the finding for a chunk with a journal, which says that the chunk exists: its parts are not orphans."""
     if finding.problem is not Problem.ORPHANS:
         return finding
+    return _lost(chunk)
+
+
+def _lost(chunk: Chunk) -> Finding:
     return Finding(Problem.INCOMPLETE, chunk.chunk_key, (chunk.anchor_key,), "no such object")
+
+
+def _has_lost_all(chunk: Chunk, journal: Journal) -> Steps[bool]:
+    """Return whether a journal says that a chunk exists of which there is nothing, neither staged nor in its place."""
+    anchor = yield from head(chunk.anchor_key, CHECK)
+    # Another client may have finished the write, and then deleted the chunk.
+    again = yield from get(journal_key(chunk), "whether a write was interrupted")
+    return anchor is None and Journal.parse(again, chunk) == journal

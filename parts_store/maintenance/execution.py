@@ -1,10 +1,11 @@
-"""Verify and repair all chunks of a survey: in batches, on threads or dask workers, with progress."""
+"""Verify and repair all chunks of a survey: in batches, on threads or other workers, with progress."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol, Self
 
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import Entry, Put, Steps, remove
@@ -16,24 +17,31 @@ from parts_store.errors import (
     StoreConfigError,
     describe,
 )
-from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, is_probe_key, join, parse_node_key
+from parts_store.executors import ExecutorLike, open_workers
+from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, Chunk, is_probe_key, join, parse_node_key
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
-from parts_store.maintenance.diagnosis import diagnose_chunks
+from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
 from parts_store.maintenance.repair import (
+    UNKNOWN_JOURNAL,
     RepairOptions,
     discard_leftovers,
     find_chunk_beside,
     mark_array,
     not_repaired,
+    objects_of_writer,
     repair_chunk,
 )
 from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.maintenance.survey import ListedChunk, Survey, list_entries, survey_prefix
-from parts_store.transactions.part_writer import MAX_STALL
+from parts_store.maintenance.unfinished_files import describe_unfinished
+from parts_store.progress import ProgressLike, report_progress
+from parts_store.transactions import batch_marks
+from parts_store.transactions.journal import is_journal
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.rules import Rules
+from parts_store.transactions.staging import MAX_STALL
 
 # How many chunks are checked together: enough for many requests at once.
 _BATCH = 1000
@@ -64,6 +72,9 @@ class MaintainedStore(Protocol):
     def carry_out[T](self, steps: Steps[T]) -> T:
         """Carry out steps, and return their result."""
 
+    def for_workers(self) -> Self:
+        """Return a store on the same objects that can be pickled for other processes, if its objects allow that."""
+
     def require_server(self, path: str, parts: ConcatParts) -> None:
         """Raise `ServerFeatureError` unless the server supports writing an array with these parts."""
 
@@ -71,11 +82,14 @@ class MaintainedStore(Protocol):
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
-def verify(store: MaintainedStore, prefix: str, *, checksums: bool, client: Any, progress: Progress | None) -> Report:
+def verify(
+    store: MaintainedStore, prefix: str, *, checksums: bool, executor: ExecutorLike, progress: ProgressLike
+) -> Report:
     """Return a report on everything below a prefix. `PartsStore.verify` explains the parameters."""
-    survey = store.carry_out(survey_prefix(prefix, store.protocol))
-    unmarked = survey.unmarked if store.must_understand else ()
-    findings = _find_problems(store, survey, unmarked, checksums=checksums, client=client, progress=progress)
+    with report_progress(progress, "verify", "chunks") as update:
+        survey = store.carry_out(survey_prefix(prefix, store.protocol))
+        unmarked = survey.unmarked if store.must_understand else ()
+        findings = _find_problems(store, survey, unmarked, checksums=checksums, executor=executor, progress=update)
     return survey.report(findings)
 
 
@@ -85,25 +99,26 @@ def _find_problems(
     unmarked: Sequence[str] = (),
     *,
     checksums: bool = False,
-    client: Any = None,
+    executor: ExecutorLike = None,
     progress: Progress | None = None,
 ) -> list[Finding]:
     """Return what is wrong with the chunks of a survey, and the arrays at the paths `unmarked`."""
-    batches = list(_batches(survey))
-    arguments = [(store, listed, survey.arrays[path], checksums) for path, listed in batches]
-    results = _on_workers(client, arguments) if client is not None else (_diagnose_batch(*each) for each in arguments)
+    batches = [(listed, survey.arrays[path]) for path, listed in _batches(survey)]
+    diagnose = partial(_diagnose_batch, store if executor is None else store.for_workers(), checksums)
     findings: list[Finding] = []
     done = 0
-    for (_, listed), found in zip(batches, results, strict=True):
-        findings += found
-        done += len(listed)
-        if progress is not None:
-            progress(done, len(survey.listed.chunks))
+    with open_workers(executor) as workers:
+        for (listed, _), found in zip(batches, workers.run_in_order(diagnose, batches), strict=True):
+            findings += found
+            done += len(listed)
+            if progress is not None:
+                progress(done, len(survey.listed.chunks))
     return [
         *findings,
         *map(_stray_node, survey.stray_nodes),
         *map(_unmarked_array, unmarked),
-        *(_leftovers(folder, entries) for folder, (_, entries) in survey.listed.strays.items()),
+        *(_leftovers(folder, *stray) for folder, stray in survey.listed.strays.items()),
+        *map(describe_unfinished, survey.unfinished),
     ]
 
 
@@ -118,9 +133,10 @@ def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
 
 
 def _diagnose_batch(
-    store: MaintainedStore, listed: Sequence[ListedChunk], record: ArrayRecord, checksums: bool
+    store: MaintainedStore, checksums: bool, batch: tuple[Sequence[ListedChunk], ArrayRecord]
 ) -> list[Finding]:
-    """Return what is wrong with chunks; halve the batch to find a chunk that Icechunk cannot read."""
+    """Return what is wrong with chunks of an array; halve the batch to find a chunk that Icechunk cannot read."""
+    listed, record = batch
     steps = diagnose_chunks(listed, record, store.protocol, store.read_settings, with_bytes=checksums)
     try:
         return store.carry_out(steps)
@@ -129,13 +145,7 @@ def _diagnose_batch(
             return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), error.problem)]
         half = len(listed) // 2
         halves = (listed[:half], listed[half:])
-        return [finding for each in halves for finding in _diagnose_batch(store, each, record, checksums)]
-
-
-def _on_workers(client: Any, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Finding]]:
-    futures = client.map(_diagnose_batch, *zip(*arguments, strict=True), pure=False) if arguments else []
-    for future in futures:
-        yield future.result()
+        return [finding for each in halves for finding in _diagnose_batch(store, checksums, (each, record))]
 
 
 def _stray_node(key: str) -> Finding:
@@ -149,8 +159,12 @@ def _unmarked_array(path: str) -> Finding:
     return Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail)
 
 
-def _leftovers(folder: str, entries: Sequence[Entry]) -> Finding:
-    detail = "from a probe of the server" if is_probe_key(folder) else "beside a chunk that has no parts"
+def _leftovers(folder: str, array: str, entries: Sequence[Entry]) -> Finding:
+    detail = "beside a chunk that has no parts"
+    if is_probe_key(folder):
+        detail = "from a probe of the server"
+    elif folder == batch_marks.folder_of(array):
+        detail = "from chunks that were written together"
     return Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
 
 
@@ -163,14 +177,16 @@ def repair(
     *,
     min_age: timedelta | float,
     options: RepairOptions,
-    progress: Progress | None,
+    executor: ExecutorLike,
+    progress: ProgressLike,
 ) -> Report:
     """Repair everything below a prefix. `PartsStore.repair` explains the parameters."""
-    survey = store.carry_out(survey_prefix(prefix, store.protocol))
-    if survey.arrays:
-        most = max((each.parts for each in survey.arrays.values()), key=lambda parts: len(parts.parts))
-        store.require_server(min(survey.arrays), most)
-    return survey.report(repair_chunks(store, survey, min_age, options, progress))
+    with report_progress(progress, "repair", "findings") as update:
+        survey = store.carry_out(survey_prefix(prefix, store.protocol))
+        if survey.arrays:
+            most = max((each.parts for each in survey.arrays.values()), key=lambda parts: len(parts.parts))
+            store.require_server(min(survey.arrays), most)
+        return survey.report(repair_chunks(store, survey, min_age, options, update, executor))
 
 
 def repair_chunks(
@@ -179,22 +195,24 @@ def repair_chunks(
     min_age: timedelta | float,
     options: RepairOptions,
     progress: Progress | None = None,
+    executor: ExecutorLike = None,
 ) -> list[Finding]:
     """Find what is wrong with the chunks of a survey, repair it if possible, and return the findings with the results.
 
     Objects that are at least `min_age` old, by the clock of the store, are taken for those of dead writers.
     """
     unmarked = survey.unmarked if options.marks or store.must_understand else ()
-    findings = _find_problems(store, survey, unmarked)
+    findings = _find_problems(store, survey, unmarked, executor=executor)
     seconds = _parse_age(min_age)
     needs_age = seconds > 0 and not store.protocol.knows_dead_writers
     if needs_age and seconds < LEAST_AGE:
         expected = f"0 if no client is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
         raise StoreConfigError("min_age", expected, describe(min_age))
     needs_clock = needs_age and any(options.handles(each.problem) for each in findings)
+    needs_clock |= seconds > 0 and bool(survey.unfinished)
     array = min(survey.arrays, default="")
     now = store.carry_out(_read_clock(array, store.protocol.rules)) if needs_clock else None
-    repairer = _Repairer(store, survey, options, now, seconds)
+    repairer = _Repairer(store, survey, options, now, seconds, needs_age=needs_age)
     of_chunks: dict[str, list[Finding]] = {}
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
@@ -235,9 +253,11 @@ class _Repairer:
     store: MaintainedStore
     survey: Survey
     options: RepairOptions
-    # By the clock of the store; None if ages do not matter.
+    # By the clock of the store; None if no age matters.
     now: datetime | None
     min_age: float
+    # Whether the age of an object tells whether its writer is dead.
+    needs_age: bool
 
     def repair_findings(self, findings: Sequence[Finding]) -> list[Finding]:
         """Repair the findings of one chunk in sequence, leftovers last."""
@@ -260,6 +280,9 @@ class _Repairer:
                 return replace(finding, is_repaired=True)
             if finding.problem is Problem.UNMARKED:
                 return self._mark(finding)
+            unfinished = [self.survey.unfinished[key] for key in finding.keys if key in self.survey.unfinished]
+            if unfinished:
+                return self._remove_unfinished(finding, unfinished)
             listed = self.survey.listed.chunks.get(finding.chunk_key)
             return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
         except StorageError:
@@ -274,11 +297,17 @@ class _Repairer:
             return replace(finding, is_repaired=True)
         return not_repaired(finding, "another client has changed the document")
 
+    def _remove_unfinished(self, finding: Finding, entries: Sequence[Entry]) -> Finding:
+        # The writers of such files take no lock, so the age decides.
+        if self._are_younger(entries, max(self.min_age, LEAST_AGE)):
+            return not_repaired(finding, f"younger than min_age, or than {LEAST_AGE:.0f} s")
+        self.store.carry_out(remove(finding.keys, "unfinished files"))
+        return replace(finding, is_repaired=True)
+
     def _repair_listed(self, listed: ListedChunk, finding: Finding) -> Finding:
-        is_beside = finding.problem in (Problem.LEFTOVERS, Problem.INTERRUPTED)
-        if self._is_young([*listed.beside, *([] if is_beside else listed.parts.values())]):
+        if self._is_young(objects_of_writer(listed, finding.problem)):
             return not_repaired(finding, "younger than min_age")
-        if finding.problem is Problem.ORPHANS and self.now is not None and not self.store.protocol.can_collect:
+        if finding.problem is Problem.ORPHANS and self.needs_age and not self.store.protocol.can_collect:
             return not_repaired(finding, "another client may be writing; use min_age=0 if none is")
         return self._repair_chunk(listed, finding)
 
@@ -297,10 +326,28 @@ class _Repairer:
         for entry in entries if not is_probe_key(finding.chunk_key) else ():
             chunk = self.store.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
             if chunk is not None and chunk.side_folder == finding.chunk_key:
-                return self._repair_chunk(ListedChunk(chunk, beside=entries), finding)
+                listed = ListedChunk(chunk, beside=entries)
+                if (damage := self._damage_of(chunk)) is None:
+                    return self._repair_chunk(listed, finding)
+                if not self.options.drops_incomplete:
+                    return not_repaired(finding, "the chunk is damaged")
+                self._repair_chunk(listed, damage)
+        if not self.options.drops_incomplete and any(is_journal(entry.key) for entry in entries):
+            return not_repaired(finding, UNKNOWN_JOURNAL)
         is_repaired = self.store.carry_out(discard_leftovers(finding.chunk_key, finding.keys, self.store.protocol))
         return replace(finding, is_repaired=is_repaired)
 
+    def _damage_of(self, chunk: Chunk) -> Finding | None:
+        """Return what is missing of a chunk that exists, because a journal says so; None if nothing is."""
+        if not self.store.protocol.has_journal:
+            return None
+        index = self.survey.arrays[chunk.array].shard_index
+        found = self.store.carry_out(diagnose_chunk(chunk, index, self.store.protocol))
+        return found if found is not None and found.problem.is_damage else None
+
     def _is_young(self, entries: Sequence[Entry]) -> bool:
+        return self.needs_age and self._are_younger(entries, self.min_age)
+
+    def _are_younger(self, entries: Sequence[Entry], age: float) -> bool:
         now = self.now
-        return now is not None and any((now - entry.modified).total_seconds() < self.min_age for entry in entries)
+        return now is not None and any((now - entry.modified).total_seconds() < age for entry in entries)

@@ -10,6 +10,7 @@ write the chunk during the repair.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from parts_store.engine.steps import Entry, Found, Get, Steps, get
 from parts_store.errors import ConcurrentWriteError
@@ -23,9 +24,14 @@ from parts_store.maintenance.part_checks import find_problem
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
-from parts_store.transactions.journal import Journal
+from parts_store.transactions.journal import Journal, is_journal, journal_key
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.versions import Version, is_of_layout
+
+UNKNOWN_JOURNAL: Final = (
+    "there is a journal that this version does not understand, and that may belong to a committed write; "
+    "drop_incomplete=True removes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,13 @@ class RepairOptions:
                 return self.drops_incomplete
 
 
+def objects_of_writer(listed: ListedChunk, problem: Problem) -> list[Entry]:
+    """Return the objects of a chunk whose age tells whether its writer may still be active."""
+    if problem in (Problem.LEFTOVERS, Problem.INTERRUPTED) and listed.beside:
+        return listed.beside
+    return [*listed.beside, *listed.parts.values()]
+
+
 def repair_chunk(
     listed: ListedChunk, finding: Finding, record: ArrayRecord, protocol: ChunkProtocol, options: RepairOptions
 ) -> Steps[Finding]:
@@ -68,6 +81,8 @@ def repair_chunk(
     yield from protocol.lock_chunk(chunk.side_folder)
     match finding.problem:
         case Problem.INTERRUPTED | Problem.LEFTOVERS:
+            if not options.drops_incomplete and (yield from _has_unknown_journal(listed)):
+                return not_repaired(finding, UNKNOWN_JOURNAL)
             is_repaired = yield from protocol.finish_write(chunk, listed.parts, listed.beside)
         case Problem.ORPHANS:
             is_repaired = yield from protocol.remove_orphans(chunk, finding.keys)
@@ -76,6 +91,16 @@ def repair_chunk(
         case _:
             is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
     return replace(finding, is_repaired=is_repaired)
+
+
+def _has_unknown_journal(listed: ListedChunk) -> Steps[bool]:
+    """Return whether a journal beside a chunk cannot be carried out, and may be that of a committed write."""
+    for key in (entry.key for entry in listed.beside if is_journal(entry.key)):
+        found = yield from get(key, "whether a write was interrupted")
+        is_known = key == journal_key(listed.chunk) and Journal.parse(found, listed.chunk) is not None
+        if found is not None and not is_known:
+            return True
+    return False
 
 
 def _repair_tags(
@@ -113,8 +138,8 @@ def mark_array(path: str, protocol: ChunkProtocol) -> Steps[bool]:
 
 def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Chunk | None]:
     """Return the chunk that a journal or a staged copy belongs to; None for other objects."""
-    # A name with a dot is that of a staged part, which may be as large as a chunk and does not name the chunk.
-    if "." in entry.key.rpartition("/")[2]:
+    # Any other name with a dot is that of a staged part, which may be as large as a chunk and does not name the chunk.
+    if "." in entry.key.rpartition("/")[2] and not is_journal(entry.key):
         return None
     found = yield from get(entry.key, "whose leftovers these are")
     journal = Journal.parse(found)
@@ -126,7 +151,7 @@ def find_chunk_beside(entry: Entry, array: str, record: ArrayRecord) -> Steps[Ch
 
 
 def discard_leftovers(folder: str, keys: tuple[str, ...], protocol: ChunkProtocol) -> Steps[bool]:
-    """Remove what lies beside an unknown chunk. Nothing was committed: a commit would name the chunk."""
+    """Remove what lies beside an unknown chunk. Nothing that this version understands was committed."""
     yield from protocol.lock_chunk(folder)
     yield from protocol.remove_leftovers(keys)
     return True

@@ -13,6 +13,7 @@ from parts_store.format.keys import (
     PartPlacement,
     ancestors,
     candidates,
+    is_metadata,
     is_probe_key,
     join,
     parse_node_key,
@@ -21,6 +22,7 @@ from parts_store.format.keys import (
 )
 from parts_store.format.metadata import ArrayRecord
 from parts_store.maintenance.report import Finding, Report
+from parts_store.maintenance.unfinished_files import find_unfinished
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import ChunkProtocol
 
@@ -63,6 +65,8 @@ class Survey:
     stray_nodes: tuple[str, ...] = ()
     # The paths of arrays that other software would misread, and is not told to refuse.
     unmarked: tuple[str, ...] = ()
+    # The files that a writer of a local disk has not finished, by their keys.
+    unfinished: Mapping[str, Entry] = field(default_factory=dict)
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """Return the report with these findings."""
@@ -80,7 +84,7 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
         raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(folder))
     entries = yield from list_entries(folder)
     paths = _possible_arrays(folder, entries, protocol)
-    arrays, not_understood = yield from _read_documents(paths, protocol)
+    arrays, not_understood, others = yield from _read_documents(paths, protocol)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
         entries += yield from list_entries(protocol.folder_beside(path))
@@ -89,7 +93,11 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     if outer:
         listed = _inside(folder, outer, listed)
     unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
-    return Survey(arrays, listed, not_understood, stray_nodes, unmarked)
+    unfinished: Mapping[str, Entry] = {}
+    if protocol.has_journal:
+        others |= {split(entry.key)[0] for entry in entries if is_metadata(entry.key)}
+        unfinished = yield from find_unfinished(folder, arrays, others)
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished)
 
 
 def list_entries(folder: str) -> Steps[tuple[Entry, ...]]:
@@ -207,12 +215,17 @@ def _possible_arrays(folder: str, entries: Sequence[Entry], protocol: ChunkProto
 
 def _read_documents(
     paths: Sequence[str], protocol: ChunkProtocol
-) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...]]]:
-    """Return the arrays with parts at these paths, and the paths of documents that are wrong with the reasons."""
+) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...], set[str]]]:
+    """Return the arrays with parts at these paths, the paths of wrong documents with the reasons, and all other paths.
+
+    A path without a document is none of them.
+    """
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
     read = [_read_document(path, outcome, protocol) for path, outcome in zip(paths, outcomes, strict=True)]
     arrays = {path: record for path, (record, _) in zip(paths, read, strict=True) if record is not None}
-    return arrays, tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
+    wrong = tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
+    found = {path for path, outcome in zip(paths, outcomes, strict=True) if isinstance(outcome, Found)}
+    return arrays, wrong, found - arrays.keys()
 
 
 def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tuple[ArrayRecord | None, str | None]:

@@ -6,10 +6,10 @@ else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sh
 inner chunks of a shard).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any, Final, Self, cast, override
 
@@ -30,20 +30,21 @@ from parts_store._compat.zarr import (
     scatter_chunk,
     supports_sync_io,
 )
-from parts_store.format.ranges import Span
+from parts_store.format.shard_index import NO_CHUNK, ShardIndex, Table
 from parts_store.pipeline.compression import Bytes, NotDecodedError
 from parts_store.pipeline.retries import retry
 from parts_store.pipeline.selections import Gather, Region, plan_selection
-from parts_store.pipeline.shard import ShardLayout, plan_layout
-from parts_store.pipeline.threads import require_not_stopped, run
-from parts_store.pipeline.together import ChunkItem, write_together
+from parts_store.pipeline.shard import Layouts, ShardLayout
+from parts_store.pipeline.threads import Pace, require_not_stopped, run
+from parts_store.pipeline.together import ChunkItem, is_small, write_together
 from parts_store.store import PartsStore
 
-type Pieces = Sequence[memoryview]
-"""Pieces of bytes that make up a value, in order."""
-type Layouts = Mapping[tuple[int, ...], ShardLayout]
 # The size of inner chunks that are decoded in less time than it takes to start a thread.
 _MAX_AT_ONCE: Final = 1 << 17
+# Chunks that take so little time to read or write spend it in Python or in the kernel, where several threads would
+# only slow each other down. Larger chunks are encoded and decoded for longer than that.
+_QUICK_READ, _QUICK_WRITE = 0.001, 0.003
+_MAX_QUICK: Final = 1 << 17
 
 
 class PartsCodecPipeline(FusedCodecPipeline):
@@ -68,11 +69,10 @@ class PartsCodecPipeline(FusedCodecPipeline):
         batch = list(batch_info)
         if self.sync_transform is None or not _is_on_parts_store(batch):
             return await super().read(batch, out, drop_axes)
-        layouts = self._layouts(batch)
-        if len(batch) == 1 and (result := await _read_at_once(batch[0], out, drop_axes, layouts)) is not None:
+        if len(batch) == 1 and (result := await self._read_at_once(batch[0], out, drop_axes)) is not None:
             return (result,)
-        tasks = [partial(self._read_chunk, item, out, drop_axes, layouts) for item in batch]
-        return tuple(await run(tasks, finishes=False))
+        tasks = [partial(self._read_chunk, item, out, drop_axes) for item in batch]
+        return tuple(await run(tasks, finishes=False, pace=_pace(batch, _QUICK_READ)))
 
     @override
     async def write(self, batch_info: Iterable[ChunkItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
@@ -80,18 +80,36 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if self.sync_transform is None or not _is_on_parts_store(batch):
             await super().write(batch, value, drop_axes)
         else:
-            layouts = self._layouts(batch)
-            write = partial(self._write_chunk, value=value, drop_axes=drop_axes, layouts=layouts)
+            write = partial(self._write_chunk, value=value, drop_axes=drop_axes)
             # zarr's sharding codec writes a shard by itself.
-            if layouts or not self.supports_partial_encode:
+            if not self.supports_partial_encode or any(self._layout(item[1]) is not None for item in batch):
                 batch = await write_together(batch, write)
-            await run([partial(write, item) for item in batch], finishes=True)
+            if batch:
+                with batch[0][0].store.keep_lock(batch[0][0].path):
+                    tasks = [partial(write, item) for item in batch]
+                    await run(tasks, finishes=True, pace=_pace(batch, _QUICK_WRITE))
 
-    def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> GetResult:
+    async def _read_at_once(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...]) -> GetResult | None:
+        """Read a few inner chunks of a shard on the event loop, which takes less time than to start a thread.
+
+        Returns None if it may take longer, or if this cannot be done here.
+        """
+        path, spec, _, _, is_complete = item
+        values, layout = out.as_ndarray_like(), self._layout(spec)
+        if is_complete or layout is None or not isinstance(values, np.ndarray):
+            return None
+        read = _plan_inner(item, layout)
+        if read is None or read.nbytes > _MAX_AT_ONCE:
+            return None
+        try:
+            found = await path.store.get_inner(*read.arguments, **read.options)
+            return _result(item, out, is_found=read.finish(found, values, drop_axes))
+        except NotDecodedError:
+            return None
+
+    def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...]) -> GetResult:
         """Read one chunk into the result."""
-        _, spec, _, _, _ = item
-        values = out.as_ndarray_like()
-        layout = layouts.get(spec.shape)
+        values, layout = out.as_ndarray_like(), self._layout(item[1])
         is_found = None
         if layout is not None and isinstance(values, np.ndarray):
             # What cannot be decoded here is decoded by zarr's codec, which says what is wrong with it.
@@ -106,24 +124,24 @@ class PartsCodecPipeline(FusedCodecPipeline):
         self, item: ChunkItem, values: NDArray[Any], drop_axes: tuple[int, ...], layout: ShardLayout
     ) -> bool | None:
         """Read what is selected of a shard; return whether there is such a shard, None for an unknown selection."""
-        path, spec, _, out_selection, is_complete = item
+        path, _, _, out_selection, is_complete = item
         if is_complete and _region(item, drop_axes) is not None:
-            return _read_shard(path, spec, layout, values[out_selection])
+            return _read_shard(path, layout, values[out_selection])
         read = _plan_inner(item, layout)
         if read is None:
             return None
         return read.finish(path.store.get_inner_sync(*read.arguments, **read.options), values, drop_axes)
 
-    def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
+    def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> None:
         """Write one chunk from the values, again if another client has changed it meanwhile."""
-        retry(partial(self._write_once, item, value, drop_axes, layouts))
+        retry(partial(self._write_once, item, value, drop_axes))
 
-    def _write_once(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts) -> None:
+    def _write_once(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> None:
         """Write one chunk from the values: all of it, or read it, change it and write it if it has not changed."""
         path, spec, _, out_selection, is_complete = item
-        layout, region = layouts.get(spec.shape), _region(item, drop_axes)
-        values = value.as_ndarray_like()
-        if layout is None or region is None or not is_complete or not isinstance(values, np.ndarray):
+        layout, values = self._layout(spec), value.as_ndarray_like()
+        region = None if layout is None or not is_complete else _region(item, drop_axes)
+        if layout is None or region is None or not isinstance(values, np.ndarray):
             self.write_sync([item], value, drop_axes)
             return
         if values.shape == ():
@@ -136,22 +154,27 @@ class PartsCodecPipeline(FusedCodecPipeline):
         else:
             path.set_sync(spec.prototype.buffer.from_array_like(encoded))
 
-    def _layouts(self, batch: Sequence[ChunkItem]) -> Layouts:
-        """Return the layouts of the shards of a selection by their shapes, without those that `shard` does not know."""
+    @cached_property
+    def _layouts(self) -> Layouts | None:
+        """The layouts of the array's shards, None if it has no shards that are read in part."""
         codec = self.array_bytes_codec
-        if not self.supports_partial_decode or not isinstance(codec, ShardingCodec):
-            return {}
-        specs = {item[1].shape: item[1] for item in batch}
-        planned = {shape: plan_layout(codec, spec) for shape, spec in specs.items()}
-        return {shape: layout for shape, layout in planned.items() if layout is not None}
+        return Layouts(codec) if self.supports_partial_decode and isinstance(codec, ShardingCodec) else None
+
+    def _layout(self, spec: ArraySpec) -> ShardLayout | None:
+        """Return the layout of a shard, None if it is not a shard, or one that `shard` does not know."""
+        return None if self._layouts is None else self._layouts.of(spec)
 
 
-def _read_shard(path: StorePath, spec: ArraySpec, layout: ShardLayout, target: NDArray[Any]) -> bool:
+def _read_shard(path: Any, layout: ShardLayout, target: NDArray[Any]) -> bool:
     """Read a whole shard into an array; return whether there is such a shard."""
-    stored = path.get_sync(prototype=spec.prototype)
-    if stored is not None:
-        layout.decode_into(target, stored.as_numpy_array())
-    return stored is not None
+    pieces = path.store.get_pieces_sync(path.path)
+    if pieces is None:
+        return False
+    shard, index = layout.separate([np.frombuffer(each, np.uint8) for each in pieces])
+    # If the pieces were copied, they are not kept in memory.
+    del pieces
+    layout.decode_into(target, shard, index)
+    return True
 
 
 @dataclass(slots=True)
@@ -161,7 +184,8 @@ class _InnerRead:
     item: ChunkItem
     layout: ShardLayout
     touched: Region | Gather
-    _places: list[Span | None] = field(default_factory=list)
+    # Which of the inner chunks are stored.
+    _is_stored: list[bool] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -169,9 +193,9 @@ class _InnerRead:
         return len(self.touched.numbers) * prod(self.layout.chunk_shape) * self.layout.dtype.itemsize
 
     @property
-    def arguments(self) -> tuple[str, ByteRequest, Callable[[memoryview], Sequence[ByteRequest]]]:
+    def arguments(self) -> tuple[str, ShardIndex, Callable[[Table | None], Sequence[ByteRequest]]]:
         """What the store is asked for."""
-        return self.item[0].path, self.layout.index.request, self._locate
+        return self.item[0].path, self.layout.index, self._locate
 
     @property
     def options(self) -> dict[str, int]:
@@ -182,55 +206,42 @@ class _InnerRead:
             "max_coalesced_bytes": config.sharding_coalesce_max_bytes,
         }
 
-    def _locate(self, index: memoryview) -> list[ByteRequest]:
+    def _locate(self, table: Table | None) -> list[ByteRequest]:
         """Return the byte ranges of the inner chunks that are stored."""
         require_not_stopped()
-        self._places = self.layout.locate(index.tobytes(), self.touched.numbers)
-        return [RangeByteRequest(place.start, place.stop) for place in self._places if place is not None]
+        if table is None:
+            raise NotDecodedError
+        places = table[self.touched.numbers].tolist()
+        if any((start == NO_CHUNK) != (nbytes == NO_CHUNK) for start, nbytes in places):
+            # An inner chunk with an offset and no size, or a size and no offset, is not an absent one.
+            raise NotDecodedError
+        self._is_stored = [start != NO_CHUNK for start, _ in places]
+        return [RangeByteRequest(start, start + nbytes) for start, nbytes in places if start != NO_CHUNK]
 
-    def finish(self, found: Sequence[Pieces | None] | None, values: NDArray[Any], drop_axes: tuple[int, ...]) -> bool:
+    def finish(
+        self, found: Sequence[memoryview | None] | None, values: NDArray[Any], drop_axes: tuple[int, ...]
+    ) -> bool:
         """Copy what is selected of the inner chunks into the result; return whether there is such a shard."""
         if found is None:
             return False
         pieces = iter(found)
-        stored = [None if place is None else _joined(next(pieces)) for place in self._places]
+        stored = [_array(next(pieces)) if is_stored else None for is_stored in self._is_stored]
         selected = self.touched.select(self.layout.decode_some(stored))
         values[self.item[3]] = selected.squeeze(drop_axes) if drop_axes else selected
         return True
 
 
-def _joined(pieces: Pieces | None) -> Bytes:
-    if pieces is None:
+def _array(found: memoryview | None) -> Bytes:
+    if found is None:
+        # The inner chunk was removed since the index was read.
         raise NotDecodedError
-    arrays = [np.frombuffer(each, np.uint8) for each in pieces]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, np.uint8)])
+    return np.frombuffer(found, np.uint8)
 
 
 def _plan_inner(item: ChunkItem, layout: ShardLayout) -> _InnerRead | None:
     """Return how to read what is selected of a shard, None for a selection of an unknown kind."""
     touched = plan_selection(item[2], layout.grid, layout.chunk_shape)
     return None if touched is None else _InnerRead(item, layout, touched)
-
-
-async def _read_at_once(
-    item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], layouts: Layouts
-) -> GetResult | None:
-    """Read a few inner chunks of a shard on the event loop, which takes less time than to start a thread.
-
-    Returns None if it may take longer, or if this cannot be done here.
-    """
-    path, spec, _, _, is_complete = item
-    values, layout = out.as_ndarray_like(), layouts.get(spec.shape)
-    if is_complete or layout is None or not isinstance(values, np.ndarray):
-        return None
-    read = _plan_inner(item, layout)
-    if read is None or read.nbytes > _MAX_AT_ONCE:
-        return None
-    try:
-        found = await path.store.get_inner(*read.arguments, **read.options)
-        return _result(item, out, is_found=read.finish(found, values, drop_axes))
-    except NotDecodedError:
-        return None
 
 
 def _result(item: ChunkItem, out: NDBuffer, *, is_found: bool) -> GetResult:
@@ -252,14 +263,26 @@ def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | 
     return tuple(slice(*each.indices(size)[:2]) for each, size in zip(selection, spec.shape, strict=True))
 
 
+def _pace(batch: Sequence[ChunkItem], quick: float) -> Pace:
+    """Return how many threads read or write chunks: many for small chunks on a network, at first one elsewhere.
+
+    One thread suffices elsewhere as long as a chunk takes less than `quick` seconds.
+    """
+    specs = {item[1].shape: item[1] for item in batch}.values()
+    if batch[0][0].store.has_latency:
+        return Pace(is_small=all(map(is_small, specs)))
+    is_quick = all(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize <= _MAX_QUICK for spec in specs)
+    return Pace(quick=quick if is_quick else 0.0)
+
+
 def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:
-    # `isinstance` would accept an object that stands in for a store, and whose own methods must be called.
-    return bool(batch) and all(
-        isinstance(item[0], StorePath)
-        and issubclass(type(item[0].store), PartsStore)
-        and supports_sync_io(item[0].store)
-        for item in batch
-    )
+    if not batch or not all(isinstance(item[0], StorePath) for item in batch):
+        return False
+    # All chunks of an array are on one store. `isinstance` would accept an object that stands in for a store, and whose
+    # own methods must be called.
+    store = batch[0][0].store
+    is_ours = issubclass(type(store), PartsStore) and supports_sync_io(store)
+    return is_ours and all(item[0].store is store for item in batch)
 
 
 register_pipeline(PartsCodecPipeline)

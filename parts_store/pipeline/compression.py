@@ -52,7 +52,7 @@ class Uncompressed:
         self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
     ) -> tuple[Bytes, NDArray[np.int64] | None]:
         """Return the bytes of the inner chunks as they are stored, and the row of each; None if they are in order."""
-        if np.any(lengths != self.chunk_nbytes):
+        if (lengths != self.chunk_nbytes).any():
             raise NotDecodedError
         count, nbytes = len(offsets), self.chunk_nbytes
         if count == 1 and len(only := shard[int(offsets[0]) :][:nbytes]) == nbytes:

@@ -22,6 +22,8 @@ class Region:
 
     def select(self, chunks: NDArray[Any]) -> NDArray[Any]:
         """Return the selected values of the inner chunks, whose first axis is that of `numbers`."""
+        if len(chunks) == 1:
+            return np.asarray(chunks[0][self.index])
         ndim, chunk_shape = len(self.grid), chunks.shape[1:]
         axes = [axis for pair in zip(range(ndim), range(ndim, 2 * ndim), strict=True) for axis in pair]
         shape = [count * size for count, size in zip(self.grid, chunk_shape, strict=True)]
@@ -59,19 +61,14 @@ def plan_selection(selection: Any, grid: Sequence[int], chunk_shape: Sequence[in
     if not isinstance(selection, tuple) or not len(selection) == len(grid) > 0:
         return None
     entries = [_normalize(each, count * size) for each, count, size in zip(selection, grid, chunk_shape, strict=True)]
-    if all(isinstance(each, int) or (isinstance(each, slice) and each.step == 1) for each in entries):
-        return _plan_region(entries, grid, chunk_shape)
     arrays = [each for each in entries if isinstance(each, np.ndarray)]
+    if not arrays and all(isinstance(each, int) or (isinstance(each, slice) and each.step == 1) for each in entries):
+        return _plan_region(entries, grid, chunk_shape)
     if any(each is None for each in entries) or not all(each.size for each in arrays):
         return None
-    if len(arrays) < len(entries):
-        # Several arrays, or arrays and integers, mean different things to NumPy in different orders.
-        if len(arrays) > 1 or (arrays and any(isinstance(each, int) for each in entries)):
-            return None
-        return _plan_gather(_spread(entries), grid, chunk_shape, is_grid=True)
-    ndim = len(entries)
-    is_grid = all(each.ndim == ndim and each.size == each.shape[axis] for axis, each in enumerate(arrays))
-    return _plan_gather(arrays, grid, chunk_shape, is_grid=is_grid)
+    if len(arrays) == len(entries):
+        return _plan_gather(arrays, grid, chunk_shape, is_grid=_is_grid(arrays))
+    return _plan_mixed(entries, arrays, grid, chunk_shape)
 
 
 def _normalize(entry: Any, size: int) -> int | slice | Numbers | None:
@@ -94,14 +91,31 @@ def _normalize(entry: Any, size: int) -> int | slice | Numbers | None:
 
 def _plan_region(entries: Sequence[Any], grid: Sequence[int], chunk_shape: Sequence[int]) -> Region:
     """Return the inner chunks that slices without steps and integers touch."""
-    touched, index = [], []
-    for entry, size in zip(entries, chunk_shape, strict=True):
+    # Mostly one inner chunk is touched, for which integers of Python take less time than arrays.
+    numbers, counts, index = [0], [], []
+    for entry, size, total in zip(entries, chunk_shape, grid, strict=True):
         start, stop = (entry, entry + 1) if isinstance(entry, int) else (entry.start, entry.stop)
-        first, last = start // size, (stop - 1) // size
-        touched.append(np.arange(first, last + 1))
+        first, end = start // size, (stop - 1) // size + 1
+        numbers = [number * total + at for number in numbers for at in range(first, end)]
+        counts.append(end - first)
         offset = first * size
         index.append(start - offset if isinstance(entry, int) else slice(start - offset, stop - offset))
-    return Region(_count(np.ix_(*touched), grid), tuple(map(len, touched)), tuple(index))
+    return Region(np.array(numbers, np.intp), tuple(counts), tuple(index))
+
+
+def _plan_mixed(
+    entries: Sequence[Any], arrays: Sequence[Numbers], grid: Sequence[int], chunk_shape: Sequence[int]
+) -> Gather | None:
+    """Return the inner chunks that slices touch together with integers or with one array of indexes."""
+    # Several arrays, or arrays and integers, mean different things to NumPy in different orders.
+    if len(arrays) > 1 or (arrays and any(isinstance(each, int) for each in entries)):
+        return None
+    return _plan_gather(_spread(entries), grid, chunk_shape, is_grid=True)
+
+
+def _is_grid(arrays: Sequence[Numbers]) -> bool:
+    """Return whether every array of indexes has an axis of its own, as those of `np.ix_`."""
+    return all(each.ndim == len(arrays) and each.size == each.shape[axis] for axis, each in enumerate(arrays))
 
 
 def _spread(entries: Sequence[Any]) -> list[Numbers]:

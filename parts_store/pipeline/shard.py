@@ -1,11 +1,11 @@
 """Encode and decode whole shards with a few NumPy calls per shard, whatever the number of its inner chunks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,13 @@ from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import BytesCodec, ShardingCodec
 
 from parts_store._compat.zarr import ArraySpec, subchunk_order
-from parts_store.format.ranges import Span
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
 from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, Uncompressed, choose_inner_codecs
-from parts_store.pipeline.selections import Numbers
+
+# The offset of bytes that begin with an inner chunk.
+_AT_START: Final = np.zeros(1, np.uint64)
+# How many layouts are kept of one array.
+_MOST_SHAPES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +47,18 @@ class ShardLayout:
         """The number of inner chunks."""
         return prod(self.grid)
 
-    def decode_into(self, target: NDArray[Any], shard: Bytes) -> None:
+    def separate(self, pieces: Sequence[Bytes]) -> tuple[Bytes, Bytes]:
+        """Return the bytes of a shard, and those of its index; without a copy if the index is a part of its own.
+
+        The bytes of the shard are in several pieces if it is stored in parts.
+        """
+        nbytes = self.index.nbytes
+        if len(pieces) == 2 and len(pieces[1]) == nbytes and not self._data_start:
+            return pieces[0], pieces[1]
+        shard = pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.uint8)])
+        return shard, shard[:nbytes] if self._data_start else shard[-nbytes:]
+
+    def decode_into(self, target: NDArray[Any], shard: Bytes, index: Bytes) -> None:
         """Decode a shard into an array, which has the shard's shape, or less of it at the end of an axis.
 
         Raises
@@ -52,7 +66,7 @@ class ShardLayout:
         NotDecodedError
             If this cannot be done here. Then zarr's codec decodes the shard, or says what is wrong with it.
         """
-        offsets, lengths = self._read_index(shard)
+        offsets, lengths = self._read_index(shard, index)
         is_present = offsets != NO_CHUNK
         if is_present.all() and isinstance(self.codecs, Uncompressed) and target.shape == self.shape:
             packed, rows = self.codecs.unpack(shard, offsets, lengths)
@@ -79,25 +93,26 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
-    def locate(self, index: bytes, numbers: Numbers) -> list[Span | None]:
-        """Return the places of inner chunks in a shard, by the shard's index; None for those that are not stored."""
-        offsets, lengths = self._parse_index(index)
-        pairs = zip(offsets[numbers].tolist(), lengths[numbers].tolist(), strict=True)
-        return [None if start == NO_CHUNK else Span(start, start + nbytes) for start, nbytes in pairs]
-
     def decode_some(self, stored: Sequence[Bytes | None]) -> NDArray[Any]:
         """Decode inner chunks, given their bytes, or None for one that is not stored; the first axis counts them."""
         present = [each for each in stored if each is not None]
-        chunks = np.empty((0, prod(self.chunk_shape)), self.dtype)
-        if present:
-            lengths = np.fromiter(map(len, present), np.uint64, len(present))
-            joined = present[0] if len(present) == 1 else np.concatenate(present)
-            chunks = self.codecs.decode(joined, np.cumsum(lengths, dtype=np.uint64) - lengths, lengths).view(self.dtype)
-        if len(present) < len(stored):
-            is_present = np.fromiter((each is not None for each in stored), bool, len(stored))
-            found, chunks = chunks, np.full((len(stored), prod(self.chunk_shape)), self.fill_value, self.dtype)
-            chunks[is_present] = found
+        if len(present) == len(stored):
+            chunks = self._decode_present(present)
+        else:
+            chunks = np.full((len(stored), prod(self.chunk_shape)), self.fill_value, self.dtype)
+            if present:
+                chunks[[each is not None for each in stored]] = self._decode_present(present)
         return chunks.reshape(len(stored), *self.chunk_shape)
+
+    def _decode_present(self, present: Sequence[Bytes]) -> NDArray[Any]:
+        """Decode inner chunks, at least one; the first axis counts them."""
+        lengths = np.array([len(each) for each in present], np.uint64)
+        if len(present) == 1:
+            decoded = self.codecs.decode(present[0], _AT_START, lengths)
+        else:
+            offsets = np.cumsum(lengths, dtype=np.uint64) - lengths
+            decoded = self.codecs.decode(np.concatenate(present), offsets, lengths)
+        return decoded.view(self.dtype)
 
     def encode(self, values: NDArray[Any]) -> Bytes | None:
         """Encode a shard from its values; None if all of them are the fill value, and such chunks are not stored.
@@ -149,11 +164,9 @@ class ShardLayout:
         shard[index_start : index_start + len(index)] = np.frombuffer(index, np.uint8)
         return shard
 
-    def _read_index(self, shard: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _read_index(self, shard: Bytes, index: Bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the offsets and lengths in a shard's index, if all of them are inside the shard."""
-        nbytes = self.index.nbytes
-        stored = shard[:nbytes] if self._data_start else shard[-nbytes:]
-        offsets, lengths = self._parse_index(stored.tobytes())
+        offsets, lengths = self._parse_index(index.tobytes())
         is_present = offsets != NO_CHUNK
         limit = np.uint64(len(shard))
         if np.any(is_present & ((offsets > limit) | (lengths > limit) | (offsets + lengths > limit))):
@@ -224,7 +237,7 @@ class ShardLayout:
     def _find_empty(self, chunks: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return which inner chunks hold nothing but the fill value, None if there are none; by zarr's rule.
 
-        By that rule, a negative zero is not zero, and every NaN is the same.
+        By that rule, a negative zero is not zero, except in complex numbers, and every NaN is the same.
         """
         is_equal = self._is_fill_value(chunks[:, :1])[:, 0]
         candidates = np.flatnonzero(is_equal)
@@ -235,12 +248,48 @@ class ShardLayout:
 
     def _is_fill_value(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         fill_value = np.asarray(self.fill_value, self.dtype)
-        if self.dtype.kind in "fc" and fill_value == 0:
+        if self.dtype.kind == "f" and fill_value == 0:
             bits = np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, self.dtype.itemsize)
             return np.asarray((bits == np.frombuffer(fill_value.tobytes(), np.uint8)).all(axis=-1))
         if self.dtype.kind in "fcmM" and fill_value != fill_value:  # noqa: PLR0124 - a NaN or a NaT
             return np.asarray(values != values)  # noqa: PLR0124
         return np.asarray(values == fill_value)
+
+
+@dataclass(slots=True)
+class Layouts:
+    """The layouts of the shards of one array, each planned once."""
+
+    codec: ShardingCodec
+    # By the shape of a shard; an array with a rectilinear grid has many.
+    _planned: dict[tuple[int, ...], tuple[ArraySpec, ShardLayout | None]] = field(default_factory=dict)
+
+    def of(self, spec: ArraySpec) -> ShardLayout | None:
+        """Return the layout of a shard, None if only zarr's codec can encode and decode it."""
+        before, layout = self._planned.get(spec.shape, (None, None))
+        if before is None or not _is_same(before, spec):
+            layout = plan_layout(self.codec, spec)
+            if len(self._planned) >= _MOST_SHAPES:
+                self._planned.clear()
+            self._planned[spec.shape] = spec, layout
+        return layout
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process that receives the pipeline of an array plans the layouts again.
+        return Layouts, (self.codec,)
+
+
+def _is_same(before: ArraySpec, spec: ArraySpec) -> bool:
+    """Return whether two specifications of one shape are those of the same array.
+
+    The fill values must be the same object: 0.0 and -0.0 are equal, and are not stored in the same way.
+    """
+    return (
+        before.fill_value is spec.fill_value
+        and before.dtype is spec.dtype
+        and before.config is spec.config
+        and before.prototype == spec.prototype
+    )
 
 
 def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:

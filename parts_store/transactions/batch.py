@@ -1,15 +1,16 @@
 """Write many chunks of one array together, on a store whose writers are registered.
 
-Each chunk is a transaction of its own, as `writer` describes it, with a staged copy of its own. The chunks share all
-other requests: listings of the chunks give the ETags in place of a look at every part, one listing of the write
-protocol's folder shows the writers of all chunks, and one request removes the staged copies.
+Each chunk is a transaction of its own, as `writer` and `embedded_writer` describe it. Large parts have a staged copy
+for each chunk; small parts have a mark for all chunks (`batch_marks`). The chunks share all other requests: listings of
+the chunks give the ETags in place of a look at every part, one listing of the write protocol's folder shows the writers
+of all chunks, and one request removes the staged copies or the mark.
 
 A listing has no tags, so it does not show whether a chunk was written with another layout of the array. Therefore the
 array's document is read after the listing: if the array is still the same, so are the listed objects, because their
 keys would have other objects in an array that was created again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, starmap
 from typing import Final
@@ -17,11 +18,13 @@ from typing import Final
 from parts_store.engine import steps
 from parts_store.engine.steps import Condition, Entry, Found, IfAbsent, IfMatch, Listed, Steps
 from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, join, split
-from parts_store.transactions import staging
+from parts_store.transactions import batch_marks, staging
+from parts_store.transactions.batch_marks import Mark
+from parts_store.transactions.embedded_writer import EmbeddedWriter
 from parts_store.transactions.part_writer import remove_copies
 from parts_store.transactions.staging import Registry
 from parts_store.transactions.versions import WHOSE, require_layout
-from parts_store.transactions.writer import Conditions, End, Writer
+from parts_store.transactions.writer import Conditions, End, Writer, is_mixed
 
 # In a folder with fewer chunks of a batch, requests for their parts take less time than a listing of 1,000 objects.
 LEAST_LISTED: Final = 8
@@ -30,11 +33,30 @@ type Confirm = Callable[[], Steps[object]]
 """Steps that raise an error unless the array's document is the one that the caller knows."""
 
 
-def look_up(chunks: Sequence[Chunk], confirm: Confirm, least_listed: int) -> Steps[dict[str, Conditions]]:
+def look_up(
+    chunks: Sequence[Chunk], confirm: Confirm, least_listed: int, mark: Mark | None = None
+) -> Steps[dict[str, Conditions]]:
     """Return the conditions for the parts of chunks of one array, by the chunks' keys.
 
-    Chunks in folders with at least `least_listed` of them are listed. At the other chunks' parts, requests look.
+    Chunks in folders with at least `least_listed` of them are listed. At the other chunks' parts, requests look. With a
+    mark, the mark is written if chunks exist, and chunks that other clients may be writing are left out.
     """
+    listed = yield from _list_parts(chunks, least_listed)
+    if len(listed) == len(chunks) and not any(map(any, listed.values())):
+        return {chunk.chunk_key: [IfAbsent()] * len(chunk.part_keys) for chunk in chunks}
+    marking = _nothing_found() if mark is None else batch_marks.register(chunks, mark)
+    untrue, shared = yield from steps.run_together([_find_untrue(listed, confirm), marking])
+    known: dict[str, Conditions] = {
+        chunk.chunk_key: [_condition(each) for each in of_chunk]
+        for chunk, of_chunk in listed.items()
+        if chunk.chunk_key not in untrue | shared
+    }
+    rest = [chunk for chunk in chunks if chunk.chunk_key not in known.keys() | shared]
+    return known | (yield from _look_at(rest, leaves_out_mixed=mark is not None))
+
+
+def _list_parts(chunks: Sequence[Chunk], least_listed: int) -> Steps[dict[Chunk, list[Entry | None]]]:
+    """List the parts of chunks in folders with many of the chunks."""
     folders: dict[str, list[Chunk]] = {}
     for chunk in chunks:
         folders.setdefault(split(chunk.chunk_key)[0], []).append(chunk)
@@ -45,16 +67,10 @@ def look_up(chunks: Sequence[Chunk], confirm: Confirm, least_listed: int) -> Ste
         if isinstance(outcome, Listed):
             entries = {entry.key: entry for entry in outcome.entries}
             found |= {chunk: [entries.get(key) for key in chunk.part_keys] for chunk in of_folder}
-    sample = next((each for of_chunk in found.values() for each in of_chunk if each is not None), None)
-    if sample is not None and not (yield from _has_true_etag(sample, confirm)):
-        found = {}
-    known: dict[str, Conditions] = {
-        chunk.chunk_key: [_condition(each) for each in of_chunk] for chunk, of_chunk in found.items()
-    }
-    return known | (yield from _look_at([chunk for chunk in chunks if chunk.chunk_key not in known]))
+    return found
 
 
-def _look_at(chunks: Sequence[Chunk]) -> Steps[dict[str, Conditions]]:
+def _look_at(chunks: Sequence[Chunk], *, leaves_out_mixed: bool) -> Steps[dict[str, Conditions]]:
     """Return the conditions for the parts of chunks, with one request for each part."""
     known: dict[str, Conditions] = {}
     outcomes = iter(
@@ -63,7 +79,8 @@ def _look_at(chunks: Sequence[Chunk]) -> Steps[dict[str, Conditions]]:
     for chunk in chunks:
         of_chunk = list(islice(outcomes, len(chunk.part_keys)))
         require_layout(chunk, *(each for each in of_chunk if isinstance(each, Found)))
-        known[chunk.chunk_key] = [steps.unchanged(each) for each in of_chunk]
+        if not (leaves_out_mixed and is_mixed(of_chunk)):
+            known[chunk.chunk_key] = [steps.unchanged(each) for each in of_chunk]
     return known
 
 
@@ -72,10 +89,22 @@ def _listing(folder: str, chunks: Sequence[Chunk]) -> steps.List:
     return steps.List(folder, "which parts exist", only=(min(keys), max(keys)))
 
 
-def _has_true_etag(sample: Entry, confirm: Confirm) -> Steps[bool]:
-    """Return whether the ETags of a listing are those of the objects, by one object; raise if the array is another."""
+def _find_untrue(listed: Mapping[Chunk, Sequence[Entry | None]], confirm: Confirm) -> Steps[set[str]]:
+    """Return the keys of the listed chunks if the ETags of the listing are of no use; raise if the array is another.
+
+    Some servers list ETags in another form, so one object is looked at.
+    """
+    sample = next((each for of_chunk in listed.values() for each in of_chunk if each is not None), None)
+    if sample is None:
+        return set()
     now, _ = yield from steps.run_together([steps.head(sample.key, WHOSE), _ending(confirm())])
-    return now is not None and now.etag is not None and now.etag == sample.etag
+    is_true = now is not None and now.etag is not None and now.etag == sample.etag
+    return set() if is_true else {chunk.chunk_key for chunk in listed}
+
+
+def _nothing_found() -> Steps[set[str]]:
+    yield from ()
+    return set()
 
 
 def _ending(confirm: Steps[object]) -> Steps[Found | None]:
@@ -150,3 +179,28 @@ def _leave(writers: Sequence[Writer]) -> Steps[list[Failure | None]]:
 
 def _nothing() -> Steps[None]:
     yield from ()
+
+
+def write_marked(
+    writers: Sequence[EmbeddedWriter], known: Sequence[Conditions], mark: Mark, *, checks_all: bool
+) -> Steps[list[End | Failure]]:
+    """Write chunks of one array whose anchors contain the other parts, and remove the mark of the batch."""
+    for writer, conditions in zip(writers, known, strict=True):
+        # A listing does not show whether the parts have tags.
+        writer.replaces(conditions)
+    pairs = zip(writers, known, strict=True)
+    ended = yield from steps.run_together([attempt(writer.write_all(conditions)) for writer, conditions in pairs])
+    if not writers and not mark.is_written:
+        return []
+    marks = yield from batch_marks.list_marks(mark.array)
+    checks_all = checks_all or mark.is_old
+    checked = [
+        number
+        for number, (writer, end) in enumerate(zip(writers, ended, strict=True))
+        if end is End.COMMITTED and (checks_all or writer.is_disturbed or marks.has_note(writer.chunk, mark))
+    ]
+    checks = yield from steps.run_together([attempt(writers[number].check()) for number in checked])
+    if useless := marks.useless(mark):
+        yield from remove_copies(useless)
+    failed = {number: each for number, each in zip(checked, checks, strict=True) if each is not None}
+    return [failed.get(number, end) for number, end in enumerate(ended)]

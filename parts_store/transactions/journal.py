@@ -10,12 +10,20 @@ from parts_store.format.keys import Chunk
 
 _GENERATION: Final = re.compile("[0-9a-f]{32}")
 JOURNAL: Final = ".journal"
+# The name of a journal in a folder beside the chunk, which is not understood any more.
+_EARLIER: Final = "journal"
 NOT_VALID: Final = "its journal was not written by parts_store, or is damaged; write the chunk again"
 
 
 def journal_key(chunk: Chunk) -> str:
     """Return the key of the journal. While it exists, the chunk is what its write has staged."""
     return f"{chunk.side_folder}{JOURNAL}"
+
+
+def is_journal(key: str) -> bool:
+    """Return whether an object of the write protocol is a journal, also one of an earlier version of this library."""
+    name = key.rpartition("/")[2]
+    return name == _EARLIER or name.endswith(JOURNAL)
 
 
 def staged_keys(chunk: Chunk, generation: str) -> tuple[str, ...]:

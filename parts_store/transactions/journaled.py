@@ -1,7 +1,7 @@
 """The protocol for a local disk, which has locks and renames, but neither tags nor conditional writes.
 
 A writer holds the lock of the chunk during all of its steps. The operating system releases the lock if the process
-ends. If it ends after a step, this is what it leaves behind:
+ends. If it ends after a step, this is what it leaves behind, besides the lock file of the array:
 
 | create                         | what is stored                  | what a reader finds           |
 |--------------------------------|---------------------------------|-------------------------------|
@@ -30,7 +30,8 @@ the parts a second time, and their ETags must not have changed.
 The deletion of an array, or of a folder of its chunks, holds the lock of the array exclusively (`locking`,
 `folder_deletion`). This excludes every writer of the array:
 
-- A writer of a chunk shares the lock of the array from before its first request until after its last one.
+- A writer of a chunk shares the lock of the array from before its first request until after its last one. A process
+  that writes many chunks may keep it in between. It looks for a waiting deletion before each chunk, and then lets go.
 - A lock file is removed only by a process that holds it exclusively and has compared it with the file at its path, or
   by a deletion, while no writer can hold the lock or wait for it.
 - A process that has opened a lock file which was removed meanwhile finds another file at the path, or none, and starts

@@ -3,6 +3,7 @@
 On a local disk there is a lock for each chunk, and one for each array. A writer of a chunk holds the lock of the chunk
 exclusively, and shares the lock of the array. A process that deletes the array, or a folder of its chunks, holds the
 lock of the array exclusively. So a lock file is deleted by its holder, or while no process can hold it or wait for it.
+The backend decides whether the lock of a chunk is a file of its own, or a byte range of the file of the array.
 """
 
 from typing import Final

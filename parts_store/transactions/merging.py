@@ -7,8 +7,8 @@ that of the other client, and so on. Each inner chunk is then as if both writes 
 other.
 
 The write raises `ConcurrentWriteError`, and nothing is written, if both clients changed the same inner chunk, if a
-shard is not as zarr writes it, if the array was resized or created again, and if the shard that was read is not known
-any more.
+shard is not as zarr writes it, if the array was resized, and if the shard that was read is not known any more. It
+raises `LayoutChangedError` if the array was deleted, or created again with other chunks.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,11 +17,8 @@ from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.staging import Registry
+from parts_store.transactions.staging import MAX_STALL, Registry
 from parts_store.transactions.versions import WHOSE
-
-# After so many seconds, the object that registers a writer may have been removed as that of a dead writer.
-MAX_STALL: Final = 300.0
 
 SLOW: Final = "a slow link needs a longer time-out than 30 s: client_options={'timeout': '10 minutes'}"
 
@@ -52,6 +49,9 @@ class PartWriter:
     lost: Exception | None = field(default=None)
     # A part could not be written although the anchor is of this generation. Readers need the staged copy.
     needs_copy: bool = field(default=False)
+    # A request for a part was refused or got no response, or the anchor kept its ETag: another writer, which this one
+    # does not know of, may have written the chunk meanwhile.
+    is_disturbed: bool = field(default=False)
     # None while this writer has no objects beside the chunk.
     registration: Registration | None = field(default=None)
 
@@ -72,13 +72,18 @@ class PartWriter:
 
     def put(self, part: int, condition: Condition | None) -> steps.Put:
         """Return the request that writes a part."""
-        return steps.Put(self.chunk.part_keys[part], self.data[part], self.tag, condition, "part of a chunk")
+        tag = self.tag
+        if tag.embedded is not None and part != self.chunk.parts.anchor:
+            tag = replace(tag, embedded=None, replaced=None)
+        return steps.Put(self.chunk.part_keys[part], self.data[part], tag, condition, "part of a chunk")
 
     def record(self, outcome: Outcome) -> bool:
         """Return whether a request was carried out; remember that it got no response."""
         if isinstance(outcome, steps.Lost):
             self.lost = outcome.error
-        return isinstance(outcome, steps.Done)
+        is_done = isinstance(outcome, steps.Done)
+        self.is_disturbed |= not is_done
+        return is_done
 
     def is_own(self, found: Found | None) -> bool:
         """Return whether an object was written by this writer."""
@@ -140,12 +145,20 @@ class PartWriter:
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
-    def write_others(self, conditions: Sequence[Condition | None]) -> Steps[None]:
-        """Write the other parts while the anchor is of this generation."""
+    def write_others(
+        self, conditions: Sequence[Condition | None], answers: Sequence[Outcome] | None = None
+    ) -> Steps[None]:
+        """Write the other parts while the anchor is of this generation.
+
+        `answers` are the outcomes of the first requests for all other parts, if they were already made.
+        """
         parts = [part for part in self.others if part in self.data]
-        if (yield from self._registers_again()):
+        outcomes: Sequence[Outcome]
+        if answers is not None:
+            outcomes = answers
+        elif (yield from self._registers_again()):
             # The parts may have changed, so each is looked at before it is written.
-            outcomes: tuple[Outcome, ...] = tuple(steps.Refused() for _ in parts)
+            outcomes = [steps.Refused() for _ in parts]
         else:
             outcomes = yield tuple(self.put(part, conditions[part]) for part in parts)
         for outcome in outcomes:
@@ -159,11 +172,12 @@ class PartWriter:
 
         If the part cannot be written, readers need the staged copy.
         """
+        put = self.put(part, None)
         for repeat in range(steps.MAX_TRIES):
             if self.record(outcome) or self.needs_copy:
                 return True
             if repeat:
-                yield (steps.Wait(repeat),)
+                yield (steps.wait_after(put, outcome, repeat),)
             # In this order: the part, then the anchor, which permits the write, then the write.
             now = yield from steps.head(self.chunk.part_keys[part], WHOSE)
             if self.is_own(now):
@@ -174,7 +188,8 @@ class PartWriter:
             if (yield from self._registers_again()):
                 outcome = steps.Refused()
                 continue
-            (outcome,) = yield (self.put(part, steps.unchanged(now) if self.rules.has_conditions else None),)
+            put = self.put(part, steps.unchanged(now) if self.rules.has_conditions else None)
+            (outcome,) = yield (put,)
         # As if this process had ended here: the write is committed, and readers use the staged copy.
         if not self.record(outcome):
             self.needs_copy = True
@@ -191,7 +206,7 @@ class Finisher(PartWriter):
             if repeat > 1:
                 yield (steps.Wait(repeat - 1),)
             tag, stale = yield from self._find_stale()
-            if tag is None or not stale:
+            if tag is None or not stale or any(staging.is_foreign(each, tag) for each in stale.values()):
                 return
             parts = yield from staging.read_copy(self.chunk, tag)
             if parts is None:
@@ -199,9 +214,15 @@ class Finisher(PartWriter):
                 if after is not None and after.generation == tag.generation:
                     return
                 continue
+            yield from self.announce(tag.generation)
             if not (yield from self._write_stale(tag, stale, parts)):
                 break
         self.needs_copy = True
+
+    def announce(self, generation: str | None) -> Steps[None]:
+        """Tell the writer of a generation, None if it is not known, that another client is about to write."""
+        del generation
+        yield from ()
 
     def _write_stale(self, tag: Tag, stale: Mapping[int, Outcome], parts: Mapping[int, Found]) -> Steps[bool]:
         """Write stale parts with the bytes of a staged copy; return False if readers still need the copy."""

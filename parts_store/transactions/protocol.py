@@ -33,10 +33,10 @@ from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.server import Features
 from parts_store.transactions.versions import WHOSE, Absent, Seen, Version
 
-# How long a change of a shard is tried: as long as a writer on a local disk waits for a lock.
-_MAX_SECONDS: Final = 300.0
+# How long a write that loses races is repeated: as long as a writer on a local disk waits for a lock.
+MAX_SECONDS: Final = 300.0
 # The wait before the sixth and all later attempts is the longest.
-_MAX_WAIT: Final = 5
+MAX_WAIT: Final = 5
 
 type PartData = memoryview | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
@@ -92,6 +92,10 @@ class ChunkProtocol(ABC):
         """Return whether chunks that are written together need fewer requests."""
         return False
 
+    def writes_without_trace(self, chunk: Chunk) -> bool:
+        """Return whether a listing does not show that a write of a chunk is unfinished."""
+        return False
+
     def known(self, chunk: Chunk) -> Known:
         """Return what this client knows of a chunk from its own reads and writes."""
         return Known.NOTHING
@@ -121,12 +125,12 @@ class ChunkProtocol(ABC):
                 yield from self._write_change(change, seen)
             except ConcurrentWriteError:
                 attempts += 1
-                if watch() > _MAX_SECONDS:
+                if watch() > MAX_SECONDS:
                     raise
             else:
                 return
             if attempts > 1:
-                yield (Wait(min(attempts - 1, _MAX_WAIT)),)
+                yield (Wait(min(attempts - 1, MAX_WAIT)),)
             reading_again = self.read(change.chunk, [None], settings, with_anchor=True)
             read, _ = yield from run_together([reading_again, change.confirm()])
             if not change.follow(read):

@@ -163,7 +163,7 @@ def attempt_read(
     for part, pieces in (given or {}).items():
         for piece in pieces:
             attempt.add(part, piece)
-    if not given and (yield from _read_only_range(attempt, task, with_anchor=with_anchor)):
+    if not given and (yield from _read_at_once(attempt, task, with_anchor=with_anchor)):
         return attempt
     # Every round but the last learns the size of a part. More rounds mean that a writer keeps changing the sizes.
     for _ in range(2 * len(attempt.sizes) + 2):
@@ -177,12 +177,35 @@ def attempt_read(
     raise ConcurrentWriteError(chunk.chunk_key, "the sizes of its parts keep changing")
 
 
-def _read_only_range(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> Steps[bool]:
-    """Read the only range of a task if it is in one part; return whether this was all that the task needs.
+def _read_at_once(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> Steps[bool]:
+    """Read what most tasks want: a whole chunk, or one range; return whether this was all that the task needs.
 
-    This is how an inner chunk of a known shard is read, so it takes as few steps as possible.
+    These reads take as few steps as possible.
     """
-    place = _only_place(attempt, task.wanted)
+    if len(task.wanted) != 1:
+        return False
+    if task.wanted[0] is None and None in attempt.sizes:
+        return (yield from _read_whole(attempt, task))
+    return (yield from _read_only_range(attempt, task, with_anchor=with_anchor))
+
+
+def _read_whole(attempt: Attempt, task: ReadTask) -> Steps[bool]:
+    """Read all parts of a chunk, because the size of a part is not known."""
+    etags = {part: each.etag for part, each in attempt.expected.items()}
+    gets = [(part, steps.Get(key, None, task.why, etags.get(part))) for part, key in enumerate(attempt.keys)]
+    yield from _carry_out(attempt, gets)
+    if not attempt.is_one_write:
+        return True
+    found = [(part, pieces[0]) for part, pieces in sorted(attempt.found.items())]
+    if any(each.span.nbytes != each.nbytes for _, each in found):
+        return False
+    attempt.plans[None] = Located(tuple(Slice(part, each.span) for part, each in found if each.nbytes))
+    return True
+
+
+def _read_only_range(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> Steps[bool]:
+    """Read the only range of a task if it is in one part, such as an inner chunk of a known shard."""
+    place = _only_place(attempt, task.wanted[0])
     if place is None or (with_anchor and place.part != attempt.chunk.parts.anchor):
         return False
     part, span = place.part, place.span
@@ -197,11 +220,11 @@ def _read_only_range(attempt: Attempt, task: ReadTask, *, with_anchor: bool) -> 
     return not attempt.is_one_write
 
 
-def _only_place(attempt: Attempt, wanted: Sequence[Wanted]) -> Slice | None:
+def _only_place(attempt: Attempt, wanted: Wanted) -> Slice | None:
     """Return where the only range is, None if it is in several parts; a part of unknown size may be too short."""
-    if len(wanted) != 1 or not isinstance(wanted[0], RangeByteRequest) or wanted[0].end <= wanted[0].start:
+    if not isinstance(wanted, RangeByteRequest) or wanted.end <= wanted.start:
         return None
-    start, end = wanted[0].start, wanted[0].end
+    start, end = wanted.start, wanted.end
     for part, size in enumerate(attempt.sizes):
         if size is None or start < size:
             return Slice(part, Span(start, end)) if size is None or end <= size else None

@@ -3,6 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+from parts_store.format.keys import Chunk
+
+# The most bytes of other parts in the tag of an anchor, and the most parts: S3 allows 2 kB for all user metadata of an
+# object. The index of a shard with 64 inner chunks has 1,028 bytes.
+MAX_EMBEDDED: Final = 1200
+_MOST_PARTS: Final = 8
 
 
 class Level(Enum):
@@ -28,6 +36,8 @@ class Rules:
     new_generation: Callable[[], str]
     # Starts a stopwatch; the returned function tells the seconds since then.
     start_watch: Callable[[], Callable[[], float]]
+    # How many bytes of other parts the tag of an anchor may contain.
+    max_embedded: int = 0
 
     @property
     def is_registered(self) -> bool:
@@ -36,3 +46,13 @@ class Rules:
         Where an ETag can occur twice, a delayed conditional PUT may overwrite a newer object.
         """
         return not self.has_unique_etags and self.level is not Level.EXCLUSIVE
+
+    def embeds(self, chunk: Chunk) -> bool:
+        """Return whether the anchor of an overwrite contains the other parts, so that no staged copy is needed.
+
+        This depends on the layout alone, so that all writers of an array do the same.
+        """
+        sizes = [size for part, size in enumerate(chunk.parts.sizes) if part != chunk.parts.anchor]
+        if len(sizes) > _MOST_PARTS:
+            return False
+        return all(size is not None for size in sizes) and sum(filter(None, sizes)) <= self.max_embedded

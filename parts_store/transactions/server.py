@@ -4,7 +4,7 @@
 |---------------------------------------|----------|--------------------------------------------------|
 | PUT with metadata, if absent          | done     | the server does not implement conditional PUTs   |
 | PUT, if absent                        | refused  | it ignores `If-None-Match`                       |
-| HEAD                                  | metadata | it drops user metadata                           |
+| HEAD                                  | metadata | it drops or changes user metadata                |
 | PUT, if it has the ETag of the HEAD   | done     | it does not recognise its own ETag               |
 | the same again                        | refused  | it ignores `If-Match`                            |
 | DELETE                                |          |                                                  |
@@ -12,8 +12,10 @@
 A thorough probe asks for more: conditions on GET, ranges from the end, whether ETags come back, and a listing.
 """
 
+from binascii import a2b_base64
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
+from string import ascii_letters, digits
 from typing import Final
 
 from zarr.abc.store import SuffixByteRequest
@@ -23,10 +25,12 @@ from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import ServerFeatureError
 from parts_store.format.keys import PROTOCOL_FOLDER, probe_key
 from parts_store.format.tags import Tag
-from parts_store.transactions.rules import Level
+from parts_store.transactions.rules import MAX_EMBEDDED, Level
 
 _WHY: Final = "what the server supports"
 _ANSWERS: Final = {True: "yes", False: "no", None: "not asked"}
+# As long as the longest tag, with every character of base64 in it: some servers keep less metadata, or change letters.
+_EMBEDDED: Final = (a2b_base64(ascii_letters + digits + "+/") * MAX_EMBEDDED)[: MAX_EMBEDDED - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Features:
     refuses_create: bool | None = None
     # Whether a PUT with `If-Match` is refused if the object has another ETag, and accepted if it has this one.
     refuses_update: bool | None = None
-    # Whether user metadata comes back.
+    # Whether user metadata comes back, as long as a tag can be.
     keeps_metadata: bool | None = None
     # Whether a GET with `If-Match` is refused if the object has another ETag.
     refuses_read: bool | None = None
@@ -108,7 +112,7 @@ class Features:
 def require_features(features: Features, level: Level, parts: int, server: str) -> None:
     """Raise `ServerFeatureError` unless the server supports writing arrays with this many parts at this level."""
     if not features.keeps_metadata and parts > 1:
-        lacks = "it drops the user metadata of objects"
+        lacks = "it drops or changes the user metadata of objects"
         needed = f"writing arrays with {parts} parts at any level, since parts of two writes could not be told apart"
         advice = "write arrays without parts, or with one part, or use a server that keeps user metadata"
         raise ServerFeatureError(server, lacks, needed, advice)
@@ -133,7 +137,7 @@ def probe(
             yield (steps.Wait(repeat),)
         # Each attempt has its own key, because a request without a response may be carried out later.
         key = probe_key(path, new_generation())
-        asked = _Probe(key, Tag(new_generation(), "c", (2,)), has_conditions, is_thorough)
+        asked = _Probe(key, Tag(new_generation(), "c", (2,), None, _EMBEDDED), has_conditions, is_thorough)
         problem: Exception
         try:
             features: Features | None = yield from asked.run()

@@ -20,7 +20,8 @@ compared with the anchor before it is returned. An index without holes is not, a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 from zarr.abc.store import RangeByteRequest
 
@@ -28,7 +29,7 @@ from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted, resolve
-from parts_store.format.shard_index import ShardIndex
+from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
@@ -45,6 +46,14 @@ class VersionedIndex:
     index_of: ShardIndex
     # Whether an inner chunk is absent, or may be, because the index cannot be decoded.
     may_have_holes: bool
+    # The index decoded, None if it cannot be. It needs no memory of its own.
+    table: Table | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def decoded(cls, data: bytes, version: Version, index: ShardIndex) -> Self:
+        """Return the index with these bytes, decoded once for all reads that follow."""
+        table = index.decode(data)
+        return cls(data, version, index, may_have_holes(table), table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,7 @@ def _read_versioned(
     if read is None:
         return None
     data = b"".join(read.values[0] or ())
-    versioned = VersionedIndex(data, read.version, index, index.may_have_holes(data))
+    versioned = VersionedIndex.decoded(data, read.version, index)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"

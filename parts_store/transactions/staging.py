@@ -8,20 +8,24 @@ generation of the copy, both together are the whole chunk. A second, empty objec
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Any, Final, Literal
 
-from parts_store.engine.steps import Entry, Found, Put, Steps, get
+from parts_store.engine.steps import Entry, Found, Outcome, Put, Steps, get
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Span
 from parts_store.format.tags import Tag
 
 _MAGIC = b"PARTSTXN1\n"
 DONE: Final = ".done"
+_ANY: Final = "*"
 # A writer whose copy is this much older than the copy of another writer, by the store's clock, is dead. A writer that
 # only stalled starts again with a new copy.
 FORGOTTEN_AFTER: Final = timedelta(hours=24)
+# After so many seconds, an object that registers a writer may have been removed as that of a dead writer.
+MAX_STALL: Final = 300.0
 
 type Kind = Literal["write", "settle"]
 """What the writer does: write the chunk, or finish the write of another writer."""
@@ -79,7 +83,7 @@ def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: Kind = "writ
         "kind": kind,
     }
     encoded = json.dumps(header).encode()
-    others = [part for index, part in enumerate(data) if index != chunk.parts.anchor] if kind == "write" else []
+    others = _others(chunk, data) if kind == "write" else []
     body = b"".join([_MAGIC, len(encoded).to_bytes(4, "little"), encoded, *others])
     return Put(key_of(chunk, tag.generation), body, tag, None, "staged copy")
 
@@ -104,9 +108,46 @@ def _header(view: memoryview) -> tuple[dict[str, Any], int]:
 
 
 def read_copy(chunk: Chunk, tag: Tag) -> Steps[dict[int, Found] | None]:
-    """Return the parts in the staged copy of a write, None if there is no such copy."""
+    """Return the other parts of a write, from the tag of its anchor or its staged copy; None if they are not there."""
+    if tag.embedded is not None:
+        return _cut(chunk, memoryview(tag.embedded), tag)
     copy = yield from get(key_of(chunk, tag.generation), "staged copy")
     return None if copy is None else unstage(chunk, copy, tag)
+
+
+def embed(chunk: Chunk, data: Sequence[memoryview], tag: Tag) -> Tag:
+    """Return the tag of an anchor that contains the other parts."""
+    return replace(tag, embedded=b"".join(_others(chunk, data)))
+
+
+def with_replaced(tag: Tag, etags: Iterable[str | None] | None) -> Tag:
+    """Return the tag of an anchor that tells which objects are replaced by the parts that it contains.
+
+    `etags` are the ETags of those that may have no tags, None if they are not known.
+    """
+    if etags is None:
+        return replace(tag, replaced=_ANY)
+    digests = sorted({_digest(each) for each in etags if each is not None})
+    return replace(tag, replaced=",".join(digests) or None)
+
+
+def is_foreign(outcome: Outcome, tag: Tag) -> bool:
+    """Return whether another program has written a part after the write whose anchor has this tag.
+
+    Then the parts in the tag are not the whole truth: an object without a tag is neither of this write nor replaced by
+    it.
+    """
+    if not isinstance(outcome, Found) or outcome.tag is not None or tag.embedded is None or tag.replaced == _ANY:
+        return False
+    return outcome.etag is None or _digest(outcome.etag) not in (tag.replaced or "").split(",")
+
+
+def _digest(etag: str) -> str:
+    return blake2b(etag.encode(), digest_size=4).hexdigest()
+
+
+def _others(chunk: Chunk, data: Sequence[memoryview]) -> list[memoryview]:
+    return [part for index, part in enumerate(data) if index != chunk.parts.anchor]
 
 
 def unstage(chunk: Chunk, copy: Found, tag: Tag) -> dict[int, Found] | None:
@@ -117,11 +158,17 @@ def unstage(chunk: Chunk, copy: Found, tag: Tag) -> dict[int, Found] | None:
     expected = (tag.generation, suffixes, list(tag.sizes), "write")
     if tuple(header.get(name) for name in ("gen", "suffixes", "sizes", "kind")) != expected:
         return None
-    parts = {}
+    return _cut(chunk, view[stop:], tag)
+
+
+def _cut(chunk: Chunk, others: memoryview, tag: Tag) -> dict[int, Found] | None:
+    """Return the parts that are one after the other in these bytes; None if the bytes do not match the tag."""
+    if len(tag.sizes) != len(chunk.part_keys):
+        return None
+    parts, start = {}, 0
     for index, nbytes in enumerate(tag.sizes):
         if index != chunk.parts.anchor:
-            part = view[stop : stop + nbytes]
             # Without an ETag, because the object at the part's own key may be another one.
-            parts[index] = Found(part, Span(0, nbytes), nbytes, None, None, tag)
-            stop += nbytes
-    return parts if stop == len(view) else None
+            parts[index] = Found(others[start : start + nbytes], Span(0, nbytes), nbytes, None, None, tag)
+            start += nbytes
+    return parts if start == len(others) else None

@@ -8,7 +8,13 @@ step, this is what it leaves behind:
 | some parts but not the anchor | orphans                           | no chunk, as before           |
 | the anchor                    | the whole chunk                   | the new chunk                 |
 
-| overwrite                     | what is stored                    | what a reader finds           |
+| overwrite, small parts        | what is stored                    | what a reader finds           |
+|-------------------------------|-----------------------------------|-------------------------------|
+| the anchor                    | new anchor, old parts             | the new chunk, from its tag   |
+| some parts, not the anchor    | old anchor, newer parts           | the old chunk, from its tag   |
+| the anchor and some parts     | new anchor, some old parts        | the new chunk                 |
+
+| overwrite, large parts        | what is stored                    | what a reader finds           |
 |-------------------------------|-----------------------------------|-------------------------------|
 | the staged copy               | the old chunk, and a leftover     | the old chunk                 |
 | the anchor                    | new anchor, old parts, the copy   | the new chunk, from the copy  |
@@ -26,16 +32,16 @@ A refused request alone decides nothing: the writer then looks at the object, fi
 A request without a response may have been carried out, or may be carried out at any later time. The same holds for a
 cancelled request: its writer has ended, and the next writer or reader finds what a crash leaves behind.
 
-All parts that a read touches must carry the same tag. If they do not, the parts of the anchor's write are in its staged
-copy. If there is no staged copy, the parts are read again. If they still are not of the anchor's write, and the anchor
-is the same, the chunk is damaged.
+All parts that a read touches must carry the same tag. If they do not, the parts of the anchor's write are in its tag or
+its staged copy. If they are not there, the parts are read again. If they still are not of the anchor's write, and the
+anchor is the same, the chunk is damaged.
 
 A chunk without any tags was written by other software. Its parts count as one write. Data that is read after a shard's
 index must come from the same objects as the index.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, override
 
 from parts_store.engine import steps
@@ -45,15 +51,18 @@ from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
 from parts_store.transactions import batch, reading, server, staging
-from parts_store.transactions.part_writer import SLOW, Finisher
-from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known
-from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask, attempt_read
+from parts_store.transactions.batch_marks import Mark
+from parts_store.transactions.embedded_writer import EmbeddedWriter
+from parts_store.transactions.part_writer import SLOW, Finisher, remove_copies
+from parts_store.transactions.protocol import MAX_SECONDS, MAX_WAIT, ChunkData, ChunkProtocol, Known
+from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.server import Features
 from parts_store.transactions.staging import Registry
+from parts_store.transactions.tagged_reading import read_same_objects, read_tagged
 from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
-from parts_store.transactions.writer import End, Writer
+from parts_store.transactions.writer import Conditions, End, Writer
 
 # How many chunks a protocol remembers to exist.
 _MOST_REMEMBERED = 1 << 15
@@ -81,6 +90,10 @@ class TaggedProtocol(ChunkProtocol):
         return self.rules.is_registered
 
     @override
+    def writes_without_trace(self, chunk: Chunk) -> bool:
+        return len(chunk.part_keys) > 1 and self.rules.embeds(chunk)
+
+    @override
     def known(self, chunk: Chunk) -> Known:
         return self.existing.get(hash(chunk.chunk_key), Known.NOTHING)
 
@@ -88,29 +101,90 @@ class TaggedProtocol(ChunkProtocol):
     def write_many(
         self, writes: Sequence[ChunkData], confirm: batch.Confirm, least_listed: int = batch.LEAST_LISTED
     ) -> Steps[None]:
-        known = yield from batch.look_up([chunk for chunk, _ in writes], confirm, least_listed)
-        creating: list[ChunkData] = []
+        if not writes:
+            return
+        first, _ = writes[0]
+        mark = None
+        if self.rules.embeds(first):
+            mark = Mark(first.array, self.rules.new_generation(), self.rules.start_watch())
+        known = yield from self._look_up([chunk for chunk, _ in writes], confirm, least_listed, mark)
+        alone: list[ChunkData] = []
         over: list[ChunkData] = []
         for chunk, data in writes:
-            is_new = batch.is_absent(known[chunk.chunk_key]) and self.rules.level is not Level.FULL
-            (creating if is_new else over).append((chunk, data))
-        created = [batch.attempt(_write_parts(chunk, data, self.rules, None)) for chunk, data in creating]
-        ended = yield from steps.run_together(created)
-        writers = [_staged_writer(chunk, data, self.rules, None) for chunk, data in over]
-        published = yield from batch.write_over_many(writers, [known[chunk.chunk_key] for chunk, _ in over])
-        ended += [
+            conditions = known.get(chunk.chunk_key)
+            is_new = conditions is not None and batch.is_absent(conditions) and self.rules.level is not Level.FULL
+            (alone if is_new or conditions is None else over).append((chunk, data))
+        ended = yield from steps.run_together(
+            [
+                batch.attempt(_write(chunk, data, self.rules, None, may_create=chunk.chunk_key in known))
+                for chunk, data in alone
+            ]
+        )
+        ended += yield from self._write_over_many(over, [known[chunk.chunk_key] for chunk, _ in over], mark)
+        ended = yield from steps.run_together(
+            [
+                batch.attempt(self._finish(write, each, is_listed=number >= len(alone)))
+                for number, (write, each) in enumerate(zip((*alone, *over), ended, strict=True))
+            ]
+        )
+        for each in ended:
+            if isinstance(each, batch.Failure):
+                raise each.error
+
+    def _finish(self, write: ChunkData, ended: "_Ended | batch.Failure", *, is_listed: bool) -> Steps["_Ended"]:
+        """Write a chunk of a batch again if its write was not committed; raise if the write has failed."""
+        if isinstance(ended, batch.Failure):
+            raise ended.error
+        chunk, data = write
+        self._remember(chunk)
+        # Some servers list other ETags than those of the objects, or earlier ones. So an anchor that has not the listed
+        # ETag does not prove that another client has written it since this write began.
+        if ended.end is End.CROWDED_OUT or (is_listed and ended.end is End.SUPERSEDED):
+            yield from self._write_again(chunk, data)
+        else:
+            _require_written(chunk, ended, None)
+        return ended
+
+    def _write_again(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+        """Write a chunk, and write it again as long as other clients change it in between."""
+        watch = self.rules.start_watch()
+        attempts = 0
+        while True:
+            try:
+                yield from self.write(chunk, data)
+            except ConcurrentWriteError:
+                if watch() > MAX_SECONDS:
+                    raise
+            else:
+                return
+            attempts += 1
+            yield (steps.Wait(min(attempts, MAX_WAIT)),)
+
+    def _look_up(
+        self, chunks: Sequence[Chunk], confirm: batch.Confirm, least_listed: int, mark: Mark | None
+    ) -> Steps[dict[str, Conditions]]:
+        try:
+            return (yield from batch.look_up(chunks, confirm, least_listed, mark))
+        except LayoutChangedError:
+            if mark is not None and mark.is_written:
+                yield from remove_copies([mark.key])
+            raise
+
+    def _write_over_many(
+        self, over: Sequence[ChunkData], known: Sequence[Conditions], mark: Mark | None
+    ) -> Steps[list["_Ended | batch.Failure"]]:
+        """Write over chunks that were looked at."""
+        if mark is None:
+            writers: Sequence[Writer] = [_staged_writer(chunk, data, self.rules, None) for chunk, data in over]
+            published = yield from batch.write_over_many(writers, known)
+        else:
+            embedding = [_embedded_writer(chunk, data, self.rules, mark) for chunk, data in over]
+            published = yield from batch.write_marked(embedding, known, mark, checks_all=self.rules.level is Level.FULL)
+            writers = embedding
+        return [
             end if isinstance(end, batch.Failure) else _Ended(end, writer.lost, True)
             for end, writer in zip(published, writers, strict=True)
         ]
-        for (chunk, data), each in zip((*creating, *over), ended, strict=True):
-            if isinstance(each, batch.Failure):
-                raise each.error
-            self._remember(chunk)
-            if each.end is End.CROWDED_OUT:
-                # Nothing of this write was committed. The other chunks are written, and this one is written again.
-                yield from self.write(chunk, data)
-            else:
-                _require_written(chunk, each, None)
 
     @override
     def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
@@ -265,7 +339,16 @@ def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Se
 
 def _staged_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Writer:
     # Every attempt has its own generation, so that parts of a failed create are not taken for parts of this write.
-    return Writer(chunk, rules, _tag(chunk, data, rules, "s" if seen is None else "m"), dict(enumerate(data)))
+    tag = _tag(chunk, data, rules, "s" if seen is None else "m")
+    if rules.embeds(chunk):
+        return EmbeddedWriter(chunk, rules, staging.embed(chunk, data, tag), dict(enumerate(data)))
+    return Writer(chunk, rules, tag, dict(enumerate(data)))
+
+
+def _embedded_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mark: Mark) -> EmbeddedWriter:
+    """Return the writer of a chunk of a batch: all chunks of a batch have its generation."""
+    tag = staging.embed(chunk, data, replace(_tag(chunk, data, rules, "s"), generation=mark.generation))
+    return EmbeddedWriter(chunk, rules, tag, dict(enumerate(data)))
 
 
 def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
@@ -297,88 +380,3 @@ def _can_be_finished(chunk: Chunk, parts: Mapping[int, steps.Entry]) -> Steps[bo
 def _has_wrong_size(outcome: Outcome, tag: Tag, part: int) -> bool:
     """Return whether a part carries the generation of a tag, but not the size that the tag says."""
     return isinstance(outcome, Found) and outcome.generation == tag.generation and outcome.nbytes != tag.sizes[part]
-
-
-def read_tagged(task: ReadTask, *, with_anchor: bool, expected: Version | None = None) -> Steps[Attempt | None]:
-    """Read a chunk, repeatedly if it changes; return None if there is no chunk.
-
-    The parts that `expected` names must still be the same objects: otherwise the attempt is outdated.
-    """
-    # The writes that have no staged copy. Only the parts themselves can be read.
-    unstaged: set[str | None] = set()
-    # Parts that were read before the search for a copy do not count as damaged, so every write gets two attempts.
-    attempts = 2 * task.settings.least_repeats + 1
-    for repeat in range(attempts):
-        if repeat > 1:
-            yield (steps.Wait(repeat - 1),)
-        attempt = yield from attempt_read(task, with_anchor=with_anchor, expected=expected)
-        # Repetitions always look at the anchor, which decides the write.
-        with_anchor = True
-        if attempt.is_anchor_missing:
-            return None
-        if attempt.is_one_write or attempt.is_outdated:
-            # A repetition would find nothing else.
-            return attempt
-        anchor = attempt.found.get(task.chunk.parts.anchor, [])
-        if _is_torn(anchor):
-            # The anchor was replaced between two of its ranges: it is not one write.
-            continue
-        if anchor and anchor[0].generation not in unstaged:
-            unstaged.add(anchor[0].generation)
-            if (whole := (yield from _read_staged(task, anchor))) is not None:
-                return whole
-        elif not (yield from _exists_undamaged(attempt, anchor)):
-            return None
-    raise reading.changed_while_read(task.chunk, attempts)
-
-
-def _is_torn(pieces: Sequence[Found]) -> bool:
-    """Return whether pieces of a part come from different objects."""
-    return not all(pieces[0].is_same(each) for each in pieces)
-
-
-def _exists_undamaged(attempt: Attempt, anchor: Sequence[Found]) -> Steps[bool]:
-    """Return whether the chunk still exists; raise if it is damaged, because its anchor is still the same."""
-    now = yield from steps.head(attempt.chunk.anchor_key, reading.IS_WRITTEN)
-    if now is not None:
-        reading.require_undamaged(attempt, next(iter(anchor), None), now)
-    return now is not None
-
-
-def _read_staged(task: ReadTask, anchor: Sequence[Found]) -> Steps[Attempt | None]:
-    """Read the anchor's write from its staged copy; return None if there is no copy, or the anchor changes."""
-    tag = anchor[0].tag
-    if tag is None or not tag.is_staged:
-        return None
-    parts = yield from staging.read_copy(task.chunk, tag)
-    if parts is None:
-        return None
-    given = {part: (found,) for part, found in parts.items()} | {task.chunk.parts.anchor: tuple(anchor)}
-    attempt = yield from attempt_read(task, with_anchor=True, given=given)
-    return attempt if attempt.is_one_write else None
-
-
-def read_same_objects(task: ReadTask, version: Version) -> Steps[Read | Outdated | None]:
-    """Read an untagged chunk of which an earlier read saw this version; `Outdated` if it has changed since.
-
-    A GET of a part that was read before carries its ETag. If other parts are read now, a part that was read before is
-    looked at again after them: only if it is still the same, all of them existed together.
-    """
-    attempt = yield from read_tagged(task, with_anchor=True, expected=version)
-    if attempt is None:
-        return None
-    if attempt.is_outdated or not version.fits(attempt.version):
-        return Outdated()
-    return reading.result_of(attempt, task.wanted) if (yield from _is_still_there(attempt)) else Outdated()
-
-
-def _is_still_there(attempt: Attempt) -> Steps[bool]:
-    """Return whether the parts that were read earlier existed together with those that were read now."""
-    again = attempt.expected.keys() - attempt.found.keys()
-    if attempt.found.keys() - attempt.expected.keys():
-        again = again or set(attempt.expected)
-    parts = sorted(again)
-    why = "whether the index is still that of the shard"
-    outcomes = (yield tuple(steps.Head(attempt.chunk.part_keys[part], why) for part in parts)) if parts else ()
-    found = zip(parts, outcomes, strict=True)
-    return all(isinstance(now, Found) and now.unchanged == attempt.expected[part] for part, now in found)

@@ -6,13 +6,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from parts_store.engine import steps
 from parts_store.engine.steps import Condition, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError
 from parts_store.format.tags import Tag
-from parts_store.transactions.part_writer import MAX_STALL, SLOW, Finisher
+from parts_store.transactions.part_writer import SLOW, Finisher
 from parts_store.transactions.rules import Level
+from parts_store.transactions.staging import MAX_STALL
 from parts_store.transactions.versions import WHOSE, Seen, Version, is_of_layout, require_layout
 
 # How often a copy is staged again. If staging takes longer than a stall may, the write cannot succeed.
@@ -20,6 +22,23 @@ _MAX_STALLS = 3
 
 type Conditions = list[Condition | None]
 """The condition under which each part is written; None if the part is written unconditionally."""
+
+
+class Looked(NamedTuple):
+    """What a writer has found before it writes."""
+
+    conditions: Conditions
+    # The tag of the anchor; None if it has none, or does not exist.
+    tag: Tag | None
+    # The parts belong to several writes, or some are missing.
+    is_mixed: bool
+    # Other software has written some of the parts.
+    has_untagged: bool
+
+
+def is_mixed(found: Sequence[Outcome], *generations: str | None) -> bool:
+    """Return whether the outcomes for parts, and other parts of these generations, belong to several writes."""
+    return len({each.generation if isinstance(each, Found) else "missing" for each in found} | {*generations}) > 1
 
 
 class End(Enum):
@@ -72,7 +91,7 @@ class Writer(Finisher):
         """Return whether a part that is not the anchor belongs to this write."""
         for repeat in range(steps.MAX_TRIES):
             if repeat:
-                yield (steps.Wait(repeat),)
+                yield (steps.wait_after(put, outcome, repeat),)
                 (outcome,) = yield (put,)
             if self.record(outcome):
                 return True
@@ -86,19 +105,27 @@ class Writer(Finisher):
     # --- committing -----------------------------------------------------------------------------------------------
 
     def commit(
-        self, condition: Condition | None, seen: Seen | None = None, *, watch: Callable[[], float] | None = None
+        self,
+        condition: Condition | None,
+        seen: Seen | None = None,
+        *,
+        watch: Callable[[], float] | None = None,
+        answer: Outcome | None = None,
     ) -> Steps[End]:
         """Write the anchor: from then on, the chunk is this write.
 
-        A `watch` tells how long the other parts may have existed without an anchor.
+        A `watch` tells how long the other parts may have existed without an anchor. `answer` is the outcome of the
+        first request, if it was already made.
         """
+        outcome: Outcome | None = None
         for repeat in range(steps.MAX_TRIES):
-            if repeat > 1:
-                yield (steps.Wait(repeat - 1),)
-            if not (yield from self._may_commit(seen, watch)):
+            if repeat > 1 and outcome is not None:
+                yield (steps.wait_after(self.put(self.chunk.parts.anchor, condition), outcome, repeat - 1),)
+            outcome, answer = answer or (yield from self._put_anchor(condition, seen, watch)), None
+            if outcome is None:
                 return self._lost_to(None)
-            (outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)
             if self.record(outcome):
+                self.is_disturbed |= not _has_other_etag(outcome, condition)
                 return End.COMMITTED
             if condition is None:
                 continue
@@ -115,6 +142,15 @@ class Writer(Finisher):
             return End.CROWDED_OUT
         problem = f"no answer came to {steps.MAX_TRIES} requests; {SLOW}"
         raise AmbiguousWriteError(self.chunk.chunk_key, problem) from self.lost
+
+    def _put_anchor(
+        self, condition: Condition | None, seen: Seen | None, watch: Callable[[], float] | None
+    ) -> Steps[Outcome | None]:
+        """Write the anchor once; return None if it must not be written any more."""
+        if not (yield from self._may_commit(seen, watch)):
+            return None
+        (outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)
+        return outcome
 
     def _may_commit(self, seen: Seen | None, watch: Callable[[], float] | None) -> Steps[bool]:
         """Return whether the other parts or their staged copy still exist; after a stall, stage the copy again."""
@@ -178,7 +214,11 @@ class Writer(Finisher):
 
     def _stage_beside_others(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:
         """Write the staged copy, and look at every part whose ETag is not known."""
-        copy = self.register("write")
+        looked = yield from self.look(seen, self.register("write"))
+        return looked.conditions, looked.tag.generation if looked.tag is not None and looked.tag.is_staged else None
+
+    def look(self, seen: Seen | None, *copy: steps.Put) -> Steps[Looked]:
+        """Look at every part whose ETag is not known, and write the staged copy, if there is one, at the same time."""
         known: Conditions = [None] * len(self.data)
         if seen is not None:
             known = seen.conditions(self.chunk)
@@ -186,20 +226,26 @@ class Writer(Finisher):
         if self._must_compare(seen):
             unknown.append(self.chunk.parts.anchor)
         heads = tuple(steps.Head(self.chunk.part_keys[part], WHOSE) for part in unknown)
-        first, *found = yield (copy, *heads)
-        if not isinstance(first, steps.Done):
-            yield from self.put_own(copy)
+        outcomes = (yield (*copy, *heads)) if copy or heads else ()
+        found = outcomes[len(copy) :]
+        for put, outcome in zip(copy, outcomes, strict=False):
+            if not isinstance(outcome, steps.Done):
+                yield from self.put_own(put)
         yield from self._require_layout(found)
         looked = dict(zip(unknown, found, strict=True))
         anchor = looked.pop(self.chunk.parts.anchor, None)
         for part, outcome in looked.items():
             known[part] = steps.unchanged(outcome)
+        has_untagged = any(isinstance(each, Found) and each.tag is None for each in found)
         if isinstance(seen, Version):
             self.was_overtaken = anchor is not None and _is_overtaken(anchor, seen)
-            return known, _staged_generation(seen.tag)
-        if anchor is not None:
-            known[self.chunk.parts.anchor] = steps.unchanged(anchor)
-        return known, _staged_generation(anchor.tag if isinstance(anchor, Found) else None)
+            return Looked(known, seen.tag, is_mixed(found, seen.generation), has_untagged or seen.tag is None)
+        if anchor is None:
+            # The caller has seen that there is no anchor.
+            return Looked(known, None, is_mixed((*found, steps.Missing())), has_untagged)
+        known[self.chunk.parts.anchor] = steps.unchanged(anchor)
+        tag = anchor.tag if isinstance(anchor, Found) else None
+        return Looked(known, tag, is_mixed(found), has_untagged)
 
     def _must_compare(self, seen: Seen | None) -> bool:
         """Return whether only the anchor's tag tells that the chunk has changed, because ETags can occur twice."""
@@ -209,7 +255,8 @@ class Writer(Finisher):
         """Raise `LayoutChangedError` if a part was written with another layout; then nothing of this write stays."""
         parts = [each for each in found if isinstance(each, Found)]
         if not all(is_of_layout(each, self.chunk) for each in parts):
-            yield from self.remove_copies((self.generation,))
+            if self.own_generations:
+                yield from self.remove_copies(self.own_generations)
             require_layout(self.chunk, *parts)
 
     def _stage_again(self, seen: Seen | None) -> Steps[None]:
@@ -241,10 +288,16 @@ def _is_as_seen(now: Found | None, condition: Condition, seen: Seen | None) -> b
 
     On S3, an anchor of another write has the same ETag if its bytes are the same.
     """
-    is_rewritten = isinstance(seen, Version) and now is not None and now.generation != seen.generation
-    return condition == steps.unchanged(now) and not is_rewritten
+    if isinstance(seen, Version) and now is not None and now.generation != seen.generation:
+        return False
+    if now is not None and isinstance(condition, steps.IfMatch) and condition.version is None:
+        # A listing shows no versions.
+        return condition.etag == now.etag
+    return condition == steps.unchanged(now)
 
 
-def _staged_generation(tag: Tag | None) -> str | None:
-    """Return the generation of a write with a staged copy, None for other writes."""
-    return tag.generation if tag is not None and tag.is_staged else None
+def _has_other_etag(outcome: Outcome, condition: Condition | None) -> bool:
+    """Return whether an object that was written surely has another ETag than the object that it replaced."""
+    if not isinstance(outcome, steps.Done) or outcome.etag is None:
+        return False
+    return isinstance(condition, steps.IfMatch) and condition.etag != outcome.etag

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from parts_store.backends import local_files
+from parts_store.backends import local_locks
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.engine.steps import Done, Lock, Outcome, Refused, Request, Steps, Trial, Wait
 
@@ -79,7 +79,8 @@ class Paused[T]:
 
 
 def close_descriptors() -> None:
-    """Close all lock files of this process, which leaves them on the disk."""
-    for descriptor in [*local_files._descriptors._open]:
-        local_files._descriptors._open.remove(descriptor)
+    """Close all lock files of this process, which leaves them on the disk, and forget its locks."""
+    for descriptor in [*local_locks._descriptors._open]:
+        local_locks._descriptors._open.remove(descriptor)
         os.close(descriptor)
+    local_locks._shared_locks.after_fork_in_child()

@@ -49,6 +49,10 @@ class Flaws:
     ignores_if_match_on_put: bool = False
     ignores_if_match_on_get: bool = False
     drops_metadata: bool = False
+    # Metadata is kept in lower case.
+    lowers_metadata: bool = False
+    # Only so many characters of metadata are kept.
+    most_metadata: int | None = None
     # A PUT with any condition is answered with 501.
     rejects_conditional_puts: bool = False
     # Two objects with the same bytes have different ETags. This is no flaw; it is what GCS and Azure do.
@@ -166,7 +170,13 @@ class S3Server:
     def _stored(self, data: bytes, metadata: Mapping[str, str], etag: str | None = None) -> Stored:
         digest = etag or hashlib.md5(data).hexdigest()
         name = secrets.token_hex(16) if self.flaws.has_unique_etags else digest
-        return Stored(data, f'"{name}"', {} if self.flaws.drops_metadata else dict(metadata), datetime.now(UTC))
+        return Stored(data, f'"{name}"', self._kept(metadata), datetime.now(UTC))
+
+    def _kept(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        if self.flaws.drops_metadata:
+            return {}
+        kept = {name: text[: self.flaws.most_metadata] for name, text in metadata.items()}
+        return {name: text.lower() for name, text in kept.items()} if self.flaws.lowers_metadata else kept
 
     def answer(self, call: Call) -> Reply:
         """Carry out a request."""
@@ -313,6 +323,8 @@ class _HttpServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    # With the default of 5, a client that connects 16 times at once tries some of them again after a second.
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)

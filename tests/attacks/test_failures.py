@@ -221,6 +221,7 @@ BROKEN: Final[Mapping[str, tuple[bytes | None, str]]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("operation", ["get", "get_sync", "get_ranges_sync", "verify", "list", "zarr.open_array"])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_answer_is_a_storage_error(broken: str, operation: str) -> None:

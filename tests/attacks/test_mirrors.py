@@ -28,6 +28,12 @@ SHARDS: dict[str, Any] = {"shape": (64, 16), "chunks": (8, 16), "shards": (32, 1
 CHUNKS: dict[str, Any] = {"shape": (64, 16), "chunks": (16, 16), "dtype": "uint8"}
 
 
+@pytest.fixture(autouse=True)
+def without_embedded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat small parts like large ones, which the anchor of an overwrite does not contain."""
+    monkeypatch.setattr("parts_store.options.MAX_EMBEDDED", 0)
+
+
 @dataclass(frozen=True)
 class Scene:
     """An array some of whose parts keep their bytes when it is written again."""

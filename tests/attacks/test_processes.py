@@ -104,17 +104,20 @@ def test_forked_child_does_not_share_the_lock_of_its_parent(tmp_path: Path) -> N
             said += os.read(parent.stdout.fileno(), 100)
         child = int(said.replace(b"x", b""))
         try:
-            assert (tmp_path / "a/.parts-txn/0.lock").exists()
-            for key in ("a/.parts-txn/0.lock", "a/.parts-txn/array.lock"):
-                assert backend.lock(Lock(key, "test")) is None
+            shared = "a/.parts-txn/array.lock"
+            locks = (Lock("a/.parts-txn/0.lock", "test", shared), Lock(shared, "test"))
+            assert (tmp_path / shared).exists()
+            for lock in locks:
+                assert backend.lock(lock) is None
             parent.kill()
             parent.wait()
-            for key in ("a/.parts-txn/0.lock", "a/.parts-txn/array.lock"):
-                release = backend.lock(Lock(key, "test"))
+            for lock in locks:
+                release = backend.lock(lock)
                 assert release is not None
                 release()
         finally:
             os.kill(child, 9)
+            parent.kill()
 
 
 # --- event loops ------------------------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ CLIENT: Final[dict[str, Any]] = {"allow_http": True, "timeout": "200ms"}
 HASTY: Final[dict[str, Any]] = {"retry_config": {"max_retries": 0}, "client_options": CLIENT}
 NOWHERE: Final = "127.0.0.1:1"
 ATTEMPTS: Final = settings(
-    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-FEW: Final = settings(ATTEMPTS, max_examples=examples(10))
+FEW: Final = settings(ATTEMPTS, max_examples=examples(5))
 
 printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
 secrets = st.builds(lambda text: f"{MARK}{text}{MARK}", printable)

@@ -12,9 +12,9 @@ import parts_store as ps
 from parts_store.engine.steps import Steps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, StoreConfigError
 from parts_store.format.keys import Chunk
-from parts_store.transactions.part_writer import MAX_STALL
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
+from parts_store.transactions.staging import MAX_STALL
 from parts_store.transactions.versions import Absent, Seen
 from tests.attacks.aging import Bucket, in_array, repair
 from tests.transactions.interruptions import (

@@ -30,11 +30,13 @@ class Slow:
     """A backend far away, whose requests take a while, and which knows how many are under way."""
 
     seconds: float
+    # A request of a thread ends only after so many were under way at once.
+    together: int = 1
     under_way: int = 0
     most: int = 0
     made: list[str] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
-    counting: Any = field(default_factory=threading.Lock)
+    counting: Any = field(default_factory=threading.Condition)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -58,6 +60,7 @@ class Slow:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             self.made.append(key)
+            self.counting.notify_all()
 
     def _end(self) -> None:
         with self.counting:
@@ -73,6 +76,8 @@ class Slow:
 
     def perform_sync(self, request: Any) -> Outcome:
         self._begin(request.key)
+        with self.counting:
+            assert self.counting.wait_for(lambda: self.most >= self.together, 20)
         time.sleep(self.seconds)
         self._end()
         if request.key == "fails":
@@ -97,8 +102,7 @@ def test_a_batch_is_carried_out_at_once_but_no_more_than_is_allowed() -> None:
     backend = Slow(0.01)
     assert asyncio.run(run(puts(*keys), backend, Stats(), at_once=5)) == 20
     assert backend.most == 5
-    # Long enough for eight threads to begin, also on a machine that has other things to do.
-    backend = Slow(0.5)
+    backend = Slow(0.01, together=8)
     assert run_sync(puts(*keys[:8]), backend, Stats()) == 8
     assert backend.most == 8
 
@@ -114,7 +118,7 @@ def test_an_error_is_raised_bare_when_all_of_its_batch_have_ended(*, synchronous
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_thread_makes_a_request_of_its_batch_and_raises_when_all_have_ended(failing: int) -> None:
-    backend = Slow(0.5)
+    backend = Slow(0.01, together=3)
     keys = ["a", "b"]
     keys.insert(failing, "fails")
     with ThreadPoolExecutor(1) as threads, pytest.raises(OSError, match="refused"):

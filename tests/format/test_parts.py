@@ -312,6 +312,8 @@ def test_unknown_size_of_the_shard_index_is_not_serialized() -> None:
         parts.to_json()
     with pytest.raises(PartsConfigError, match="SHARD_INDEX"):
         parts.with_shard_index(None)
+    with pytest.raises(PartsConfigError, match=r"regular chunk grid, for SHARD_INDEX.*found a rectilinear chunk grid"):
+        parts.with_shard_index(None, is_regular=False)
 
 
 def test_parts_without_shard_index_do_not_need_one() -> None:

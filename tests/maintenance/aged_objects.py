@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 import pytest
 
@@ -76,6 +77,9 @@ class Maintained:
 
     def carry_out[T](self, steps: Steps[T]) -> T:
         return self.objects.run(steps)
+
+    def for_workers(self) -> Self:
+        return self
 
     def require_server(self, path: str, parts: ConcatParts) -> None:
         raise NotImplementedError

@@ -19,6 +19,7 @@ from parts_store.engine.steps import Done, Lock, Outcome, Steps, Trial, Wait
 from parts_store.errors import StoreConfigError
 from parts_store.maintenance.report import Problem
 from parts_store.options import StoreOptions
+from parts_store.transactions.locking import array_locks
 from tests.maintenance.stores import (
     TWO,
     VALUES,
@@ -108,6 +109,21 @@ def test_repair_keeps_the_value_and_removes_all_leftovers(
         assert ps.PartsStore(objects).repair(min_age=0).findings == ()
 
 
+def test_mark_of_chunks_that_were_written_together_is_reported_and_removed() -> None:
+    objects = MemoryStore()
+    create(ps.PartsStore(objects))
+    before = contents(objects)
+    mark = "a/.parts-txn/batches/0123456789abcdef0123456789abcdef"
+    note = f"{mark}.fedcba9876543210fedcba9876543210"
+    objects.put(mark, b'{"chunks": ["c/0", "c/1"]}')
+    objects.put(note, b"")
+    (finding,) = ps.PartsStore(objects).verify().findings
+    assert (finding.problem, finding.keys) == (Problem.LEFTOVERS, (mark, note))
+    assert finding.detail == "from chunks that were written together"
+    assert ps.PartsStore(objects).repair(min_age=0).is_clean
+    assert contents(objects) == before
+
+
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("level", ["exclusive", "writers"])
 def test_young_leftovers_are_kept_unless_a_lock_shows_a_dead_writer(tmp_path: Path, level: Any, place: str) -> None:
@@ -159,12 +175,11 @@ def test_repair_with_a_prefix_inside_an_array() -> None:
     array[...] = VALUES.reshape(4, 4)
     for relative in ("c/0/1", "c/1/0"):
         interrupt(objects, f"a/{relative}", b"ABCDEFGH")
-    here, there = side_folder("a", "c/0/1"), side_folder("a", "c/1/0")
+    before = contents(objects)
     report = store.repair("a/c/0", min_age=0)
     mended = [(each.problem, each.chunk_key, each.is_repaired) for each in report.findings]
     assert mended == [(Problem.INTERRUPTED, "a/c/0/1", True)]
-    assert not any(key.startswith(here) for key in contents(objects))
-    assert any(key.startswith(there) for key in contents(objects))
+    assert contents(objects) == before | {"a/c/0/1.tail": b"GH"}
     assert store.verify("a/c/0").is_clean
     assert not store.verify("a/c/1").is_clean
 
@@ -255,8 +270,7 @@ def test_repair_after_a_process_was_killed_with_its_lock(tmp_path: Path, last: s
     before = contents(objects)
     process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "objects"), last], check=False)
     assert process.returncode == -signal.SIGKILL
-    lock = f"{side_folder('a', 'c/1')}.lock"
-    assert lock in contents(objects)
+    assert array_locks("a")[1] in contents(objects)
     store = ps.PartsStore(objects)
     (finding,) = store.verify().findings
     assert finding.problem is (Problem.INTERRUPTED if last == "journal" else Problem.LEFTOVERS)
@@ -275,7 +289,7 @@ def test_locked_chunk_is_reported_and_the_rest_repaired(tmp_path: Path, monkeypa
     create(store)
     for number in (0, 1):
         change(objects, f"{side_folder('a', f'c/{number}')}/{'0a' * 16}.0", b"?")
-    release = store._backend.lock(Lock(f"{side_folder('a', 'c/1')}.lock", "another writer"))
+    release = store._backend.lock(Lock(f"{side_folder('a', 'c/1')}.lock", "another writer", array_locks("a")[1]))
     assert release is not None
     first, second = store.repair().findings
     assert (first.chunk_key, first.is_repaired) == ("a/c/0", True)

@@ -1,6 +1,8 @@
 """The requests that `verify` makes, and the problems that it finds in real stores."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def test_verify_makes_one_listing_and_one_request_per_tagged_part(objects: Any) 
     fresh = ps.PartsStore(objects, read_only=True)
     report = fresh.verify()
     # The documents of the root and of the array.
-    expected = {"list": 1, "get": 2} | ({} if isinstance(objects, LocalStore) else {"head": 8})
+    expected = {"get": 2} | ({"list": 2} if isinstance(objects, LocalStore) else {"list": 1, "head": 8})
     assert calls(fresh) == expected
     assert report == Report((), arrays=1, chunks=4, objects=8)
     assert str(report).splitlines() == ["1 array with parts, 4 chunks, 8 objects", "no problems found"]
@@ -57,7 +59,7 @@ def test_verify_makes_no_request_for_chunks_of_one_part(objects: Any) -> None:
     zarr.create_array(store, name="plain", shape=(4,), chunks=(2,), dtype="uint8")[...] = 1
     fresh = ps.PartsStore(objects, read_only=True)
     report = fresh.verify()
-    assert calls(fresh) == {"list": 1, "get": 4}
+    assert calls(fresh) == {"list": 2 if isinstance(objects, LocalStore) else 1, "get": 4}
     assert report == Report((), arrays=2, chunks=8, objects=8)
 
 
@@ -67,7 +69,7 @@ def test_verify_reads_index_parts_and_no_data(objects: Any) -> None:
     fresh = ps.PartsStore(objects, read_only=True)
     assert fresh.verify("shards").findings == ()
     # The documents of the root and of the array, and two indexes.
-    assert calls(fresh) == {"list": 1, "get": 4} | ({} if isinstance(objects, LocalStore) else {"head": 4})
+    assert calls(fresh) == {"get": 4} | ({"list": 2} if isinstance(objects, LocalStore) else {"list": 1, "head": 4})
     document = document_nbytes(objects)
     assert fresh.stats.bytes_read == document + 2 * (4 * 16 + 4)
 
@@ -107,10 +109,9 @@ def test_untagged_chunk_is_not_reported_as_mixture() -> None:
     change(objects, "a/c/0.tail", b"!!")
     for key in ("a/c/1", "a/c/1.tail"):
         change(objects, key, bytes(6 if key == "a/c/1" else 2))
-    old = obstore.get(objects, "a/c/2.tail")
-    data, attributes = bytes(old.bytes()), old.attributes
-    array[8:12] = 5
-    obstore.put(objects, "a/c/2.tail", data, attributes=attributes)
+    # Each chunk is a write of its own.
+    other = obstore.get(objects, "a/c/3.tail")
+    obstore.put(objects, "a/c/2.tail", bytes(other.bytes()), attributes=other.attributes)
     report = ps.PartsStore(objects).verify()
     assert found_in(report) == [
         (Problem.PARTLY_TAGGED, "a/c/0", ("a/c/0.tail",)),
@@ -214,12 +215,61 @@ def test_progress_counts_chunks_batch_by_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_verify_on_dask_workers_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_and_repair_on_dask_workers_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "_BATCH", 3)
     objects = disk(tmp_path)
     store = ps.PartsStore(objects)
     create(store)
     change(objects, "a/c/1.tail", None)
+    expected = store.verify()
     with Client(processes=False, dashboard_address=":0") as client:
-        assert store.verify(client=client) == store.verify()
-        assert ps.PartsStore(disk(tmp_path / "empty")).verify(client=client).findings == ()
+        assert store.verify(executor=client) == store.verify(executor="dask") == expected
+        with pytest.warns(DeprecationWarning, match="`client` is deprecated; pass it as `executor`"):
+            assert store.verify(client=client) == expected
+        assert ps.PartsStore(disk(tmp_path / "empty")).verify(executor=client).findings == ()
+        assert store.repair(min_age=0, drop_incomplete=True, executor=client).findings == tuple(
+            replace(each, is_repaired=True) for each in expected.findings
+        )
+    assert store.verify().is_clean
+
+
+def test_verify_and_repair_on_threads_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_BATCH", 3)
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    for name in ("a", "b"):
+        create(store, name)
+        change(objects, f"{name}/c/1.tail", None)
+    expected = store.verify(checksums=True)
+    seen: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(3) as executor:
+        report = store.verify(checksums=True, executor=executor, progress=lambda *each: seen.append(each))
+        assert report == expected
+        assert seen == [(3, 8), (4, 8), (7, 8), (8, 8)]
+        repaired = store.repair(min_age=0, drop_incomplete=True, executor=executor)
+    assert [each.chunk_key for each in repaired.findings if each.is_repaired] == ["a/c/1", "b/c/1"]
+    assert store.verify().is_clean
+
+
+def test_verify_on_an_executor_sees_the_changes_of_a_session(tmp_path: Path) -> None:
+    session = ps.open_repository(tmp_path / "repository").writable_session("main")
+    store = ps.PartsStore.from_session(session)
+    create(store)
+    with ThreadPoolExecutor(2) as executor:
+        assert store.verify(executor=executor) == store.verify()
+        assert store.repair(executor=executor).chunks == store.verify().chunks > 0
+
+
+@pytest.mark.parametrize("method", ["verify", "repair"])
+def test_progress_true_shows_a_bar(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    create(store)
+    change(objects, "a/c/1.tail", None)
+    arguments: dict[str, Any] = {} if method == "verify" else {"min_age": 0, "drop_incomplete": True}
+    getattr(store, method)(progress=True, **arguments)
+    assert ("4/4 chunks" if method == "verify" else "1/1 findings") in capsys.readouterr().err
+    with pytest.raises(StoreConfigError, match="progress: expected True, a callable"):
+        getattr(store, method)(progress="yes", **arguments)
+    with pytest.raises(StoreConfigError, match="executor: expected an instance"):
+        getattr(store, method)(executor=3, **arguments)

@@ -8,7 +8,15 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from tests.model import batch_scenarios, large_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
+from tests.model import (
+    batch_scenarios,
+    embedding_scenarios,
+    large_scenarios,
+    merging_scenarios,
+    mutants,
+    random_scenarios,
+    scenarios,
+)
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
 from tests.model.scenario import Scenario
@@ -80,17 +88,13 @@ def catch(mutant: Mutant, totals: Totals, limit: int, *, is_deep: bool) -> None:
     else:
         verdict = f"caught after {len(found.path)} steps: {found.violation}"
     print(f"  {mutant.name:60s} {time.monotonic() - start:6.1f} s  {verdict}", flush=True)
-    if is_deep and not mutant.walks:
+    if is_deep:
         explore(mutant.unmutated, totals, limit)
 
 
 def counterexample_of(mutant: Mutant) -> Counterexample | None:
-    checker = Checker(mutant.scenario)
     try:
-        if not mutant.walks:
-            checker.explore(limit=MAX_STATES)
-        for seed in range(mutant.seed, mutant.seed + mutant.walks):
-            checker.walk(seed)
+        mutant.find(MAX_STATES)
     except Counterexample as counterexample:
         return counterexample
     return None
@@ -106,8 +110,10 @@ def shortest(scenario: Scenario) -> Counterexample | None:
 
 def every(*, is_deep: bool) -> list[Scenario]:
     """The scenarios that are explored completely."""
-    large = [*large_scenarios.DEEP, *batch_scenarios.LARGE_BATCHES] if is_deep else []
-    return [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *merging_scenarios.MERGES, *large]
+    embedding = [*embedding_scenarios.EMBEDDED, *embedding_scenarios.MARKED_BATCHES]
+    small = [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *embedding, *merging_scenarios.MERGES]
+    large = [*large_scenarios.DEEP, *batch_scenarios.LARGE_BATCHES, *embedding_scenarios.LARGE_EMBEDDED]
+    return [*small, *(large if is_deep else [])]
 
 
 def trace(name: str) -> int:
@@ -116,7 +122,7 @@ def trace(name: str) -> int:
     for scenario in (*every(is_deep=True), *scenarios.LIMITS, *(each.scenario for each in known.values())):
         if scenario.name == name:
             mutant = known.get(name)
-            print((counterexample_of(mutant) if mutant and mutant.walks else shortest(scenario)) or "no violation")
+            print((counterexample_of(mutant) if mutant and mutant.script else shortest(scenario)) or "no violation")
             return 0
     print(f"no such scenario: {name}", file=sys.stderr)
     return 2

@@ -2,6 +2,7 @@
 
 import gc
 import random
+from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ class Checker:
             scenario.retries,
             scenario.merges_ranges,
             scenario.rewrites,
+            scenario.embeds,
         )
         self.store = Store(
             plan,
@@ -108,17 +110,31 @@ class Checker:
         parts = [] if value is None else self.layout.split(value)
         tag = f"1;{number:032x};c;{','.join(str(len(part)) for part in parts)}" if self.scenario.is_tagged else None
         named = zip(self.layout.part_keys, parts, strict=False)
-        return {key: self.store.object(part, tag, f"{number}.{at}") for at, (key, part) in enumerate(named)}
+        found = {key: self.store.object(part, tag, f"{number}.{at}") for at, (key, part) in enumerate(named)}
+        if parts and self.scenario.is_embedded:
+            key = self.layout.part_keys[self._anchor]
+            text = f"{tag};e={self._embedded(value)}".replace(";c;", ";s;")
+            found[key] = found[key]._replace(tag=text)
+        return found
 
     def _staged_objects(self, value: Value) -> dict[str, Object]:
         """Return what a writer leaves behind that dies right after its commit."""
         copy = self._staged_copy(value, DEAD)
         assert value is not None
         anchor = self.layout.split(value)[self._anchor]
+        if self.scenario.embeds:
+            tag = f"{copy.tag};e={self._embedded(value)}"
+            return {self.layout.part_keys[self._anchor]: self.store.object(anchor, tag, "2.anchor")}
         return {
             copy.key: self.store.object(bytes(copy.data), str(copy.tag), "2.copy"),
             self.layout.part_keys[self._anchor]: self.store.object(anchor, str(copy.tag), "2.anchor"),
         }
+
+    def _embedded(self, value: Value) -> str:
+        """Return what the tag of an anchor contains of the other parts."""
+        assert value is not None
+        others = [part for at, part in enumerate(self.layout.split(value)) if at != self._anchor]
+        return b64encode(b"".join(others)).decode()
 
     def _staged_copy(self, value: Value, generation: str) -> Any:
         """The PUT of the staged copy of a value."""
@@ -210,7 +226,7 @@ class Checker:
         store, raw = self.store.perform(state.store, action)
         late = tuple(each for each in state.late if each is not action)
         monitor = state.monitor
-        if self.scenario.repeats_writes and raw == DONE and action.key == self.layout.part_keys[self._anchor]:
+        if self.scenario.repeats_writes and raw[0] == "done" and action.key == self.layout.part_keys[self._anchor]:
             monitor = self.monitor.again(monitor, self.effects[action.operation].value)
         return state._replace(store=store, monitor=monitor, late=late)
 

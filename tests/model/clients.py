@@ -54,6 +54,7 @@ class Setting:
     retries: int
     merges_ranges: bool
     rewrites: bool
+    embeds: bool
 
     @cached_property
     def chunk(self) -> Any:
@@ -104,6 +105,7 @@ class Client:
             setting.has_unique_etags,
             self._new_generation,
             self._start_watch,
+            self.plan.rules.MAX_EMBEDDED if setting.embeds else 0,
         )
         self.protocol = self._new_protocol()
         # Ranges next to each other are merged, or not.
@@ -174,9 +176,8 @@ class Client:
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
         self.versioned = None
-        data = self._data(value)
-        tag = self.plan.tags.Tag(self._new_generation(), "s", tuple(part.nbytes for part in data))
-        end = yield from self.plan.writer.Writer(self.chunk, self.rules, tag, dict(enumerate(data))).write_staged(None)
+        writer = self.plan.tagged._staged_writer(self.chunk, self._data(value), self.rules, None)
+        end = yield from writer.write_staged(None)
         match end.value:
             case "unknown":
                 raise AmbiguousWriteError(KEY, "")
@@ -311,8 +312,7 @@ class Client:
         )
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
-            is_beside = finding.problem in (plan.report.Problem.LEFTOVERS, plan.report.Problem.INTERRUPTED)
-            entries = [*listing.beside, *([] if is_beside else listing.parts.values())]
+            entries = plan.repair.objects_of_writer(listing, finding.problem)
             if knows_ages and any(not is_old(entry) for entry in entries):
                 continue
             yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.model.checker import Checker
 from tests.model.clients import Operation
+from tests.model.directed import Move, follow
 from tests.model.patched import Patch
 from tests.model.scenario import Scenario
 from tests.model.vocabulary import make
@@ -14,13 +16,19 @@ class Mutant:
     """A mistake, and the scenario in which it is seen."""
 
     scenario: Scenario
-    # The number and the first seed of the random runs that see it; 0 if the scenario is explored completely.
-    walks: int = 0
-    seed: int = 0
+    # The run that sees it; empty if the scenario is explored completely.
+    script: tuple[Move, ...] = ()
 
     @property
     def name(self) -> str:
         return self.scenario.name
+
+    def find(self, limit: int) -> None:
+        """Raise the counterexample that shows the mistake."""
+        if self.script:
+            follow(Checker(self.scenario), self.script)
+        else:
+            Checker(self.scenario).explore(limit=limit)
 
     @property
     def unmutated(self) -> Scenario:
@@ -29,7 +37,7 @@ class Mutant:
 
 
 def mutant(
-    name: str, module: str, old: str, new: str, *clients: list[Operation], walks: int = 0, seed: int = 0, **options: Any
+    name: str, module: str, old: str, new: str, *clients: list[Operation], script: tuple[Move, ...] = (), **options: Any
 ) -> Mutant:
     """Return the mutant in which the text `old` of a module is replaced by `new`."""
-    return Mutant(make(name, *clients, patches=(Patch(module, old, new),), **options), walks, seed)
+    return Mutant(make(name, *clients, patches=(Patch(module, old, new),), **options), script)

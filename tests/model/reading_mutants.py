@@ -27,7 +27,7 @@ READERS = [
     ),
     mutant(
         "reader ignores staged copies",
-        "tagged",
+        "tagged_reading",
         "if tag is None or not tag.is_staged:",
         "if True:",
         [overwrite(FIRST)],
@@ -46,7 +46,7 @@ READERS = [
     ),
     mutant(
         "damage is believed at first sight",
-        "tagged",
+        "tagged_reading",
         "if anchor and anchor[0].generation not in unstaged:",
         "if anchor and repeat == 0:",
         [overwrite(FIRST), overwrite(SECOND)],
@@ -55,7 +55,7 @@ READERS = [
     ),
     mutant(
         "torn anchor is taken for a write",
-        "tagged",
+        "tagged_reading",
         "if _is_torn(anchor):",
         "if False:",
         [overwrite(FIRST), overwrite(SECOND)],

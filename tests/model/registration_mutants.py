@@ -1,5 +1,6 @@
 """Mistakes in how writers find each other, stall, and remove what they leave behind; and in how `repair` does."""
 
+from tests.model.directed import CARRIED_OUT, DELAYED, Move
 from tests.model.mutant import mutant
 from tests.model.vocabulary import (
     BOUNDED_LEFTOVERS,
@@ -57,6 +58,30 @@ EQUAL_ETAGS = [
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
+        "content: forgets a lost PUT of a helper",
+        "part_writer",
+        "        self.lost = self.lost or helper.lost\n",
+        "",
+        [overwrite(SECOND), overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=THIRD,
+        # The first client finishes the write of the second, and its PUT is delayed until the index is that of the first
+        # client again.
+        script=(
+            Move("a", "PUT a/c/0.index"),
+            Move("b", "PUT a/c/0.index"),
+            Move("a", "PUT a/c/0.index", CARRIED_OUT),
+            Move("a", "PUT a/c/0.index", DELAYED),
+            Move("a"),
+            Move("b"),
+            Move("a"),
+            Move("", "PUT a/c/0.index"),
+        ),
+        **LATE_PUT,
+        **REPEATED_WRITE,
         **CONTENT_ETAGS,
     ),
 ]
@@ -185,7 +210,7 @@ UPKEEP = [
 ]
 
 # These take longer than a test run may.
-DEEP_MUTANTS = [
+DEEP_REGISTRATION_MUTANTS = [
     mutant(
         "content: forgets a lost PUT",
         "part_writer",
@@ -195,23 +220,6 @@ DEEP_MUTANTS = [
         [overwrite(FIRST)],
         initial=FIRST,
         **LATE_PUT,
-        **REPEATED_WRITE,
-        **CONTENT_ETAGS,
-    ),
-    mutant(
-        "content: forgets a lost PUT of a helper",
-        "part_writer",
-        "        self.lost = self.lost or helper.lost\n",
-        "",
-        [overwrite(SECOND)],
-        [overwrite(FIRST), overwrite(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        faults=2,
-        has_late_puts=True,
-        # One run in fifty thousand sees it. If the code changes, it is another one.
-        walks=100,
-        seed=47_600,
         **REPEATED_WRITE,
         **CONTENT_ETAGS,
     ),

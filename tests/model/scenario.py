@@ -21,9 +21,13 @@ class Scenario:
     retries: int = 1
     # Whether ranges of a part next to each other are one request.
     merges_ranges: bool = True
+    # Whether the anchor of an overwrite contains the other parts.
+    embeds: bool = False
     # What is there at the beginning, and whether it is tagged.
     initial: Value = None
     is_tagged: bool = True
+    # Whether the anchor of the chunk that is there at the beginning contains the other parts.
+    is_embedded: bool = False
     # Parts that are there at the beginning although the chunk is not.
     orphans: Value = None
     # What a writer committed before the beginning, and died: its staged copy is there, and no part but the anchor.

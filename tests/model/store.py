@@ -70,6 +70,7 @@ class Action:
         text = self._text()
         # The folder beside the chunk, and generations, in few letters.
         text = re.sub(r"a/\.parts-txn/[0-9a-f]{32}", "~", text)
+        text = re.sub(r"a/\.parts-txn/(batches/[0-9a-f]{32})\.[0-9a-f]{32}", r"\1.note", text)
         return re.sub(r"[0-9a-f]{32}", lambda found: _short(found.group()), text)
 
     def _text(self) -> str:
@@ -89,8 +90,8 @@ class Action:
 
 def short(tag: str) -> str:
     """A tag as traces show it: client and number of its generation, and its mode."""
-    _, generation, mode, _ = tag.split(";")
-    return _short(generation) + mode
+    _, generation, mode, *_ = tag.split(";")
+    return _short(generation) + mode + ("e" if ";e=" in tag else "")
 
 
 def _short(generation: str) -> str:
@@ -222,7 +223,7 @@ class Store:
                 if not self._is_met(objects.get(key), action.condition):
                     return state, REFUSED
                 written = self.object(action.data, action.tag, action.author, self.time(state))
-                return self.number({**objects, key: written}), DONE
+                return self.number({**objects, key: written}), ("done", written.etag)
             case "delete":
                 return self.number({name: each for name, each in objects.items() if name != key}), DONE
             case "list":
@@ -292,6 +293,8 @@ class Store:
                 )
             case ("done",):
                 return steps.Done()
+            case ("done", etag):
+                return steps.Done(etag)
             case ("refused",):
                 return steps.Refused()
             case ("lost",):

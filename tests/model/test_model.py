@@ -7,16 +7,18 @@ import sys
 
 import pytest
 
-from tests.model import merging_scenarios, mutants, random_scenarios, scenarios
+from tests.model import embedding_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
 from tests.model.batch_scenarios import BATCHES
 from tests.model.checker import Checker, Counterexample
+from tests.model.directed import follow
 from tests.model.mutant import Mutant
 from tests.model.patched import Patch, load
 from tests.model.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
-EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *BATCHES, *merging_scenarios.MERGES]
+EMBEDDING = [*embedding_scenarios.EMBEDDED, *embedding_scenarios.MARKED_BATCHES]
+EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *BATCHES, *EMBEDDING, *merging_scenarios.MERGES]
 RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
 WALKS = 84
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
@@ -41,8 +43,9 @@ def test_operations_are_atomic_in_random_orders(scenario: Scenario) -> None:
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda each: each.name)
 def test_mistakes_are_seen(mutant: Mutant) -> None:
     with pytest.raises(Counterexample):
-        Checker(mutant.scenario).explore(limit=200_000)
+        mutant.find(200_000)
     Checker(mutant.unmutated).explore(limit=UNMUTATED_STATES)
+    follow(Checker(mutant.unmutated), mutant.script)
 
 
 @pytest.mark.parametrize("scenario", scenarios.LIMITS, ids=lambda each: each.name)

@@ -21,8 +21,8 @@ WRITERS = [
     mutant(
         "overwrite without staging",
         "writer",
-        "first, *found = yield (copy, *heads)",
-        "first, *found = (steps.Done(), *(yield heads))",
+        "outcomes = (yield (*copy, *heads)) if copy or heads else ()",
+        "outcomes = (steps.Done(), *(yield heads))",
         [overwrite(FIRST)],
         initial=THIRD,
     ),

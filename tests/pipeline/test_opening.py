@@ -38,12 +38,18 @@ def test_fast_restores_the_configuration_at_the_end_of_a_block() -> None:
     assert zarr.config.get("async.concurrency") == concurrency
 
 
-@pytest.mark.parametrize("max_workers", [0, -1, 2.5, "4", None])
+@pytest.mark.parametrize("max_workers", [0, -1, 2.5, "4"])
 def test_fast_refuses_a_number_of_threads_with_which_zarr_would_wait_forever(max_workers: Any) -> None:
     before = zarr.config.get("async.concurrency")
     with pytest.raises(StoreConfigError, match="max_workers: expected an integer from 1"):
         ps.fast(max_workers=max_workers)
     assert zarr.config.get("async.concurrency") == before
+
+
+def test_fast_leaves_the_number_of_threads_to_the_pipeline_unless_it_is_given() -> None:
+    for max_workers in ({}, {"max_workers": None}):
+        with zarr.config.set({"codec_pipeline.max_workers": None}), ps.fast(**max_workers):
+            assert zarr.config.get("codec_pipeline.max_workers") is None
 
 
 def test_arrays_on_other_stores_work_while_fast() -> None:
@@ -104,6 +110,18 @@ def test_an_array_keeps_the_pipeline_when_it_is_resized() -> None:
     array.append(np.array([1, 2, 3], "i4"))
     assert pipeline_of(array) is PartsCodecPipeline
     np.testing.assert_array_equal(array[...], [0, 0, 0, 0, 1, 2, 3])
+
+
+def test_an_array_keeps_the_pipeline_with_another_configuration() -> None:
+    store = ps.PartsStore(MemoryStore())
+    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
+    array = ps.open_array(store, "a", mode="r+")
+    changed = array.with_config({"write_empty_chunks": True})
+    assert pipeline_of(changed) is pipeline_of(changed.with_config({})) is PartsCodecPipeline
+    changed[...] = 0
+    assert changed.nchunks_initialized == 2
+    array[...] = 0
+    assert array.nchunks_initialized == 0
 
 
 def test_a_pickled_array_keeps_the_pipeline(tmp_path: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import zarr
 
-from parts_store.pipeline.threads import StoppedError, require_not_stopped, run
+from parts_store.pipeline import threads
+from parts_store.pipeline.threads import Pace, StoppedError, require_not_stopped, run
 
 SECONDS = 20
 
@@ -59,6 +61,21 @@ async def test_no_tasks_have_no_results() -> None:
 async def test_no_more_tasks_run_at_once_than_there_are_workers(workers: int) -> None:
     gate = Gate()
     running = asyncio.ensure_future(run([gate] * 9, finishes=False))
+    await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == workers)
+    gate.opened.set()
+    await running
+    assert (gate.begun, gate.most) == (9, workers)
+
+
+async def test_quick_tasks_run_one_after_another_in_one_thread(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # However slow the machine is, the pace of the first thread is not looked at before the end.
+    monkeypatch.setattr(threads, "_ALONE_SECONDS", SECONDS)
+    assert len(set(await run([threading.get_ident] * 100, finishes=False, pace=Pace(quick=0.001)))) == 1
+
+
+async def test_quick_tasks_that_turn_out_to_be_slow_run_in_all_threads(workers: int) -> None:
+    gate = Gate()
+    running = asyncio.ensure_future(run([gate] * 9, finishes=False, pace=Pace(quick=0.001)))
     await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == workers)
     gate.opened.set()
     await running
@@ -152,10 +169,12 @@ async def test_threads_above_the_limit_end(workers: int) -> None:
     gate.opened.set()
     await asyncio.gather(*running)
     ours = [each for each in set(threading.enumerate()) - before if each.name == "parts_store_pipeline"]
-    for thread in ours[workers:]:
-        thread.join(SECONDS)
-    left = [each for each in threading.enumerate() if each in ours]
-    assert len(left) <= workers
+    # Which of them end is not known, so each is joined for a moment only.
+    deadline = time.monotonic() + SECONDS
+    while len(ours := [each for each in ours if each.is_alive()]) > workers and time.monotonic() < deadline:
+        for thread in ours:
+            thread.join(0.001)
+    assert len(ours) <= workers
 
 
 async def test_tasks_see_the_context_of_their_caller_and_not_that_of_each_other(workers: int) -> None:

@@ -166,6 +166,23 @@ def test_values_are_those_of_zarrs_pipeline(parts: Any, data: st.DataObject) -> 
             np.testing.assert_array_equal(bits(select(again)), bits(select(theirs)))
 
 
+NUMBERS = (0.0, -0.0, 1.0, np.nan)
+COMPLEX = [complex(real, imaginary) for real in NUMBERS for imaginary in NUMBERS]
+
+
+@pytest.mark.parametrize(("dtype", "values"), [("f4", NUMBERS), ("c8", COMPLEX)])
+def test_inner_chunks_are_empty_by_the_rule_of_zarr(dtype: str, values: list[Any]) -> None:
+    written = np.repeat(np.array(values, dtype), 2)
+    options = {"shape": written.shape, "chunks": (2,), "shards": written.shape, "dtype": dtype, "compressors": None}
+    for fill_value in values:
+        found = []
+        for pipeline in (OURS, ZARRS):
+            array = create(pipeline, None, {**options, "fill_value": fill_value}, writes_empty=False)
+            array[...] = written
+            found.append(bits(array[...]).tolist())
+        assert found[0] == found[1], f"fill value {fill_value}"
+
+
 def bits(values: Any) -> NDArray[Any]:
     """Return values as bytes, so that negative zeros and NaNs are compared as well."""
     array = np.ascontiguousarray(values)

@@ -38,6 +38,9 @@ class Interrupted:
     def lock(self, lock: Any) -> Any:
         return self.backend.lock(lock)
 
+    def keep_lock(self, key: str) -> Any:
+        return self.backend.keep_lock(key)
+
     def _step(self) -> None:
         self.made += 1
         if self.made == self.at + 1:

@@ -12,6 +12,8 @@ import parts_store as ps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from tests.store.arrays import SELECTIONS, VALUES, collect, content, create, create_sharded, get
 
+pytestmark = pytest.mark.usefixtures("short_waits")
+
 
 def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, pipeline: str) -> None:
     store = ps.PartsStore(objects)
@@ -60,10 +62,9 @@ def test_a_part_of_another_write_is_an_error_and_never_a_mixture(suffix: str, pi
     store = ps.PartsStore(objects)
     array = create_sharded(store)
     array[...] = VALUES
-    old = obstore.get(objects, f"a/c/0/0{suffix}")
-    data, attributes = bytes(old.bytes()), old.attributes
-    array[:32, :32] = VALUES[:32, :32] + 7
-    obstore.put(objects, f"a/c/0/0{suffix}", data, attributes=attributes)
+    # Each chunk is a write of its own.
+    other = obstore.get(objects, f"a/c/1/0{suffix}")
+    obstore.put(objects, f"a/c/0/0{suffix}", bytes(other.bytes()), attributes=other.attributes)
     with pytest.raises(IncompleteChunkError, match="an object of another write at"):
         array[:32, :32]
     with pytest.raises((IncompleteChunkError, ConcurrentWriteError)):
@@ -71,6 +72,38 @@ def test_a_part_of_another_write_is_an_error_and_never_a_mixture(suffix: str, pi
     # A write of the whole chunk mends it.
     array[:32, :32] = VALUES[:32, :32]
     np.testing.assert_array_equal(array[...], VALUES)
+
+
+@pytest.mark.parametrize("suffix", [".header", ".index"])
+@pytest.mark.parametrize("is_missing", [False, True], ids=["older", "missing"])
+def test_small_parts_of_an_overwrite_are_read_from_its_anchor(suffix: str, pipeline: str, *, is_missing: bool) -> None:
+    objects = MemoryStore()
+    array = create_sharded(ps.PartsStore(objects))
+    array[...] = VALUES
+    old = obstore.get(objects, f"a/c/0/0{suffix}")
+    data, attributes = bytes(old.bytes()), old.attributes
+    array[:32, :32] = VALUES[:32, :32] + 7
+    if is_missing:
+        obstore.delete(objects, f"a/c/0/0{suffix}")
+    else:
+        obstore.put(objects, f"a/c/0/0{suffix}", data, attributes=attributes)
+    expected = VALUES.copy()
+    expected[:32, :32] += 7
+    for selection in SELECTIONS:
+        np.testing.assert_array_equal(array[selection], expected[selection])
+
+
+def test_part_that_another_program_wrote_after_an_overwrite_is_an_error() -> None:
+    objects = MemoryStore()
+    array = create(ps.PartsStore(objects), ["", ps.Part(".tail", size=4)])
+    array[...] = VALUES
+    array[...] = VALUES
+    obstore.put(objects, "a/c/0/0.tail", b"abcd")
+    with pytest.raises(IncompleteChunkError, match=r"an object of another write at 'a/c/0/0.tail'"):
+        array[:32, :32]
+    assert [each.problem.value for each in ps.PartsStore(objects).verify().findings] == ["partly tagged"]
+    assert not ps.PartsStore(objects).repair(min_age=0).is_clean
+    assert content(objects, "a/c/0/0.tail") == b"abcd"
 
 
 def test_a_tagged_and_an_untagged_part_are_of_different_writes() -> None:

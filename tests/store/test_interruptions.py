@@ -32,6 +32,8 @@ from tests.store.interrupted import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("short_waits")
+
 
 def outcomes(
     place: Callable[[], Any],
@@ -179,7 +181,7 @@ def test_a_read_that_was_refused_succeeds_when_it_is_repeated(place: Callable[[]
     assert refused
 
 
-def test_a_chunk_that_never_comes_to_rest_is_a_concurrent_write_error() -> None:
+def test_a_chunk_that_never_comes_to_rest_is_read_as_one_of_its_writes() -> None:
     shards = [encode(values(seed, holes=False), compressed=True) for seed in range(2, 6)]
     objects = scene(MemoryStore(), values(1, holes=False), compressed=True)
     turns = itertools.cycle(shards)
@@ -192,8 +194,9 @@ def test_a_chunk_that_never_comes_to_rest_is_a_concurrent_write_error() -> None:
 
     array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
     array.store._backend = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
-    with pytest.raises(ConcurrentWriteError, match="it changed 7 times while it was read"):
-        array[...]
+    # The anchor of every overwrite contains the other parts.
+    found = np.asarray(array[...])
+    assert any(np.array_equal(found, values(seed, holes=False)) for seed in range(1, 6))
 
 
 def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline: str) -> None:

@@ -115,7 +115,7 @@ class Objects:
         if not is_met.get(put.condition, False):
             return Refused()
         self.put(put.key, bytes(memoryview(put.data)), put.tag)
-        return Done()
+        return Done(self.stored[put.key].etag)
 
     def _look(self, request: Get | Head) -> Outcome:
         if request.key not in self.stored:
@@ -236,9 +236,21 @@ def settings(*, max_gap: int = 0, max_nbytes: int = 1000, retries: int = 2) -> R
 
 
 def protocol(
-    *, has_tags: bool, level: Level = Level.WRITERS, has_unique_etags: bool = True, first_generation: int = 0
+    *,
+    has_tags: bool,
+    level: Level = Level.WRITERS,
+    has_unique_etags: bool = True,
+    first_generation: int = 0,
+    max_embedded: int = 0,
 ) -> ChunkProtocol:
     """The protocol of object stores or of a local disk, with generations that count."""
     numbers = itertools.count(first_generation)
-    rules = Rules(level, has_tags, has_unique_etags, lambda: f"{next(numbers):032x}", lambda: lambda: 0.0)
+    rules = Rules(
+        level,
+        has_tags,
+        has_unique_etags,
+        lambda: f"{next(numbers):032x}",
+        lambda: lambda: 0.0,
+        max_embedded=max_embedded,
+    )
     return TaggedProtocol(rules) if has_tags else JournaledProtocol(rules)

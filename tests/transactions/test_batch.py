@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +10,10 @@ from parts_store.engine.steps import (
     MAX_TRIES,
     Delete,
     Entry,
+    Found,
     Get,
     Head,
+    IfMatch,
     List,
     Listed,
     Lost,
@@ -27,7 +30,7 @@ from parts_store.format.parts import ConcatParts
 from parts_store.transactions import staging
 from parts_store.transactions.batch import LEAST_LISTED
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.rules import Level
+from parts_store.transactions.rules import MAX_EMBEDDED, Level
 from tests.transactions.objects import Objects, protocol, settings
 
 PARTS = ConcatParts([{"key_suffix": ""}, {"key_suffix": ".i", "size": 2}])
@@ -54,8 +57,14 @@ def s3() -> Objects:
     return objects
 
 
-def client(number: int = 0, level: Level = Level.WRITERS) -> ChunkProtocol:
-    return protocol(has_tags=True, level=level, has_unique_etags=False, first_generation=1000 * number)
+def client(number: int = 0, level: Level = Level.WRITERS, *, embeds: bool = False) -> ChunkProtocol:
+    return protocol(
+        has_tags=True,
+        level=level,
+        has_unique_etags=False,
+        first_generation=1000 * number,
+        max_embedded=MAX_EMBEDDED if embeds else 0,
+    )
 
 
 def confirm() -> Steps[object]:
@@ -144,6 +153,60 @@ def test_parts_are_looked_at_if_the_listing_is_of_no_use(*, is_refused: bool) ->
     assert objects.contents == stored(of, 2)
 
 
+class StaleListing(Objects):
+    """Objects whose listings have the right ETag of the first anchor, and earlier ETags of all other objects."""
+
+    def perform(self, request: Request) -> Outcome:
+        outcome = super().perform(request)
+        if isinstance(request, List) and request.only is not None and isinstance(outcome, Listed):
+            entries = [each if each.key == "a/c/0" else replace(each, etag="earlier") for each in outcome.entries]
+            return Listed(tuple(entries))
+        return outcome
+
+
+class Versioned(Objects):
+    """Objects that have versions, which a listing does not show; the first PUT of an anchor fails."""
+
+    failure: Outcome = Refused()
+
+    def __init__(self) -> None:
+        super().__init__(has_tags=True, has_unique_etags=False)
+        self.failing: set[str] = set()
+
+    def perform(self, request: Request) -> Outcome:
+        if isinstance(request, Put) and request.key in self.failing:
+            self.failing.remove(request.key)
+            return self.failure
+        if isinstance(request, Put) and isinstance(request.condition, IfMatch):
+            request = replace(request, condition=replace(request.condition, version=None))
+        outcome = super().perform(request)
+        return replace(outcome, version="1") if isinstance(outcome, Found) else outcome
+
+
+@pytest.mark.parametrize("embeds", [True, False], ids=["small parts", "large parts"])
+def test_listing_alone_never_tells_that_another_client_has_written_a_chunk(*, embeds: bool) -> None:
+    objects, of = StaleListing(has_tags=True, has_unique_etags=False), chunks()
+    objects.put("a/zarr.json", b"document")
+    for number in (1, 2):
+        write_many(objects, client(number, embeds=embeds), of, number)
+        assert objects.contents == stored(of, number)
+
+
+@pytest.mark.parametrize("failure", [Refused(), Lost(TimeoutError())], ids=["refused", "lost"])
+@pytest.mark.parametrize("embeds", [True, False], ids=["small parts", "large parts"])
+def test_failed_put_to_a_bucket_with_versions_is_repeated(failure: Outcome, *, embeds: bool) -> None:
+    objects, of = Versioned(), chunks()
+    objects.put("a/zarr.json", b"document")
+    write_many(objects, client(1, embeds=embeds), of, 1)
+    # A write that does not know of this one and is followed by it cannot be told from one that comes after it.
+    objects.run(change(of[3], 7))
+    objects.failing, objects.failure = {chunk.anchor_key for chunk in of[3:7]}, failure
+    write_many(objects, client(2, embeds=embeds), of, 2)
+    assert not objects.failing
+    for chunk in of:
+        assert [objects.contents[key] for key in chunk.part_keys] == list(map(bytes, data(chunk, 2)))
+
+
 def test_another_layout_is_found_before_anything_is_written() -> None:
     for count in (MANY, LEAST_LISTED - 1):
         objects = s3()
@@ -197,7 +260,7 @@ def change(chunk: Chunk, number: int) -> Steps[None]:
     yield from rival.write(chunk, data(chunk, number), read.version)
 
 
-@pytest.mark.parametrize("races", [0, 1, MAX_TRIES - 1, MAX_TRIES, MAX_TRIES + 1])
+@pytest.mark.parametrize("races", [0, 1, MAX_TRIES - 1, MAX_TRIES, MAX_TRIES + 1, 4 * MAX_TRIES])
 def test_chunk_is_written_again_after_lost_races_and_the_others_once(races: int) -> None:
     objects, of = WithRivals(has_tags=True, has_unique_etags=False), chunks()
     objects.put("a/zarr.json", b"document")

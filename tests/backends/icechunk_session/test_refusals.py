@@ -37,6 +37,8 @@ from tests.backends.icechunk_session.stores import (
     value_of,
 )
 
+pytestmark = pytest.mark.usefixtures("short_waits")
+
 
 def test_a_missing_part_is_an_error_never_fill_values(store: ps.PartsStore, pipeline: str) -> None:
     array = make_sharded(store, split=True)

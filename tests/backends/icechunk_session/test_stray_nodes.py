@@ -15,6 +15,8 @@ from parts_store.errors import IncompleteChunkError, PartsStoreError, SessionErr
 from parts_store.maintenance.report import Problem
 from tests.backends.icechunk_session.stores import PLAIN, PROTOTYPE, SHARDED, buffer, keys_of, make_sharded
 
+pytestmark = pytest.mark.usefixtures("short_waits")
+
 
 def delete_with_icechunk(session: icechunk.Session) -> None:
     """Delete the array as Icechunk does, which does not know parts and leaves their nodes behind."""

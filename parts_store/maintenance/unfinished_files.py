@@ -1,0 +1,49 @@
+"""Files that a writer of a local disk had not finished when its process was killed: find and report them.
+
+A value without parts is written to a file beside its own, whose name ends in `#` and a number, and which is then
+renamed. Neither the listings of obstore nor those of a store show such files.
+"""
+
+import re
+from collections.abc import Container, Mapping
+from typing import Final
+
+from parts_store.engine.steps import Entry, List, Listed, Steps
+from parts_store.format.keys import candidates, is_metadata, is_protocol_key, may_be_chunk, part_pattern
+from parts_store.format.metadata import ArrayRecord
+from parts_store.maintenance.report import Finding, Problem
+
+_UNFINISHED: Final = re.compile(r"(?P<key>.*[^/])#[0-9]+")
+
+
+def find_unfinished(folder: str, arrays: Mapping[str, ArrayRecord], others: Container[str]) -> Steps[dict[str, Entry]]:
+    """Return the unfinished files below a folder by their keys: of metadata documents, and of chunks.
+
+    `arrays` are the arrays with parts, `others` the paths of other arrays and groups. Other files with such a name
+    belong to other programs.
+    """
+    (outcome,) = yield (List(folder, "unfinished files", through_links=False),)
+    listed = outcome.entries if isinstance(outcome, Listed) else ()
+    return {entry.key: entry for entry in listed if _is_unfinished(entry.key, arrays, others)}
+
+
+def _is_unfinished(key: str, arrays: Mapping[str, ArrayRecord], others: Container[str]) -> bool:
+    if (found := _UNFINISHED.fullmatch(key)) is None:
+        return False
+    value = found["key"]
+    if is_metadata(value) or is_protocol_key(value):
+        return True
+    for path, relative in candidates(value):
+        if (record := arrays.get(path)) is not None:
+            is_chunk = part_pattern(record.encoding, record.parts).fullmatch(relative) is not None
+        else:
+            is_chunk = path in others and may_be_chunk(relative)
+        if is_chunk:
+            return True
+    return False
+
+
+def describe_unfinished(key: str) -> Finding:
+    """Return the finding for an unfinished file."""
+    value = key.rpartition("#")[0]
+    return Finding(Problem.LEFTOVERS, value, (key,), "a file that a writer has not finished")
