@@ -140,9 +140,9 @@ class Breaking:
         return None if found is None else lambda: self._release(found, lock)
 
     def _release(self, release: Callable[[], None], lock: Lock) -> None:
-        """Release a lock; if the process ends, leave the file, as the kernel does."""
+        """Release a lock; if the process ends, leave the file, as the kernel does. The lock of a chunk has no file."""
         release()
-        if self.is_dead and not (self.hangs or self.interrupts):
+        if self.is_dead and lock.shared is None and not (self.hangs or self.interrupts):
             path = Path(self.inner.store.prefix, lock.key)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()

@@ -24,6 +24,12 @@ READ_ONLY = {
 }
 
 
+@pytest.fixture
+def large_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small parts count as too large for the tag of the anchor, so that overwrites have staged copies."""
+    monkeypatch.setattr("parts_store.options.MAX_EMBEDDED", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """A bucket for one test, and clients for it."""
@@ -38,10 +44,7 @@ class Bucket:
         return S3Store(
             self.name,
             prefix=prefix,
-            endpoint=user.endpoint,
-            access_key_id=user.access_key,
-            secret_access_key=user.secret_key,
-            region="us-east-1",
+            **user.options,
             virtual_hosted_style_request=False,
             client_options={"allow_http": True},
         )

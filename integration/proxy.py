@@ -8,6 +8,7 @@ import http.client
 import re
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -75,6 +76,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
         self.seen: list[Seen] = []
+        self.loses: Callable[[Seen], bool] | None = None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -130,16 +132,18 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             upstream.close()
         address = urlsplit(self.path)
-        self.server.seen.append(
-            Seen(
-                self.command,
-                unquote(address.path.lstrip("/")),
-                address.query,
-                self.headers.get("Range"),
-                self.headers.get("If-None-Match"),
-                answer.status,
-            )
+        seen = Seen(
+            self.command,
+            unquote(address.path.lstrip("/")),
+            address.query,
+            self.headers.get("Range"),
+            self.headers.get("If-None-Match"),
+            answer.status,
         )
+        self.server.seen.append(seen)
+        if self.server.loses is not None and self.server.loses(seen):
+            self.close_connection = True
+            return
         self._answer(answer, body)
 
     def _send(self, upstream: http.client.HTTPConnection) -> None:
@@ -195,6 +199,10 @@ class CountingProxy:
     def requests(self) -> list[Seen]:
         """Every request that has passed, in the order of the answers."""
         return self._server.seen
+
+    def lose(self, loses: Callable[[Seen], bool]) -> None:
+        """Close the connection instead of the answer to each request that was carried out and is chosen."""
+        self._server.loses = loses
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 MINIO_RELEASE = "RELEASE.2025-09-07T16-13-09Z"
@@ -54,6 +54,16 @@ class Server:
     endpoint: str
     access_key: str
     secret_key: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of obstore and of the command line for a bucket there."""
+        return {
+            "endpoint": self.endpoint,
+            "access_key_id": self.access_key,
+            "secret_access_key": self.secret_key,
+            "region": "us-east-1",
+        }
 
 
 @dataclass(frozen=True, slots=True)

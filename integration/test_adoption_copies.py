@@ -33,7 +33,7 @@ def test_s3_copies_the_file_by_itself(bucket: Bucket, uploaded: bytes) -> None:
     with CountingProxy(bucket.server.endpoint) as proxy:
         server = Server(proxy.endpoint, bucket.server.access_key, bucket.server.secret_key)
         store = ps.PartsStore(bucket.store("new", user=server))
-        report = ps.adopt(f"s3://{bucket.name}/old files/a.h5", into=store, copy=True, **options_of(server))
+        report = ps.adopt(f"s3://{bucket.name}/old files/a.h5", into=store, copy=True, **server.options)
         copies = [each for each in proxy.requests if each.method == "PUT" and each.key.endswith(".h5")]
     assert [each.key for each in copies] == ["new/a/c/0/0.h5"]
     assert report.nbytes_copied == len(uploaded)
@@ -48,7 +48,7 @@ def test_s3_copies_the_file_by_itself(bucket: Bucket, uploaded: bytes) -> None:
 def test_the_command_adopts_a_file_on_s3_into_a_repository_there(
     bucket: Bucket, uploaded: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"--option={name}={value}" for name, value in options_of(bucket.server).items()]
+    given = [f"--option={name}={value}" for name, value in bucket.server.options.items()]
     place = f"s3://{bucket.name}/old files/a.h5"
     assert main(["adopt", place, f"s3://{bucket.name}/repository", "--json", *given]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -67,12 +67,3 @@ def test_the_command_adopts_a_file_on_s3_into_a_repository_there(
     repository = icechunk.Repository.open(storage, authorize_virtual_chunk_access=allowed)
     store = ps.PartsStore.from_session(repository.readonly_session("main"))
     np.testing.assert_array_equal(zarr.open_array(store, path="a", mode="r")[:], VALUES)
-
-
-def options_of(server: Server) -> dict[str, Any]:
-    return {
-        "endpoint": server.endpoint,
-        "access_key_id": server.access_key,
-        "secret_access_key": server.secret_key,
-        "region": "us-east-1",
-    }

@@ -78,6 +78,7 @@ def repository(bucket: Bucket) -> str:
     return place
 
 
+@pytest.mark.usefixtures("large_parts")
 def test_every_command_works_on_objects(
     url: str, bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_prefix_that_is_not_zarr(
         )
 
 
+@pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("command", ["inspect", "verify", "repair", "explain", "copy"])
 def test_an_array_that_is_damaged(
     command: str, url: str, bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]

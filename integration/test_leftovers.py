@@ -16,6 +16,9 @@ from integration.writers import Death, abandon
 from parts_store import PartsStore
 from parts_store.errors import IncompleteChunkError
 
+# Overwrites with staged copies, as for large parts; `tests/transactions/test_embedding.py` has those without.
+pytestmark = pytest.mark.usefixtures("large_parts")
+
 NBYTES = 64
 PARTS = [ps.Part(".head", size=4), ps.Part(""), ps.Part(".tail", size=4)]
 

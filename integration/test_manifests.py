@@ -56,7 +56,10 @@ def test_a_stored_array_is_references_to_its_objects_and_reads_the_same(bucket: 
     create(store)
     store.stats.reset()
     array = store.manifest("a")
-    assert {kind: count for kind, count in store.stats.calls.items() if count} == {"get": 1, "list": 1}
+    # A listing does not show whether a small part is of an unfinished write.
+    small = 2 * len(array.dict())
+    calls = {kind: count for kind, count in store.stats.calls.items() if count}
+    assert calls == {"get": 1, "list": 1, "head": small + len(array.dict())}
     base = f"s3://{bucket.name}/data/set/a/c"
     assert [each["path"] for each in array.dict()["1.0"]] == [f"{base}/1/0.head", f"{base}/1/0", f"{base}/1/0.index"]
     assert np.array_equal(np.asarray(array), VALUES)

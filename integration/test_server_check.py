@@ -46,13 +46,7 @@ def test_check_reports_that_minio_supports_every_level(bucket: Bucket, capsys: p
         "has_listing": True,
         "levels": ["exclusive", "writers", "full"],
     }
-    options = {
-        "endpoint": bucket.server.endpoint,
-        "access_key_id": bucket.server.access_key,
-        "secret_access_key": bucket.server.secret_key,
-        "region": "us-east-1",
-    }
-    arguments = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    arguments = [word for name, value in bucket.server.options.items() for word in ("-o", f"{name}={value}")]
     assert cli.main(["check", "--json", f"s3://{bucket.name}/data", *arguments]) == 0
     assert json.loads(capsys.readouterr().out) == features.to_json()
     assert cli.main(["check", f"s3://{bucket.name}-absent/data", *arguments]) == 2

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from parts_store import codecs, errors, headers, manifests
-    from parts_store.adoption import adopt
+    from parts_store.adoption import adopt, open_virtual_dataset, open_virtual_mfdataset, parsers
+    from parts_store.adoption.to_icechunk import to_icechunk
     from parts_store.copying import Copied, copy
     from parts_store.create import create_array
     from parts_store.engine.stats import Request
@@ -44,6 +45,10 @@ __all__ = [
     "open_array",
     "open_group",
     "open_repository",
+    "open_virtual_dataset",
+    "open_virtual_mfdataset",
+    "parsers",
+    "to_icechunk",
 ]
 
 # The module that each name is defined in. A test compares them with the imports above.
@@ -64,10 +69,14 @@ _MODULES: Final = {
     "open_array": "parts_store.pipeline.opening",
     "open_group": "parts_store.pipeline.opening",
     "open_repository": "parts_store.repositories",
+    "open_virtual_dataset": "parts_store.adoption",
+    "open_virtual_mfdataset": "parts_store.adoption",
+    "parsers": "parts_store.adoption",
+    "to_icechunk": "parts_store.adoption.to_icechunk",
 }
 _SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests")
 # Names that need packages of the extra `virtual`.
-_VIRTUAL: Final = ("adopt", "manifests")
+_VIRTUAL: Final = ("adopt", "manifests", "open_virtual_dataset", "open_virtual_mfdataset", "parsers", "to_icechunk")
 
 
 def __getattr__(name: str) -> Any:

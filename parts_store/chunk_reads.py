@@ -4,7 +4,7 @@ A `ChunkReader` keeps what makes the next read cheaper or safer: the cached inde
 their data, and what an earlier call has read (`partial_writes`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from parts_store.errors import ConcurrentWriteError, PartsStoreError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.format.ranges import Wanted, resolve
-from parts_store.format.shard_index import ShardIndex
+from parts_store.format.shard_index import ShardIndex, Table
 from parts_store.format.tags import Tag
 from parts_store.index_cache import IndexCache
 from parts_store.partial_writes import EarlierReads, WholeRead
@@ -30,6 +30,8 @@ from parts_store.transactions.versions import Absent, Version
 
 type Values = tuple[Sequence[Pieces | None] | None, Tag | None]
 """The bytes of each range, None if there is no such key; and the tag of the object that they came from."""
+type Locate = Callable[[Table | None], Sequence[Wanted]]
+"""A function that returns the byte ranges of inner chunks, given the decoded index; None if it cannot be decoded."""
 
 # How far apart inner chunks of a file may be to be read with one request, and how much one request may read.
 _FILE_GAP: Final = 1 << 14
@@ -81,7 +83,11 @@ class ChunkReader:
         """Read ranges of an object that is a value by itself; `index` is that of the shard, if it is one."""
         if index is not None:
             if _is_request_for(index, wanted):
-                return (yield from self._read_plain_index(key, index, settings))
+                versioned, shard = yield from self._find_plain_index(key, index, settings)
+                self.earlier.note_index(key, versioned)
+                if shard is not None:
+                    self.earlier.note_shard(key, shard)
+                return _index_values(versioned)
             shard, versioned = self.earlier.take_shard(key), self.earlier.take_index(key)
             if versioned is not None and follows_index:
                 if shard is not None:
@@ -98,26 +104,24 @@ class ChunkReader:
             return (yield from self._read_range(key, wanted[0]))
         return self._values((yield from self.protocol.read(single(key), wanted, settings)))
 
-    def _read_plain_index(self, key: str, index: ShardIndex, settings: ReadSettings) -> Steps[Values]:
-        """Read the index of a shard without parts; of a small shard that is not known, everything."""
+    def _find_plain_index(
+        self, key: str, index: ShardIndex, settings: ReadSettings
+    ) -> Steps[tuple[VersionedIndex | None, memoryview | None]]:
+        """Return the index of a shard without parts, and the whole shard if it is small and was not known."""
         known = self._known(key, index)
         is_small = index.shard_nbytes is not None and index.shard_nbytes <= _SMALL
         if not is_small or (known is not None and not known.may_have_holes):
-            return (yield from self._read_index(single(key), index, settings))
+            return (yield from self._find_index(single(key), index, settings)), None
         (outcome,) = yield (Get(key, None, INDEX),)
         if not isinstance(outcome, Found):
-            self.earlier.note_index(key, None)
             self.indexes.forget(key)
             return None, None
         shard = memoryview(outcome.data)
         span = resolve(index.request, shard.nbytes)
-        data = bytes(shard[span.start : span.stop])
         version = Version(outcome.tag, (outcome.unchanged,), 0)
-        versioned = VersionedIndex(data, version, index, index.may_have_holes(data))
-        self.earlier.note_index(key, versioned)
-        self.earlier.note_shard(key, shard)
+        versioned = VersionedIndex.decoded(bytes(shard[span.start : span.stop]), version, index)
         self._cache(single(key), index, versioned)
-        return [(memoryview(data),)], outcome.tag
+        return versioned, shard
 
     def _known(self, key: str, index: ShardIndex) -> VersionedIndex | None:
         """Return the cached index of a shard, None if there is none."""
@@ -149,10 +153,10 @@ class ChunkReader:
         """Read ranges of a chunk in parts, all of one write."""
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and _is_request_for(index, wanted):
-            return (yield from self._read_index(chunk, index, settings))
-        if owned.may_have_gaps and self.coalesce_gap is None:
-            # The bytes between the inner chunks of a file mostly belong to other arrays.
-            settings = replace(settings, max_gap=min(settings.max_gap, _FILE_GAP))
+            versioned = yield from self._find_index(chunk, index, settings)
+            self.earlier.note_index(chunk.chunk_key, versioned)
+            return _index_values(versioned)
+        settings = self._settings_of(owned, settings)
         # Every read but that of the index ends what the index was noted for.
         versioned = self.earlier.take_index(chunk.chunk_key)
         if index is not None and versioned is not None and follows_index:
@@ -165,22 +169,51 @@ class ChunkReader:
             self.earlier.note_whole(key, Absent() if read is None else read.version)
         return self._values(read)
 
-    def _read_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Values]:
+    def read_inner(
+        self, owner: OwnedChunk | str, index: ShardIndex, locate: Locate, settings: ReadSettings
+    ) -> Steps[Values]:
+        """Read the inner chunks that `locate` finds in the index of a shard, all of one write.
+
+        The shard is a chunk in parts, or an object at a key.
+        """
+        shard: memoryview | None = None
+        if isinstance(owner, OwnedChunk):
+            chunk, settings = owner.chunk, self._settings_of(owner, settings)
+            versioned = yield from self._find_index(chunk, index, settings)
+        else:
+            chunk = single(owner)
+            versioned, shard = yield from self._find_plain_index(owner, index, settings)
+        if versioned is None:
+            return None, None
+        wanted = locate(versioned.table)
+        if not wanted:
+            return (), versioned.version.tag
+        if shard is not None:
+            return self._values(shards.take(chunk, wanted, versioned, shard))
+        return self._values((yield from self._read_data(chunk, index, wanted, settings, versioned)))
+
+    def _settings_of(self, owned: OwnedChunk, settings: ReadSettings) -> ReadSettings:
+        """Return how the ranges of a chunk are coalesced."""
+        if owned.may_have_gaps and self.coalesce_gap is None:
+            # The bytes between the inner chunks of a file mostly belong to other arrays.
+            return replace(settings, max_gap=min(settings.max_gap, _FILE_GAP))
+        return settings
+
+    def _find_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[VersionedIndex | None]:
+        """Return the index of a shard, None if there is no such chunk."""
         known = self._known(chunk.chunk_key, index)
         is_suspect = chunk.chunk_key in self._suspects
         versioned = yield from shards.read_index(
             self.protocol, chunk, index, settings, known=known, is_suspect=is_suspect
         )
         self._suspects.discard(chunk.chunk_key)
-        self.earlier.note_index(chunk.chunk_key, versioned)
         if versioned is None:
             self.indexes.forget(chunk.chunk_key)
-            return None, None
-        if versioned is known:
+        elif versioned is known:
             self.stats.count_saved(by_index_cache=1)
         else:
             self._cache(chunk, index, versioned)
-        return [(memoryview(versioned.index),)], versioned.version.tag
+        return versioned
 
     def _read_data(
         self,
@@ -218,7 +251,8 @@ class ChunkReader:
     def _values(self, read: Read | None) -> Values:
         if read is None:
             return None, None
-        self.stats.count_saved(by_coalescing=read.saved)
+        if read.saved:
+            self.stats.count_saved(by_coalescing=read.saved)
         return read.values, read.version.tag
 
     # --- writes ---------------------------------------------------------------------------------------------------
@@ -241,6 +275,11 @@ class ChunkReader:
 def single(key: str, array: str = "") -> Chunk:
     """Return an object that is a value by itself as a chunk of one part; a write needs the path of its array."""
     return Chunk(key, _WHOLE, array)
+
+
+def _index_values(versioned: VersionedIndex | None) -> Values:
+    """Return the bytes of an index that zarr asked for."""
+    return (None, None) if versioned is None else ([(memoryview(versioned.index),)], versioned.version.tag)
 
 
 def _is_request_for(index: ShardIndex, wanted: Sequence[Wanted]) -> bool:

@@ -6,7 +6,7 @@ nothing is merged and nothing is committed. If a worker dies, dask runs its task
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from zarr.storage import StorePath
 from parts_store.cluster_tasks import ArrayWrite, WriteTask, plan_array_write
 from parts_store.engine.stats import Progress
 from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreConfigError, describe
+from parts_store.executors import missing_extra, open_client
+from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
@@ -33,7 +35,7 @@ def write_array(
     align_chunks: bool = False,
     retries: int = 0,
     client: Any = None,
-    progress: bool | Progress = False,
+    progress: ProgressLike = None,
 ) -> str:
     """Write a dask array to an array in a session, from a cluster, and commit the session.
 
@@ -112,7 +114,7 @@ def write_dataset(
     align_chunks: bool = False,
     retries: int = 0,
     client: Any = None,
-    progress: bool | Progress = False,
+    progress: ProgressLike = None,
 ) -> str:
     """Write an xarray dataset to a session, its dask arrays from a cluster, and commit the session.
 
@@ -230,20 +232,20 @@ def _on_fork(store: PartsStore, writes: Sequence[ArrayWrite]) -> dict[str, zarr.
 
 
 def _write(
-    store: PartsStore, writes: Sequence[ArrayWrite], *, retries: int, client: Any, progress: bool | Progress
+    store: PartsStore, writes: Sequence[ArrayWrite], *, retries: int, client: Any, progress: ProgressLike
 ) -> None:
     """Write every block on a cluster, and merge the forks; if a task fails, raise and merge nothing."""
     tasks = [task for write in writes for task in write.tasks()]
     if not tasks:
         return
-    with _missing_extra("dask"):
+    with missing_extra("writing from a cluster", "dask"):
         import dask  # noqa: PLC0415
         import distributed  # noqa: PLC0415
 
     # With dask's own pickling: `pickle` alone cannot serialize a function that was defined in a notebook.
     arrays = distributed.protocol.pickle.dumps(_on_fork(store, writes))
     writing = dask.delayed(_write_block, pure=False)
-    with _client(client) as cluster, _progress(progress, len(tasks)) as update:
+    with open_client(client) as cluster, report_progress(progress, "write", "blocks") as update:
         # One node of the task graph that all tasks share. dask sends it again if a worker dies.
         shared = dask.delayed(arrays)
         delayed = [writing(shared, task.path, task.region, task.block) for task in tasks]
@@ -281,56 +283,6 @@ def _gather(
         future.release()
         update(len(forks) + len(failed), len(futures))
     return [forks[number] for number in sorted(forks)], [failed[number] for number in sorted(failed)]
-
-
-@contextmanager
-def _client(client: Any) -> Iterator[Any]:
-    """Yield the given client, the current client, or a client for threads of this process."""
-    from distributed import Client, get_client, worker_client  # noqa: PLC0415
-
-    with ExitStack() as stack:
-        if client is None:
-            try:
-                # Inside a dask task. The task gives up its thread while it waits, so that its own tasks can run.
-                client = stack.enter_context(worker_client())
-            except ValueError:
-                with suppress(ValueError):
-                    client = get_client()
-        if client is None:
-            # With any free port: the default port of the dashboard may be in use, and dask would warn about that.
-            client = stack.enter_context(Client(processes=False, dashboard_address=":0"))
-        if not isinstance(client, Client):
-            raise StoreConfigError("client", "a distributed.Client", describe(client))
-        if client.asynchronous:
-            raise StoreConfigError("client", "a client that is not asynchronous, or None", describe(client))
-        yield client
-
-
-@contextmanager
-def _missing_extra(name: str) -> Iterator[None]:
-    """Turn an ImportError of the block into one that names the extra to install."""
-    try:
-        yield
-    except ImportError as error:
-        problem = f"writing from a cluster needs {error.name}: install parts_store[{name}]"
-        raise ImportError(problem, name=error.name) from error
-
-
-@contextmanager
-def _progress(progress: bool | Progress, total: int) -> Iterator[Progress]:
-    """Yield the function that is called with the number of finished tasks, and of all tasks."""
-    if callable(progress):
-        yield progress
-        return
-    if not progress:
-        yield lambda _done, _total: None
-        return
-    with _missing_extra("cli"):
-        from parts_store.progress import progress_bar  # noqa: PLC0415
-
-    with progress_bar("write", "blocks") as update:
-        update(0, total)
-        yield update
 
 
 # --- datasets -----------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from functools import partial
 from typing import assert_never
 
 from parts_store.catalog import documents
-from parts_store.catalog.known_arrays import Catalog
+from parts_store.catalog.known_arrays import Catalog, layout_changed
 from parts_store.catalog.owners import Hidden, Other, OwnedChunk, Owner
-from parts_store.catalog.records import Entry, described
-from parts_store.chunk_reads import ChunkReader, single
+from parts_store.catalog.records import Entry, Plain, described, is_created_again
+from parts_store.chunk_reads import ChunkReader, Locate, Values, single
 from parts_store.engine.steps import Failed, Found, Get, Head, Missing, Outcome, Put, Steps, Trial, content, remove
 from parts_store.errors import (
     ConcurrentWriteError,
@@ -30,11 +30,12 @@ from parts_store.format.shard_index import ShardIndex
 from parts_store.options import StoreOptions
 from parts_store.partial_writes import WholeRead
 from parts_store.transactions import part_nodes, reading
+from parts_store.transactions.locking import array_locks
 from parts_store.transactions.merging import Change
 from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.server import Features, Server, require_features
-from parts_store.transactions.versions import Absent
+from parts_store.transactions.versions import Absent, Seen
 
 _FOREIGN = (
     "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
@@ -88,17 +89,23 @@ class Operations:
         return (yield from self._get_of(owner, key, wanted, settings, follows_index=follows_index))
 
     def get_inner(
-        self, key: str, index: Wanted, locate: Callable[[memoryview], Sequence[Wanted]], settings: ReadSettings
+        self, key: str, index: ShardIndex, locate: Locate, settings: ReadSettings
     ) -> Steps[Sequence[Pieces | None] | None]:
         """Read inner chunks of a shard: the index, and the ranges that `locate` finds in it, all of one write.
 
         Returns None if there is no such shard. A value is None if its inner chunk was removed meanwhile.
         """
         owner = yield from self._owner_to_read(key)
-        found = yield from self._get_of(owner, key, [index], settings, follows_index=False)
+        match owner:
+            case OwnedChunk(record=ArrayRecord(shard_index=ShardIndex() as known)) if known.request == index.request:
+                return (yield from self._of_chunk(owner, self.reader.read_inner(owner, known, locate, settings)))
+            case Other(shard_index=ShardIndex() as known) if known.request == index.request:
+                return (yield from self._of_object(owner, self.reader.read_inner(key, known, locate, settings)))
+        # The store does not know that the key is that of a shard, or of one with this index.
+        found = yield from self._get_of(owner, key, [index.request], settings, follows_index=False)
         if found is None:
             return None
-        wanted = locate(memoryview(b"".join(found[0] or ())))
+        wanted = locate(index.decode(b"".join(found[0] or ())))
         if not wanted:
             return ()
         return (yield from self._get_of(owner, key, wanted, settings, follows_index=True))
@@ -112,22 +119,26 @@ class Operations:
     ) -> Steps[Sequence[Pieces | None] | None]:
         """Read ranges of a key that belongs to this owner; return None if there is no such key."""
         match owner:
-            case OwnedChunk() as owned:
-                return (yield from self._get_owned(key, owned, wanted, settings, follows_index=follows_index))
+            case OwnedChunk(chunk):
+                steps = self.reader.read_chunk(key, owner, wanted, settings, follows_index=follows_index)
+                found = yield from self._of_chunk(owner, steps)
+                self._note_array(key, chunk.array, owner)
+                return found
             case Hidden():
                 return None
-            case Other(array, is_unconfirmed, index):
-                values, tag = yield from self.reader.read_object(
-                    key, wanted, settings, index, follows_index=follows_index
-                )
+            case Other(array, shard_index=index):
+                steps = self.reader.read_object(key, wanted, settings, index, follows_index=follows_index)
+                values = yield from self._of_object(owner, steps)
+                self._note_array(key, array, owner)
                 self._learn_v2(key, values)
-                is_part = tag is not None and tag.layout is not None
-                if array is not None and (is_part or (is_unconfirmed and values is None)):
-                    # The object is a part of a chunk, or missing: the array may have parts by now.
-                    yield from self.catalog.confirm(array)
                 return values
             case never:
                 assert_never(never)
+
+    def _note_array(self, key: str, path: str | None, owner: OwnedChunk | Other) -> None:
+        """Note which array a chunk belonged to when it was read, for a write that depends on the read."""
+        if path is not None and owner.record is not None and not owner.is_unconfirmed:
+            self.reader.earlier.note_array(key, path, owner.record)
 
     def _is_document(self, key: str) -> bool:
         return key.endswith(DOCUMENT) and split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
@@ -152,11 +163,17 @@ class Operations:
         else:
             self.catalog.learn_consolidated_v2(path, b"".join(values[0] or ()))
 
-    def _get_owned(
-        self, key: str, owned: OwnedChunk, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
-    ) -> Steps[Sequence[Pieces | None] | None]:
-        """Read ranges of a chunk in parts, with the layout of the array that zarr was served."""
-        steps = self.reader.read_chunk(key, owned, wanted, settings, follows_index=follows_index)
+    def _of_object(self, other: Other, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
+        """Return what a read of an object has found, if the array still has no parts."""
+        values, tag = yield from steps
+        is_part = tag is not None and tag.layout is not None
+        if other.array is not None and (is_part or (other.is_unconfirmed and values is None)):
+            # The object is a part of a chunk, or missing: the array may have parts by now.
+            yield from self.catalog.confirm(other.array)
+        return values
+
+    def _of_chunk(self, owned: OwnedChunk, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
+        """Return what a read of a chunk in parts has found, if the array has the layout that zarr was served."""
         values, tag = yield from self._on_chunk(owned.chunk, steps)
         if owned.is_unconfirmed and (tag is None or tag.layout != owned.record.layout):
             # The chunk does not confirm the layout, which only consolidated metadata mentions.
@@ -231,7 +248,7 @@ class Operations:
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
                 yield from self.require_server(chunk.array, owned.record.parts)
-                read = self.reader.before_write(key, chunk)
+                read = _require_array(self.reader.before_write(key, chunk), owned)
                 if only_if_absent:
                     yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, owned.cut(value)))
                 else:
@@ -239,8 +256,8 @@ class Operations:
                     yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other(array, shard_index=index):
-                read = self.reader.before_plain_write(key)
+            case Other(array, shard_index=index) as other:
+                read = _require_array(self.reader.before_plain_write(key), other)
                 if only_if_absent:
                     yield from self.protocol.put_if_absent(key, value, "data")
                 elif array is None or not (yield from self._write_plain(single(key, array), index, value, read)):
@@ -277,6 +294,13 @@ class Operations:
         owner = yield from self.catalog.owner(key)
         return isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1
 
+    def shared_lock(self, key: str) -> Steps[str | None]:
+        """Return the key of the lock that writes of chunks like this one share, None if they share none."""
+        if not (self.protocol.locks_arrays and self.protocol.knows_dead_writers):
+            return None
+        owner = yield from self.catalog.owner(key)
+        return array_locks(owner.chunk.array)[1] if isinstance(owner, OwnedChunk) else None
+
     def has_found(self, key: str) -> Steps[bool | None]:
         """Return whether a chunk existed when this client last read or wrote it; None if it has done neither."""
         owner = yield from self.catalog.owner(key)
@@ -292,18 +316,33 @@ class Operations:
         read: WholeRead | None,
     ) -> Steps[None]:
         """Write or delete a chunk; if it is a shard that zarr read before, keep what other clients wrote since."""
-        seen = None if read is None else read.seen
-        if read is not None and index is not None and index.is_understood and self.protocol.expects_writers:
-            confirm = partial(self._require_same_array, chunk, self.catalog.record(chunk.array).entry)
+        if read is None:
+            yield from self.protocol.delete(chunk) if value is None else self.protocol.write(chunk, cut(value))
+            return
+        before = self.catalog.record(chunk.array).entry if read.array is None else read.array[1]
+        if index is not None and index.is_understood and self.protocol.expects_writers:
+            confirm = partial(self._require_same_array, chunk, before)
             change = Change(chunk, index, read.content, value, cut, confirm)
             yield from self.protocol.change(change, read.seen, self.reader.settings())
-        elif value is None and isinstance(seen, Absent) and self.protocol.expects_writers:
+        elif value is None and isinstance(read.seen, Absent) and self.protocol.expects_writers:
             # There was nothing to delete when zarr read the chunk. What is there now is newer.
             return
-        elif value is None:
-            yield from self.protocol.delete(chunk, seen)
         else:
-            yield from self.protocol.write(chunk, cut(value), seen)
+            yield from self._write_as_seen(chunk, None if value is None else cut(value), read.seen, before)
+
+    def _write_as_seen(
+        self, chunk: Chunk, data: Sequence[memoryview] | None, seen: Seen, before: Entry | None
+    ) -> Steps[None]:
+        """Write or delete a chunk on the condition that it has not changed.
+
+        Raises `LayoutChangedError` if it has, because its array was created again: to repeat the write would be wrong.
+        """
+        try:
+            yield from self.protocol.delete(chunk, seen) if data is None else self.protocol.write(chunk, data, seen)
+        except ConcurrentWriteError:
+            if described(before) is not None:
+                yield from self._require_same_array(chunk, before)
+            raise
 
     def _write_plain(
         self, chunk: Chunk, index: ShardIndex | None, value: memoryview | None, read: WholeRead | None
@@ -326,8 +365,14 @@ class Operations:
         return is_done
 
     def _require_same_array(self, chunk: Chunk, before: Entry | None) -> Steps[None]:
-        """Raise an error if the document of an array says something else than before, attributes excepted."""
+        """Raise an error if the document of an array says something else than before, attributes excepted.
+
+        `ConcurrentWriteError` if the chunk can be read again, and `LayoutChangedError` if the array has to be opened
+        again.
+        """
         now = yield from self.catalog.confirm(chunk.array)
+        if is_created_again(before, now):
+            raise layout_changed(chunk.array, now)
         if described(before) is None or described(now) != described(before):
             raise ConcurrentWriteError(chunk.chunk_key, "its array was resized or created again")
 
@@ -393,13 +438,13 @@ class Operations:
             return
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
-                read = self.reader.before_write(key, chunk)
+                read = _require_array(self.reader.before_write(key, chunk), owned)
                 steps = self._write(chunk, owned.record.shard_index, owned.cut, None, read)
                 yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other(array, shard_index=index):
-                read = self.reader.before_plain_write(key)
+            case Other(array, shard_index=index) as other:
+                read = _require_array(self.reader.before_plain_write(key), other)
                 if array is None or not (yield from self._write_plain(single(key, array), index, None, read)):
                     yield from remove((key,), "data")
             case never:
@@ -428,6 +473,15 @@ def _unless_unsupported(steps: Steps[None]) -> Steps[bool]:
                 if isinstance(outcome.error, ServerFeatureError):
                     return False
                 raise outcome.error
+
+
+def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRead | None:
+    """Return what zarr read before a write; raise `LayoutChangedError` if the array was created again since."""
+    if read is not None and read.array is not None:
+        path, before = read.array
+        if is_created_again(before, owner.record):
+            raise layout_changed(path, owner.record or Plain.NO_ARRAY)
+    return read
 
 
 def _uncut(value: memoryview) -> Sequence[memoryview]:

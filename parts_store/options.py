@@ -13,7 +13,7 @@ from parts_store.format.integers import parse_integer
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.protocol_choice import choose_protocol
-from parts_store.transactions.rules import Level, Rules
+from parts_store.transactions.rules import MAX_EMBEDDED, Level, Rules
 from parts_store.transactions.staging import FORGOTTEN_AFTER
 
 # zarr's own defaults for merging ranges.
@@ -69,7 +69,8 @@ class StoreOptions:
 def protocol_of(options: StoreOptions, capabilities: Capabilities) -> ChunkProtocol:
     """Return the protocol of a store with these options; raise `StoreConfigError` if the backend cannot keep it."""
     has_conditions, has_unique_etags = capabilities.has_conditions, capabilities.has_unique_etags
-    rules = Rules(Level(options.concurrency), has_conditions, has_unique_etags, _new_generation, _start_watch)
+    level = Level(options.concurrency)
+    rules = Rules(level, has_conditions, has_unique_etags, _new_generation, _start_watch, MAX_EMBEDDED)
     return choose_protocol(capabilities, rules, is_read_only=options.read_only)
 
 

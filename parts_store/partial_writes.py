@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 
 from zarr.abc.buffer import Buffer
 
+from parts_store.catalog.records import Entry
 from parts_store.transactions.merging import Unknown
 from parts_store.transactions.shards import VersionedIndex
 from parts_store.transactions.versions import Absent, Seen, Version
@@ -59,6 +60,8 @@ class WholeRead:
     """What a chunk was when it was read whole."""
 
     seen: Seen
+    # The path of the array, and what the store knew of the array, before the chunk was read; None if it is not known.
+    array: tuple[str, Entry] | None = None
     # The buffer that zarr got, which zarr keeps until it has written the chunk. Other reads cost no memory.
     buffer: weakref.ref[Buffer] | None = None
 
@@ -119,9 +122,17 @@ class EarlierReads:
 
     def note_buffer(self, key: str, buffer: Buffer) -> None:
         """Note the bytes of the chunk that was just read whole, for as long as zarr keeps them."""
+        if (read := self._just_read(key)) is not None:
+            read.buffer = weakref.ref(buffer)
+
+    def note_array(self, key: str, path: str, entry: Entry) -> None:
+        """Note which array the chunk belonged to that was just read whole."""
+        if (read := self._just_read(key)) is not None:
+            read.array = (path, entry)
+
+    def _just_read(self, key: str) -> WholeRead | None:
         note = _whole.get()
-        if note is not None and note.value is not None and note.key is key and note.owner is self._owner:
-            note.value.buffer = weakref.ref(buffer)
+        return note.value if note is not None and note.key is key and note.owner is self._owner else None
 
     def take_whole(self, key: str) -> WholeRead | None:
         """Return and forget what a chunk was when zarr read it in order to write it now, None if zarr did not."""

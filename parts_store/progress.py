@@ -1,70 +1,46 @@
-"""A progress bar on standard error, with the rate and the remaining time."""
+"""The argument `progress`: True for a progress bar, a function, or None."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bar
-from rich.text import Text
+from typing import Any
 
 from parts_store.engine.stats import Progress
+from parts_store.errors import StoreConfigError, describe
+
+type ProgressLike = bool | Progress | None
+"""True for a progress bar, a function of the amount that is done and the total amount, None or False for nothing."""
+
+
+def require_progress(progress: object) -> None:
+    """Raise `StoreConfigError` unless a value can be the argument `progress`."""
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise StoreConfigError("progress", "True, a callable with two arguments, or None", describe(progress))
 
 
 @contextmanager
-def progress_bar(description: str, unit: str, *, is_shown: bool = True) -> Iterator[Progress]:
-    """Show a progress bar on standard error while the block runs.
+def report_progress(progress: Any, description: str, unit: str) -> Iterator[Progress]:
+    """Yield the function to call with the amount that is done and the total amount, whatever the caller has passed.
 
     Parameters
     ----------
+    progress
+        The argument of the caller: True, a function, or None.
     description
         The kind of work, such as `"verify"`.
     unit
         The plural of what is counted, such as `"chunks"`.
-    is_shown
-        Whether to show the bar.
-
-    Yields
-    ------
-    Progress
-        A function to call with the number of finished items, and the number of all items. It is thread-safe.
     """
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        _RateColumn(unit),
-        # The remaining time, and at the end the elapsed time.
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Bar(*columns, console=Console(stderr=True), disable=not is_shown) as bar:
-        # Without a total, during the listing for example, the bar only shows activity.
-        task = bar.add_task(description, total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    require_progress(progress)
+    if callable(progress):
+        yield progress
+        return
+    if not progress:
+        yield lambda _done, _total: None
+        return
+    try:
+        from parts_store.progress_bar import progress_bar  # noqa: PLC0415 (rich is an extra)
+    except ImportError as error:
+        problem = f"a progress bar needs {error.name}: pip install 'parts_store[cli]', or pass a function"
+        raise ImportError(problem, name=error.name) from error
+    with progress_bar(description, unit) as update:
         yield update
-
-
-class _RateColumn(ProgressColumn):
-    """A column with the number of items per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        """Return the rate as text."""
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s", style="progress.data.speed")

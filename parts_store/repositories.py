@@ -11,12 +11,18 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.backends.icechunk_storage import folder_at, open_storage, scheme_of, virtual_container
 from parts_store.engine.steps import Found, Get, Steps
 from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
+from parts_store.format.keys import NODES_FOLDER
 from parts_store.options import Concurrency
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.store import PartsStore
 
 # The largest chunk that Icechunk stores in a manifest. Shard indexes are that small, and are compressed there.
 INLINE_NBYTES: Final = 65535
+# How many shards of an array have their indexes in one manifest, along the first axis and along the others. A reader
+# gets the whole manifest for one index, and a commit that adds an index writes all of them again.
+_INDEXES_IN_MANIFEST: Final = (64, 16)
+# How many manifests a commit writes at the same time. By default, Icechunk writes one after the other.
+_MANIFESTS_AT_ONCE: Final = 16
 # An object that every repository of Icechunk 2 has, and one that every repository of Icechunk 1 has.
 _SIGNS: Final = ("repo", "refs/branch.main/ref.json")
 
@@ -31,10 +37,11 @@ def open_repository(
     url
         A path, `file://` or `s3://`.
     virtual
-        Folders with files that chunks may refer to: paths, or URLs with `s3://`. Icechunk follows no other references.
+        Folders with files that chunks may refer to: paths, or URLs with `s3://`, `http://` or `https://`. Icechunk
+        follows no other references.
     create
-        Whether to create a repository if none exists. The folders in `virtual` are then also stored in the
-        configuration of the repository, whether it is new or not.
+        Whether to create a repository if none exists. Folders in `virtual` that the configuration of an existing
+        repository does not have yet are then also stored there.
     **options
         Options of obstore for the repository and for the folders: `endpoint`, `region`, `access_key_id` ...
 
@@ -66,19 +73,59 @@ def open_repository(
         if config is None:
             config = icechunk.RepositoryConfig.default()
         if not exists:
-            config.inline_chunk_threshold_bytes = INLINE_NBYTES
-        access = {}
-        for folder in virtual:
-            container, access[container.url_prefix] = virtual_container(str(folder), options)
-            config.set_virtual_chunk_container(container)
-        authorized = icechunk.containers_credentials(access)
+            _configure_new(config)
+        known = dict(config.virtual_chunk_containers or {})
+        authorized = _add_containers(config, virtual, options)
         if not create:
             return icechunk.Repository.open(storage, config=config, authorize_virtual_chunk_access=authorized)
         repository = icechunk.Repository.open_or_create(
             storage, config=config, authorize_virtual_chunk_access=authorized
         )
-        repository.save_config()
+        # A reader may lack the permission to write.
+        if not exists or config.virtual_chunk_containers != known:
+            repository.save_config()
         return repository
+
+
+def _configure_new(config: icechunk.RepositoryConfig) -> None:
+    """Configure a new repository: manifests contain the indexes of shards, and a commit writes many at once."""
+    config.inline_chunk_threshold_bytes = INLINE_NBYTES
+    config.manifest = _manifest_config()
+
+
+def _add_containers(config: icechunk.RepositoryConfig, virtual: Sequence[str | Path], options: dict[str, Any]) -> Any:
+    """Add folders to a configuration as virtual chunk containers, and return the credentials for them."""
+    access = {}
+    for folder in virtual:
+        container, access[container.url_prefix] = virtual_container(str(folder), options)
+        config.set_virtual_chunk_container(container)
+    return icechunk.containers_credentials(access)
+
+
+def _manifest_config() -> icechunk.ManifestConfig:
+    """Return how a new repository writes manifests: indexes of shards in several ones, and many at the same time."""
+    axis = icechunk.ManifestSplitDimCondition
+    first, others = _INDEXES_IN_MANIFEST
+    indexes = icechunk.ManifestSplitCondition.path_matches(rf"/{NODES_FOLDER}/\.index$")
+    return icechunk.ManifestConfig(
+        splitting=icechunk.ManifestSplittingConfig.from_dict({indexes: {axis.Axis(0): first, axis.Any(): others}}),
+        max_concurrent_manifest_fetches_during_commit=_MANIFESTS_AT_ONCE,
+    )
+
+
+def open_memory(*, virtual: Sequence[str | Path] = (), **options: Any) -> PartsStore:
+    """Return a store on a session of a new repository in memory, which may refer to files in these folders.
+
+    The arguments are those of `open_repository`.
+    """
+    config = icechunk.RepositoryConfig.default()
+    _configure_new(config)
+    with _translated("memory", options):
+        authorized = _add_containers(config, virtual, options)
+        repository = icechunk.Repository.create(
+            icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=authorized
+        )
+        return PartsStore.from_session(repository.writable_session("main"))
 
 
 def is_repository(url: str | Path, **options: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import html
 import pickle
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,11 +20,12 @@ from parts_store.catalog.known_arrays import Catalog
 from parts_store.chunk_reads import ChunkReader
 from parts_store.engine.backend import Place
 from parts_store.engine.explain import DryBackend
-from parts_store.engine.stats import Progress, Request, Stats
+from parts_store.engine.stats import Request, Stats
 from parts_store.errors import StoreConfigError, without_secrets
+from parts_store.executors import ExecutorLike
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts, PartsLike
-from parts_store.format.references import Reference
+from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.shard_index import shard_index_of
 from parts_store.index_cache import IndexCache
 from parts_store.maintenance import execution
@@ -39,6 +41,7 @@ from parts_store.options import (
     parse_patterns,
     protocol_of,
 )
+from parts_store.progress import ProgressLike
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.server import Features, Server
@@ -349,7 +352,13 @@ class PartsStore(ZarrMethods):
         return dry.requests
 
     def verify(
-        self, prefix: str = "", *, checksums: bool = False, client: Any = None, progress: Progress | None = None
+        self,
+        prefix: str = "",
+        *,
+        checksums: bool = False,
+        executor: ExecutorLike = None,
+        progress: ProgressLike = None,
+        client: Any = None,
     ) -> Report:
         """Check whether all chunks below a prefix are complete, of one write and of the right size; change nothing.
 
@@ -360,10 +369,13 @@ class PartsStore(ZarrMethods):
         checksums
             Whether to read the chunks whose last codec is `crc32c`, and compare the checksums. The index of a shard
             that is a part by itself is always compared with its checksum.
-        client
-            A `distributed.Client` whose workers check the chunks; None for this process.
+        executor
+            What checks the chunks: an instance of `concurrent.futures.Executor`, a `distributed.Client`, "dask" for the
+            current client, or None for this thread.
         progress
-            Called with the number of checked chunks, and of all chunks.
+            True for a progress bar, or a function of the numbers of checked chunks and of all chunks.
+        client
+            Deprecated: the same as `executor`.
 
         Returns
         -------
@@ -380,7 +392,10 @@ class PartsStore(ZarrMethods):
         ()
         """
         self.require_listable()
-        return execution.verify(self, prefix, checksums=checksums, client=client, progress=progress)
+        if client is not None:
+            warnings.warn("`client` is deprecated; pass it as `executor`", DeprecationWarning, stacklevel=2)
+            executor = client
+        return execution.verify(self, prefix, checksums=checksums, executor=executor, progress=progress)
 
     def repair(
         self,
@@ -390,7 +405,8 @@ class PartsStore(ZarrMethods):
         drop_incomplete: bool = False,
         retag: bool = False,
         must_understand: bool = False,
-        progress: Progress | None = None,
+        executor: ExecutorLike = None,
+        progress: ProgressLike = None,
     ) -> Report:
         """Repair what `verify` finds: finish committed writes, and remove what dead writers have left.
 
@@ -400,18 +416,20 @@ class PartsStore(ZarrMethods):
             The path of a group, of an array, or of chunks; everything if empty.
         min_age
             How old an object must be, by the clock of the store, to belong to a dead writer: a `timedelta`, or seconds.
-            The least is 15 minutes, or 0 to state that no client is writing. A local disk recognises dead writers
-            without it, except with `concurrency="exclusive"`.
+            The least is 15 minutes, or 0 to state that no client is writing. A local disk recognises dead writers of
+            parts without it, except with `concurrency="exclusive"`.
         drop_incomplete
-            Whether to remove chunks that cannot be read. Their data is lost.
+            Whether to remove chunks that cannot be read, and journals that are not understood. Their data is lost.
         retag
             Whether to accept the parts of a chunk as one write if another program has written some or all of them.
             Parts with the tags of several writes, which a mirror can leave, are accepted if their bytes can be checked.
         must_understand
             Whether to add the member with `must_understand: true` to the `zarr.json` of arrays that lack it and that
             software without concat-parts would misread. Consolidate metadata again afterwards.
+        executor
+            What checks the chunks, as in `verify`. What it finds is repaired by threads of this process.
         progress
-            Called with the number of repaired findings, and of all findings.
+            True for a progress bar, or a function of the numbers of repaired findings and of all findings.
 
         Returns
         -------
@@ -420,7 +438,7 @@ class PartsStore(ZarrMethods):
         """
         self._check_writable()
         options = RepairOptions(drop_incomplete, retag, must_understand)
-        report = execution.repair(self, prefix, min_age=min_age, options=options, progress=progress)
+        report = execution.repair(self, prefix, min_age=min_age, options=options, executor=executor, progress=progress)
         for finding in report.findings:
             if finding.problem is Problem.UNMARKED and must_understand:
                 # The document of the array has been rewritten.
@@ -536,6 +554,23 @@ class PartsStore(ZarrMethods):
         """The way in which reads are merged and repeated, where zarr does not ask for anything else."""
         return self._operations.reader.settings()
 
+    def for_workers(self) -> Self:
+        """Return a store on the same objects that can be pickled for other processes, if its objects allow that.
+
+        Returns
+        -------
+        PartsStore
+            This store, or, if it is on a writable session, a store on a fork of the session. What workers write to the
+            fork is merged into the session by the caller.
+        """
+        session = self.session
+        # A read-only session and a fork can be pickled.
+        if session is None or session.read_only or session.branch is None:
+            return self
+        store = type(self).__new__(type(self))
+        store._open_backend(SessionBackend(session.fork()), self._options)  # noqa: SLF001
+        return store
+
     # --- writing --------------------------------------------------------------------------------------------------
 
     def require_writable(self) -> None:
@@ -574,6 +609,28 @@ class PartsStore(ZarrMethods):
         """
         self.carry_out(self._operations.put_parts(key, self._protected(values)))
 
+    async def write_node(
+        self, path: str, tables: Sequence[ReferenceTable], chunks: Mapping[tuple[int, ...], bytes]
+    ) -> None:
+        """Write many chunks of a node of an Icechunk session at once: an array, or the node of a part.
+
+        Parameters
+        ----------
+        path
+            The path of the node. No other thread may write to it meanwhile.
+        tables
+            The references. Without a checksum, they get the current time as one.
+        chunks
+            The chunks that are not references, by their indexes.
+        """
+        self._check_writable()
+        if self.session is None:
+            raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
+        now = _next_second()
+        protected = [each if each.checksum is not None else replace(each, checksum=now) for each in tables]
+        await self._backend.write_node(path, protected, chunks)
+        self.stats.count("put", calls=sum(each.nrefs for each in tables) + len(chunks))
+
     def require_server(self, path: str, parts: PartsLike) -> None:
         """Raise `ServerFeatureError` unless the server supports writing an array with these parts.
 
@@ -603,8 +660,7 @@ class PartsStore(ZarrMethods):
     def _protected(self, values: Sequence[Reference | bytes]) -> list[memoryview | Reference]:
         """Return the parts of a chunk, with a checksum in each reference, so that later changes are noticed."""
         self._check_writable()
-        # Icechunk compares whole seconds.
-        now = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        now = _next_second()
         parts: list[memoryview | Reference] = []
         for value in values:
             if not isinstance(value, Reference):
@@ -613,6 +669,11 @@ class PartsStore(ZarrMethods):
             self._backend.require_location(value)
             parts.append(value if value.checksum is not None else replace(value, checksum=now))
         return parts
+
+
+def _next_second() -> datetime:
+    """Return the time after which a file that exists now must not be modified; Icechunk compares whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
 
 def _backend_of(store: Any) -> Place:

@@ -1,7 +1,8 @@
 """ZarrMethods: the methods that zarr calls for a key, each translated into an operation that is carried out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import override
 
 import numpy as np
@@ -9,8 +10,10 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
 from zarr.buffer import default_buffer_prototype
 
+from parts_store.chunk_reads import Locate
 from parts_store.engine.executor import run
 from parts_store.folders import FolderMethods
+from parts_store.format.shard_index import ShardIndex
 from parts_store.options import DEFAULT_COALESCED, DEFAULT_GAP
 from parts_store.transactions.read_attempt import Pieces
 
@@ -20,6 +23,11 @@ class ZarrMethods(FolderMethods):
 
     zarr documents the methods. Every method exists in an event loop and, where zarr calls it so, without one.
     """
+
+    @property
+    def has_latency(self) -> bool:
+        """Whether requests wait for a network, so that many of them should be made at the same time."""
+        return self._backend.capabilities.is_remote
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -39,6 +47,10 @@ class ZarrMethods(FolderMethods):
         if byte_range is None and buffer is not None:
             self._operations.reader.earlier.note_buffer(key, buffer)
         return buffer
+
+    def get_pieces_sync(self, key: str) -> Sequence[memoryview] | None:
+        """Read a value as `get_sync` does, without joining its parts; for a codec pipeline that needs none joined."""
+        return self.carry_out(self._operations.get(key, None))
 
     @override
     async def get_ranges(
@@ -75,12 +87,12 @@ class ZarrMethods(FolderMethods):
     async def get_inner(
         self,
         key: str,
-        index: ByteRequest,
-        locate: Callable[[memoryview], Sequence[ByteRequest]],
+        index: ShardIndex,
+        locate: Locate,
         *,
         max_gap_bytes: int = DEFAULT_GAP,
         max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> Sequence[Pieces | None] | None:
+    ) -> Sequence[memoryview | None] | None:
         """Read inner chunks of a shard, for a codec pipeline that knows where the index of the shard is.
 
         Parameters
@@ -88,9 +100,10 @@ class ZarrMethods(FolderMethods):
         key
             The key of the shard.
         index
-            The byte range of the index.
+            Where the index of the shard is, and how it is encoded.
         locate
-            A function that returns the byte ranges of the inner chunks, given the index.
+            A function that returns the byte ranges of the inner chunks, given the decoded index, or None for one that
+            cannot be decoded.
         max_gap_bytes, max_coalesced_bytes
             As for `get_ranges`.
 
@@ -101,20 +114,20 @@ class ZarrMethods(FolderMethods):
             there is no such shard.
         """
         settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
-        return await self._run(self._operations.get_inner(key, index, locate, settings))
+        return _joined_all(await self._run(self._operations.get_inner(key, index, locate, settings)))
 
     def get_inner_sync(
         self,
         key: str,
-        index: ByteRequest,
-        locate: Callable[[memoryview], Sequence[ByteRequest]],
+        index: ShardIndex,
+        locate: Locate,
         *,
         max_gap_bytes: int = DEFAULT_GAP,
         max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> Sequence[Pieces | None] | None:
+    ) -> Sequence[memoryview | None] | None:
         """Read inner chunks of a shard as `get_inner` does, without an event loop."""
         settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
-        return self.carry_out(self._operations.get_inner(key, index, locate, settings))
+        return _joined_all(self.carry_out(self._operations.get_inner(key, index, locate, settings)))
 
     @override
     async def get_partial_values(
@@ -178,7 +191,8 @@ class ZarrMethods(FolderMethods):
     def set_many_sync(self, values: Sequence[tuple[str, Buffer]]) -> None:
         """Write values as `set_sync` does, one after another or, where this takes fewer requests, together.
 
-        No value may depend on an earlier read of its key. The first error is raised when all writes have ended.
+        No value may depend on an earlier read of its key. If a write fails, the chunks that are written together with
+        it are still written, and values after them are not.
         """
         self._check_writable()
         if self._operations.protocol.shares_work:
@@ -191,6 +205,11 @@ class ZarrMethods(FolderMethods):
     def shares_writes(self, key: str) -> bool:
         """Return whether `set_many_sync` takes fewer requests than `set_sync` to write over chunks like this one."""
         return self.carry_out(self._operations.shares_writes(key))
+
+    def keep_lock(self, key: str) -> AbstractContextManager[None]:
+        """Return a context manager for many writes of chunks like this one, whose shared lock is then taken once."""
+        lock = self.carry_out(self._operations.shared_lock(key))
+        return nullcontext() if lock is None else self._backend.keep_lock(lock)
 
     def has_found(self, key: str) -> bool | None:
         """Return whether a chunk existed when the store last read or wrote it; None if it has done neither."""
@@ -217,16 +236,23 @@ def _view(value: Buffer) -> memoryview:
 
 
 def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
-    """Return bytes as a buffer of zarr: without a copy if they are one piece, else with one copy.
+    """Return bytes as a buffer of zarr.
 
     The bytes are read-only, because a partial write compares them with what is written.
     """
     if pieces is None:
         return None
+    joined = _joined(pieces)
+    return prototype.buffer.from_bytes(joined.toreadonly()) if joined.nbytes else prototype.buffer.create_zero_length()
+
+
+def _joined(pieces: Pieces) -> memoryview:
+    """Return pieces of bytes as one: without a copy if they are one piece, else with one copy."""
     whole = [each for each in pieces if each.nbytes]
-    if not whole:
-        return prototype.buffer.create_zero_length()
     if len(whole) == 1:
-        return prototype.buffer.from_bytes(whole[0].toreadonly())
-    joined = np.concatenate([np.frombuffer(each, "B") for each in whole])
-    return prototype.buffer.from_bytes(memoryview(joined).toreadonly())
+        return whole[0]
+    return memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])) if whole else memoryview(b"")
+
+
+def _joined_all(values: Sequence[Pieces | None] | None) -> Sequence[memoryview | None] | None:
+    return None if values is None else [None if each is None else _joined(each) for each in values]

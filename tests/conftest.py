@@ -4,6 +4,7 @@
 tests that are marked as sampled, and with a tenth of the random examples (`tests.effort`). `make test` runs all.
 """
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ settings.register_profile("quick", COMMON, max_examples=effort.FULL // 10)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the number of random examples."""
     settings.load_profile("quick" if "not slow" in config.option.markexpr else "full")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,17 +1,20 @@
 """The benchmark: every peer on this machine reads and writes the same values, and reports follow from results."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.places import Disk
-from benchmarks.speed.goals import OURS, check
+from benchmarks.places import Bucket, Disk, Place
+from benchmarks.speed.goals import OURS, check, compared, not_measured
+from benchmarks.speed.handles import Handle
 from benchmarks.speed.layouts import Layout
-from benchmarks.speed.measuring import Result, by_row, prepare
+from benchmarks.speed.measuring import Result, by_row, measure, prepare
 from benchmarks.speed.peers import PEERS
 from benchmarks.speed.plot import PANELS, plot
-from benchmarks.speed.report import BEGIN, END, from_json, markdown, publish, text, to_json
-from benchmarks.speed.work import ABOUT, Operation
+from benchmarks.speed.report import BEGIN, END, from_json, goals, markdown, publish, text, to_json
+from benchmarks.speed.work import ABOUT, DISK, S3, WORK, Operation, Work
+from integration.server import Server
 
 TINY = Layout("shards", 128, 8, 32)
 ROW = ("S3 +0 ms", "shards", "read")
@@ -30,6 +33,49 @@ def test_peer_returns_the_values_that_every_operation_expects(name: str, operati
 def test_goal_compares_with_the_peers_that_it_names() -> None:
     checked = {each.goal.text: (each.found, each.holds) for each in check(by_row(RESULTS))}
     assert checked == {"at most 1.2 times tensorstore": (0.04 / 0.05, True)}
+
+
+def test_report_names_the_goals_without_a_row() -> None:
+    lines = goals(by_row(RESULTS)).splitlines()
+    first = lines.index("shards and zstd shards with parts, full read, +0 ms:")
+    assert lines[first + 1 : first + 5] == [
+        "  holds     0.80 (at most 1.20)  S3 +0 ms, shards, read: ours, 2 parts, at most 1.2 times tensorstore",
+        "  NO ROW zstd: ours, 2 parts, at most 1.2 times tensorstore",
+        "  NO ROW S3 +0 ms: ours, 2 parts, ahead of zarrs",
+        "  NO ROW shards: ours, 2 parts, ahead of zarrs",
+    ]
+
+
+def test_every_goal_about_arrays_has_rows_with_all_peers_that_it_compares() -> None:
+    bucket = Bucket(Server("", "", ""), "")
+    places: dict[str, Place] = {DISK: Disk(Path()), **dict.fromkeys(S3, bucket)}
+    results = [
+        Result(work.where, work.layout.name, operation, peer.name, 1.0)
+        for work in WORK
+        for operation in work.operations
+        for peer in PEERS.values()
+        if peer.name not in work.without and peer.does(operation, places[work.where])
+    ]
+    layouts = {work.layout.name for work in WORK}
+    missing = [(goal.text, name) for goal, name in not_measured(check(by_row(results))) if layouts & {*goal.layouts}]
+    # Requests are counted in a part of their own.
+    assert set(missing) == {("1 request", name) for name in ("requests", "shards", "random reads, known shard")}
+    left_out = [(work, operation) for work in WORK for operation in work.operations if work.without]
+    for work, operation in left_out:
+        assert not compared((work.where, work.layout.name, operation)) & {*work.without}
+
+
+@pytest.mark.parametrize(("budget", "repeated"), [(0.0, 1), (60.0, 3)], ids=["used up", "enough"])
+def test_peer_is_repeated_until_its_budget_is_used_up(tmp_path: Path, budget: float, repeated: int) -> None:
+    created = []
+
+    def create(place: Place, layout: Layout) -> Handle:
+        created.append(place)
+        return PEERS["zarr"].create(place, layout)
+
+    peer = replace(PEERS["zarr"], create=create)
+    (result,) = measure(Work(DISK, TINY, ("first write",)), Disk(tmp_path), [peer], 2, lambda *_: budget)
+    assert (result.peer, result.operation, len(created)) == ("zarr", "first write", repeated)
 
 
 def test_results_survive_json(tmp_path: Path) -> None:

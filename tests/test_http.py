@@ -64,11 +64,17 @@ class Ranged(Quiet):
             self.wfile.write(data[start:stop])
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """A web server that accepts many connections at once; with the default of 5, clients wait for a second."""
+
+    request_queue_size = 128
+
+
 @pytest.fixture(params=[Ranged, Quiet], ids=["ranges", "no ranges"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of a web server that shows a folder."""
     handler = functools.partial(request.param, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

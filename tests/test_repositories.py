@@ -11,6 +11,7 @@ import zarr
 import parts_store as ps
 from parts_store.errors import SessionError, StoreConfigError
 from parts_store.repositories import folder_of, is_repository, open_branch, open_store, open_writable, options_for
+from tests.adoption import raw_files
 
 icechunk.set_logs_filter("error")
 
@@ -127,3 +128,21 @@ def test_folder_of_a_file(tmp_path: Path) -> None:
     assert folder_of(tmp_path / "link.nc") == str((tmp_path / "files").resolve())
     assert folder_of((tmp_path / "files/t.nc").as_uri()) == str((tmp_path / "files").resolve())
     assert folder_of("s3://bucket/old files/t.nc") == "s3://bucket/old files"
+
+
+def test_indexes_of_many_shards_are_in_several_manifests(tmp_path: Path) -> None:
+    # 70 shards of 16 chunks. The first commit has 64 of them, and the second one continues the second manifest.
+    values = np.arange(70 * 16, dtype="<i4").reshape(-1, 16)
+    repository = ps.open_repository(tmp_path / "repository", virtual=[tmp_path])
+    counts = []
+    for first, last in ((0, 66), (66, 70)):
+        array = raw_files.write(tmp_path, f"{first}.raw", values[first:last], (1, 1))
+        session = repository.writable_session("main")
+        append_dim = "time" if first else None
+        ps.to_icechunk(raw_files.dataset(array, first=first), session, append_dim=append_dim, shard_chunks=16)
+        snapshot = session.commit("appended")
+        counts.append(sorted(each.num_chunk_refs for each in repository.list_manifest_files(snapshot)))
+    # The coordinate has one chunk and then two, the references are in one manifest, and the indexes in two.
+    assert counts == [[1, 2, 64, 66], [2, 6, 64, 70]]
+    found: Any = zarr.open_array(open_store(tmp_path / "repository", virtual=[tmp_path]), path="t", mode="r")
+    assert np.array_equal(found[...], values)

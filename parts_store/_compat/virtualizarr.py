@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from virtualizarr.manifests import ChunkManifest
+from virtualizarr.manifests import ChunkManifest, ManifestGroup, ManifestStore
 
 # How a manifest marks chunks that are missing or hold their bytes, and how it writes a path. `ChunkManifest.dict()` and
 # `ChunkManifest(entries)` would do, but they make one Python object per chunk.
@@ -19,6 +19,7 @@ __all__ = [
     "MISSING_CHUNK_PATH",
     "columns_of",
     "copy_and_replace_metadata",
+    "group_of",
     "validate_and_normalize_path_to_uri",
 ]
 
@@ -31,3 +32,8 @@ def columns_of(
     The public `ChunkManifest.dict()` makes one Python object per chunk.
     """
     return manifest._paths, manifest._offsets, manifest._lengths, manifest._inlined  # noqa: SLF001
+
+
+def group_of(store: ManifestStore) -> ManifestGroup:
+    """Return the group at the root of a store. Its public methods return datasets only."""
+    return store._group  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Names of xarray that have no public address: what `Dataset.to_zarr` does before it hands chunks to dask."""
+"""Names of xarray that have no public address: what `Dataset.to_zarr` does with attributes, and with dask arrays."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,17 @@ from xarray import Dataset
 from xarray.backends import ZarrStore
 from xarray.backends.common import ArrayWriter
 from xarray.backends.writers import _validate_dataset_names, dump_to_store
+
+# How `to_zarr` stores attributes. VirtualiZarr imports both from here as well.
+from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
+
+# `Variable.load` calls the method `get_duck_array` of data of this class. Of other duck arrays that are not in memory,
+# xarray only loads those that have a chunk manager. But a chunk manager that is installed would change what xarray does
+# for all other arrays: it would be the default one wherever dask is not installed.
+from xarray.core.indexing import ImplicitToExplicitIndexingAdapter as LoadableArray
 from zarr.abc.store import Store
+
+__all__ = ["FillValueCoder", "LoadableArray", "Written", "create_arrays", "encode_zarr_attr_value"]
 
 type Written = tuple[Any, zarr.Array[Any], Any]
 """A lazy array, the Zarr array that it goes to, and the region of it, None for all of it."""

@@ -1,10 +1,15 @@
 """Names of zarr that have no public address yet."""
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 
 # Whether a store can be read and written without an event loop.
 from zarr.abc.store import _store_supports_sync_io as supports_sync_io
+
+# What zarr does with an array that is assigned to a Zarr array.
+from zarr.core.array import _set_selection
 
 # Codecs and metadata documents cannot be written without these classes. zarr names them in the signatures of its public
 # codec classes, so a public address is to be expected, probably in `zarr.abc.codec` and `zarr.metadata`.
@@ -43,6 +48,7 @@ __all__ = [
     "TBaseScalar",
     "codecs_from_list_unchecked",
     "get_data_type_from_native_dtype",
+    "is_converted_by_zarr",
     "normalize_path",
     "scatter_chunk",
     "subchunk_order",
@@ -57,3 +63,13 @@ def subchunk_order(name: str, grid: tuple[int, ...]) -> NDArray[np.intp]:
     """Return the numbers of the inner chunks of a shard, counted in C order, in the order in which zarr writes them."""
     coordinates = np.array(_ORDERS.get(name, lexicographic_order_coords)(grid), np.intp).reshape(-1, len(grid))
     return np.asarray(np.ravel_multi_index(tuple(coordinates.T), grid) if grid else [0], np.intp)
+
+
+def is_converted_by_zarr() -> bool:
+    """Return whether zarr asks for an attribute of an array because it was assigned to a Zarr array.
+
+    zarr converts what has no attribute `shape` to NumPy. Of everything else it takes pieces, one for each chunk, and
+    there is no method that zarr would call to convert all of it before.
+    """
+    code = sys._getframe(2).f_code  # noqa: SLF001
+    return code is _set_selection.__code__

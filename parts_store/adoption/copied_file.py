@@ -5,8 +5,9 @@ In an object store a part cannot be a range of another file. The part is the who
 
 from pathlib import PurePosixPath
 
-from parts_store.adoption import shard_plan
-from parts_store.adoption.description import Chunked, Contiguous
+import numpy as np
+
+from parts_store.adoption.description import MISSING, Chunked, Contiguous
 from parts_store.adoption.report import AdoptedArray
 from parts_store.adoption.source_file import SourceFile
 from parts_store.backends.existing_files import copy_file
@@ -15,6 +16,8 @@ from parts_store.errors import AdoptionError
 from parts_store.format.keys import join
 from parts_store.format.metadata import Document, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
+from parts_store.format.shard_index import encode_table
+from parts_store.manifests.cutting import sharding_codec
 from parts_store.store import PartsStore
 
 
@@ -33,7 +36,10 @@ def document_of(array: Chunked, source: SourceFile, *, must_understand: bool) ->
     suffix, suffixes = PurePosixPath(source.stored.location).suffix, source.format.SUFFIXES
     main = Part(suffix if suffix in suffixes else suffixes[0])
     parts = ConcatParts([main, Part(".index", size=SHARD_INDEX)])
-    document = shard_plan.sharded_document(array, array.offsets.shape)
+    grid = array.offsets.shape
+    shard_shape = tuple(size * count for size, count in zip(array.chunk_shape, grid, strict=True))
+    codec = sharding_codec(array.chunk_shape, [array.header.bytes_codec, *array.codecs])
+    document = array.header.to_json(shard_shape, [codec])
     return with_parts(document, parts, array.header.name, must_understand=must_understand)
 
 
@@ -41,18 +47,21 @@ def write(
     store: PartsStore, source: SourceFile, array: Chunked, document: Document, path: str
 ) -> tuple[AdoptedArray, int]:
     """Copy the file and write its index; return the number of copied bytes, 0 if the file is linked."""
-    header, copied = array.header, 0
-    shards = list(shard_plan.shards_of(array, array.offsets.shape, start=0))
-    for shard in shards:
+    header, copied, written = array.header, 0, 0
+    is_there = array.offsets != MISSING
+    # Without chunks there is no shard, and the file is not copied.
+    if bool(is_there.any()):
         main, index = document["storage_transformers"][0]["configuration"]["parts"]
-        key = join(path, shard.relative)
+        key = join(path, "/".join(["c", *("0" for _ in header.shape)]))
+        # Offsets in the index are those in the file, which is the beginning of the shard.
+        data = encode_table(np.stack([array.offsets, array.lengths], axis=-1).astype("<u8"), has_checksum=True)
+        written = len(data)
         # The anchor is written last. Without it the chunk does not exist.
-        store.carry_out(_put(key + index["key_suffix"], shard.index))
-        copied += copy_file(source.stored, store.store, key + main["key_suffix"])
-    nbytes = sum(shard.nbytes for shard in shards)
-    written = sum(len(shard.index) for shard in shards)
-    adopted = AdoptedArray(path, header.shape, str(header.dtype), array.offsets.size, 0, nbytes, written)
-    return adopted, copied
+        store.carry_out(_put(key + index["key_suffix"], data))
+        copied = copy_file(source.stored, store.store, key + main["key_suffix"])
+    nbytes = int(array.lengths[is_there].sum())
+    shape, dtype = header.shape, str(header.dtype)
+    return AdoptedArray(path, shape, dtype, array.offsets.size, 0, nbytes, written, "a copy of the file"), copied
 
 
 def _put(key: str, data: bytes) -> Steps[None]:

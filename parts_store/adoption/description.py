@@ -6,6 +6,7 @@ Every format module returns a `Description`. This module knows neither formats n
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -25,6 +26,12 @@ class CannotBeReadError(Exception):
     """Something in a file cannot be adopted; the message is the reason in the report."""
 
 
+@cache
+def _data_type(dtype: np.dtype[Any]) -> Any:
+    """Return the data type of zarr for one of NumPy. zarr compares it with all types that are registered."""
+    return get_data_type_from_native_dtype(dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The name of an array in the file, and its metadata except for the chunks."""
@@ -39,7 +46,7 @@ class Header:
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
         """Return the metadata document of the array with these chunks and codecs."""
-        kind = get_data_type_from_native_dtype(self.dtype.newbyteorder("="))
+        kind = _data_type(self.dtype.newbyteorder("="))
         return {
             "zarr_format": 3,
             "node_type": "array",
@@ -66,7 +73,7 @@ class Header:
     def keeps_fill_value(self) -> bool:
         """Return whether zarr reads exactly the same fill value; it changes the bits of some NaNs."""
         native = self.dtype.newbyteorder("=")
-        kind = get_data_type_from_native_dtype(native)
+        kind = _data_type(native)
         json = self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3))
         again: Any = kind.from_json_scalar(json, zarr_format=3)
         return np.asarray(again, native).tobytes() == np.asarray(self.fill_value, native).tobytes()

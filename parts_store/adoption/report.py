@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from parts_store.redaction import hide_in_url
+
 # The largest number of lines of each kind that are shown.
 _MAX_SHOWN = 100
 
@@ -27,6 +29,8 @@ class AdoptedArray:
         The number of bytes of the file that are chunks of the array.
     nbytes_written : int
         The number of bytes of indexes and values that were written.
+    plan : str
+        Whether the chunks were grouped into shards, and why.
 
     Examples
     --------
@@ -41,6 +45,7 @@ class AdoptedArray:
     references: int
     nbytes_referenced: int
     nbytes_written: int
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +74,22 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A report of what was adopted from a file, and what was not.
+    """A report of what was adopted from files, and what was not.
 
     Parameters
     ----------
     location : str
-        The URL of the file, without passwords.
+        The URL of the file, without passwords; of several files, the first and the number of the others.
     arrays : tuple of AdoptedArray
         The arrays that were adopted.
     skipped : tuple of Skipped
         What was not adopted, and why.
     nbytes_copied : int
         The number of bytes of the file that were copied, without indexes and small values.
+    failed : tuple of Skipped
+        The files that could not be parsed and were skipped, and why.
+    folders : tuple of str
+        The URLs of the folders that the references point to. A repository has to be opened with them.
 
     Examples
     --------
@@ -94,11 +103,13 @@ class Adoption:
     arrays: tuple[AdoptedArray, ...]
     skipped: tuple[Skipped, ...]
     nbytes_copied: int = 0
+    failed: tuple[Skipped, ...] = ()
+    folders: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything in the file that has values was adopted."""
-        return not any(each.has_values for each in self.skipped)
+        """Whether everything in the files that has values was adopted."""
+        return not any(each.has_values for each in self.skipped) and not self.failed
 
     @property
     def references(self) -> int:
@@ -109,6 +120,25 @@ class Adoption:
     def nbytes_written(self) -> int:
         """The number of bytes of indexes and small values that were written."""
         return sum(each.nbytes_written for each in self.arrays)
+
+    def how_to_open(self, url: str, *, path: str = "", branch: str = "main") -> list[str]:
+        """Return lines of Python that open what was adopted as a dataset.
+
+        Parameters
+        ----------
+        url : str
+            The URL of the repository.
+        path : str
+            The path of the group.
+        branch : str
+            The branch of the repository.
+        """
+        group = f", group={path!r}" if path else ""
+        return [
+            f"repository = ps.open_repository({hide_in_url(url)!r}, virtual={list(self.folders)!r})",
+            f"store = ps.PartsStore.from_session(repository.readonly_session({branch!r}))",
+            f"dataset = xr.open_zarr(store{group}, consolidated=False)",
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -121,6 +151,7 @@ class Adoption:
                 "references": each.references,
                 "bytes_referenced": each.nbytes_referenced,
                 "bytes_written": each.nbytes_written,
+                "plan": each.plan,
             }
             for each in self.arrays
         ]
@@ -132,20 +163,30 @@ class Adoption:
             "references": self.references,
             "arrays": arrays,
             "skipped": skipped,
+            "failed": [{"name": each.name, "reason": each.reason} for each in self.failed],
+            "folders": list(self.folders),
         }
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
         lines = [
             f"{each.path}: {each.dtype}{list(each.shape)}, {each.chunks:,} chunks in {each.references:,} references"
+            + (f" ({each.plan})" if each.plan else "")
             for each in self.arrays[:_MAX_SHOWN]
         ]
         lines += [f"skipped: {each.name}: {each.reason}" for each in self.skipped[:_MAX_SHOWN]]
-        left = max(0, len(self.arrays) - _MAX_SHOWN) + max(0, len(self.skipped) - _MAX_SHOWN)
+        lines += [f"failed: {each.name}: {each.reason}" for each in self.failed[:_MAX_SHOWN]]
+        left = sum(max(0, len(each) - _MAX_SHOWN) for each in (self.arrays, self.skipped, self.failed))
         if left:
             lines.append(f"and {left} more")
         referenced = sum(each.nbytes_referenced for each in self.arrays)
+        failed = f", {len(self.failed)} files failed" if self.failed else ""
         lines.append(
-            f"{len(self.arrays)} arrays adopted, {len(self.skipped)} skipped; {referenced:,} bytes referred to, "
-            f"{self.nbytes_written:,} bytes of indexes and values written, {self.nbytes_copied:,} bytes copied"
+            f"{len(self.arrays)} arrays adopted, {len(self.skipped)} skipped{failed}; {referenced:,} bytes referred "
+            f"to, {self.nbytes_written:,} bytes of indexes and values written, {self.nbytes_copied:,} bytes copied"
         )
-        return "\n".join(lines)
+        return lines
+
+    def __str__(self) -> str:
+        how = [f"to open it: ps.open_repository(URL, virtual={list(self.folders)!r})"] if self.folders else []
+        return "\n".join([*self.lines(), *how])

@@ -9,12 +9,16 @@ from typing import Any, BinaryIO, Final, cast
 
 from parts_store.adoption.description import Description
 from parts_store.adoption.formats import FORMATS, FileFormat, find_format
+from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile
 from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
+from parts_store.format.keys import DOCUMENT, NODES_FOLDER, PROTOCOL_FOLDER
 from parts_store.redaction import hide_secrets
 
 # The clock of a file system may be behind by this much.
 _LAG: Final = timedelta(milliseconds=50)
+# Names that a Zarr node cannot have.
+_INVALID_NAMES: Final = ("", ".", "..", NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,8 @@ class SourceFile:
     description: Description
 
 
-def open_stored(location: str, open_it: Callable[[], StoredFile]) -> StoredFile:
-    """Return the file that `open_it` opens; raise `AdoptionError` if that fails."""
+def open_stored[T](location: str, open_it: Callable[[], T]) -> T:
+    """Return what `open_it` returns for a file; raise `AdoptionError` if that fails."""
     try:
         return open_it()
     except PartsStoreError:
@@ -37,10 +41,10 @@ def open_stored(location: str, open_it: Callable[[], StoredFile]) -> StoredFile:
         raise_translated(_unreadable(location, error), error)
 
 
-def read_source(stored: StoredFile) -> SourceFile:
+def read_source(stored: StoredFile, reader: "BlockReader | None" = None) -> SourceFile:
     """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged."""
-    reader = _BlockReader(stored)
-    file = cast("BinaryIO", io.BufferedReader(reader, 1 << 16))
+    reader = reader or BlockReader(stored)
+    file = reader.buffered()
     found = _find_format(file, reader, stored)
     try:
         description = found.describe(file, reader.nbytes)
@@ -55,20 +59,25 @@ def read_source(stored: StoredFile) -> SourceFile:
 
 
 def require_known_format(stored: StoredFile) -> None:
-    """Raise `AdoptionError` unless the file has a format that can be adopted."""
-    reader = _BlockReader(stored)
-    _find_format(cast("BinaryIO", io.BufferedReader(reader, 1 << 16)), reader, stored)
+    """Raise `AdoptionError` unless the file has a format whose copies can be adopted."""
+    reader = BlockReader(stored)
+    _find_format(reader.buffered(), reader, stored)
 
 
-def _find_format(file: BinaryIO, reader: "_BlockReader", stored: StoredFile) -> FileFormat:
-    try:
-        found = find_format(file, reader.nbytes)
-    except OSError as error:
-        raise_translated(_unreadable(stored.location, reader.failure or error), reader.failure or error)
+def _find_format(file: BinaryIO, reader: "BlockReader", stored: StoredFile) -> FileFormat:
+    found = read_from(reader, lambda: find_format(file, reader.nbytes))
     if found is None:
         names = " or ".join(each.NAME for each in FORMATS)
         raise AdoptionError(stored.location, (("the file", f"expected {names}, found another format"),))
     return found
+
+
+def read_from[T](reader: "BlockReader", read: Callable[[], T]) -> T:
+    """Return what `read` returns; raise `AdoptionError` if the file cannot be read."""
+    try:
+        return read()
+    except OSError as error:
+        raise_translated(_unreadable(reader.location, reader.failure or error), reader.failure or error)
 
 
 def _unreadable(location: str, error: Exception) -> AdoptionError:
@@ -79,14 +88,32 @@ def _text(error: Exception) -> str:
     return hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
 
 
-def wait_for_next_second(file: StoredFile) -> None:
-    """Wait until a later change of the file has a later time, because Icechunk compares whole seconds."""
-    if isinstance(file.checksum, datetime):
-        end = file.checksum.replace(microsecond=0) + timedelta(seconds=1) + _LAG
-        left = end - datetime.now(UTC)
-        # Do not wait for a time that is in the future.
-        if timedelta() < left <= timedelta(seconds=1) + _LAG:
-            time.sleep(left.total_seconds())
+def skip_invalid_names(description: Description) -> None:
+    """Move groups and arrays whose names are not valid in Zarr to those that are skipped."""
+    names = [*filter(None, description.groups), *(array.header.name for array in description.arrays)]
+    reasons = {name: reason for name in names if (reason := why_invalid(name)) is not None}
+    for name, reason in reasons.items():
+        description.groups.pop(name, None)
+        description.skipped.append(Skipped(name, reason))
+    description.arrays[:] = [array for array in description.arrays if array.header.name not in reasons]
+
+
+def why_invalid(name: str) -> str | None:
+    """Return why a path of the file cannot be that of a Zarr node; None if it can."""
+    for each in name.split("/"):
+        if each in _INVALID_NAMES or "\\" in each:
+            return f"no node of Zarr can be called {each!r}"
+    return None
+
+
+def wait_for_next_second(modified: datetime) -> bool:
+    """Wait until a later change of a file has a later time, in whole seconds; return whether that took time."""
+    left = modified.replace(microsecond=0) + timedelta(seconds=1) + _LAG - datetime.now(UTC)
+    # Do not wait for a time that is in the future.
+    if not timedelta() < left <= timedelta(seconds=1) + _LAG:
+        return False
+    time.sleep(left.total_seconds())
+    return True
 
 
 def require_same(file: StoredFile, now: StoredFile) -> None:
@@ -95,7 +122,7 @@ def require_same(file: StoredFile, now: StoredFile) -> None:
         raise AdoptionError(file.location, (("the file", "it was changed while it was read; adopt it again"),))
 
 
-class _BlockReader(io.RawIOBase):
+class BlockReader(io.RawIOBase):
     """A stored file as a file object, which reads blocks and caches the latest ones."""
 
     _BLOCK: Final = 1 << 20
@@ -104,10 +131,17 @@ class _BlockReader(io.RawIOBase):
     def __init__(self, file: StoredFile) -> None:
         super().__init__()
         self._file, self._at = file, 0
-        self.nbytes = file.nbytes
+        self.nbytes, self.location = file.nbytes, file.location
         self._blocks: dict[int, bytes] = {}
+        self._buffered: io.BufferedReader | None = None
         # The error of the first read that failed. The libraries do not keep it.
         self.failure: Exception | None = None
+
+    def buffered(self) -> BinaryIO:
+        """Return a file object for small reads, always the same: one that is deleted would close this object."""
+        if self._buffered is None:
+            self._buffered = io.BufferedReader(self, 1 << 16)
+        return cast("BinaryIO", self._buffered)
 
     def readable(self) -> bool:
         """Return True."""

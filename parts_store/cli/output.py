@@ -56,7 +56,7 @@ class Output:
     @contextmanager
     def progress(self, description: str, unit: str) -> "Iterator[Progress]":
         """Show a progress bar on standard error, if that is a terminal."""
-        from parts_store.progress import progress_bar
+        from parts_store.progress_bar import progress_bar
 
         is_shown = not self.as_json and not self.is_quiet and sys.stderr.isatty()
         with progress_bar(description, unit, is_shown=is_shown) as progress:

@@ -7,10 +7,10 @@ write. If the copy fails, what it wrote is deleted.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 
 from parts_store import destination as target_path
@@ -18,6 +18,7 @@ from parts_store._compat.zarr import normalize_path, sync
 from parts_store.backends.addresses import address_of
 from parts_store.catalog.owners import OwnedChunk
 from parts_store.copying import plan
+from parts_store.copying.chunk_copier import ChunkCopier
 from parts_store.copying.plan import Contents
 from parts_store.destination import Documents
 from parts_store.engine.concurrency import run_for_each
@@ -31,10 +32,12 @@ from parts_store.errors import (
     StoreConfigError,
     describe,
 )
+from parts_store.executors import ExecutorLike, Workers, open_workers
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
 from parts_store.format.layout import require_writable
 from parts_store.format.metadata import is_array, parse
 from parts_store.options import parse_count
+from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_secrets
 from parts_store.store import PartsStore
 
@@ -79,7 +82,8 @@ def copy(
     overwrite: bool = False,
     verify: bool = True,
     max_concurrency: int = 16,
-    progress: Progress | None = None,
+    executor: ExecutorLike = None,
+    progress: ProgressLike = None,
 ) -> Copied:
     """Copy an array, or a group with everything below it, from one store to another.
 
@@ -103,8 +107,13 @@ def copy(
         Whether to read every chunk, and the metadata document of every array, back from the destination and compare it.
     max_concurrency : int
         How many chunks are copied at the same time. Each needs its size in memory, and twice its size with `verify`.
-    progress : callable, optional
-        Called with the number of chunks that are done and the number of all chunks, in the thread of zarr's event loop.
+        With an executor, each of its tasks copies that many.
+    executor : concurrent.futures.Executor or distributed.Client or "dask", optional
+        What copies the chunks; "dask" is the current client. By default this process copies them. In other processes,
+        both stores must be such that they can be pickled: not in memory.
+    progress : bool or callable, optional
+        True for a progress bar, or a function that is called with the number of chunks that are done and the number of
+        all chunks. Without an executor, it is called in the thread of zarr's event loop.
 
     Returns
     -------
@@ -131,7 +140,8 @@ def copy(
     >>> zarr.open_array(destination, path="b", mode="r")[...]
     array([0, 1, 2, 3], dtype=uint8)
     """
-    _require_arguments(source, destination, overwrite, verify, max_concurrency, progress)
+    _require_arguments(source, destination, overwrite, verify, max_concurrency)
+    require_progress(progress)
     start, into = _parse_path("path", path), _parse_path("to", path if to is None else to)
     _require_apart(source, destination, start, into)
     # The catalogs of the copy know arrays before their documents are written.
@@ -144,13 +154,15 @@ def copy(
         target_path.require_empty(writing, into, "to")
     documents = {join(into, key): data for key, data in contents.documents.items()}
     documents |= _missing_groups(contents, ancestors)
-    job = _Job(reading, writing, start, into, contents, documents, verify, max_concurrency, progress)
-    try:
-        if overwrite:
-            target_path.clear(writing, into)
-        job.carry_out()
-    finally:
-        destination.catalog.forget_below(into)
+    copier = ChunkCopier(reading, writing, start, into, verify, max_concurrency)
+    with open_workers(executor) as workers, report_progress(progress, "copy", "chunks") as update:
+        job = _Job(copier, contents, documents, update)
+        try:
+            if overwrite:
+                target_path.clear(writing, into)
+            job.carry_out(None if executor is None else workers)
+        finally:
+            destination.catalog.forget_below(into)
     return Copied(contents.groups, len(contents.arrays), len(contents.chunks), job.nbytes)
 
 
@@ -158,7 +170,7 @@ def copy(
 
 
 def _require_arguments(
-    source: object, destination: object, overwrite: object, verify: object, max_concurrency: object, progress: object
+    source: object, destination: object, overwrite: object, verify: object, max_concurrency: object
 ) -> None:
     for name, store in (("source", source), ("destination", destination)):
         if not isinstance(store, PartsStore):
@@ -173,8 +185,6 @@ def _require_arguments(
         if not isinstance(flag, bool):
             raise StoreConfigError(name, "True or False", describe(flag))
     parse_count("max_concurrency", max_concurrency, least=1)
-    if progress is not None and not callable(progress):
-        raise StoreConfigError("progress", "a callable with two arguments", describe(progress))
 
 
 def _parse_path(name: str, path: object) -> str:
@@ -254,27 +264,37 @@ async def _collect(keys: AsyncIterator[str]) -> list[str]:
 class _Job:
     """One copy, and its progress."""
 
-    source: PartsStore
-    destination: PartsStore
-    path: str
-    to: str
+    copier: ChunkCopier
     contents: Contents
     # The documents to write, by their keys in the destination.
     documents: Mapping[str, bytes]
-    verify: bool
-    max_concurrency: int
-    progress: Progress | None
+    progress: Progress
     nbytes: int = 0
     _done: int = 0
     # Keys in the destination whose writes have begun.
     _begun: list[str] = field(default_factory=list)
     _task: asyncio.Task[Any] | None = None
 
-    def carry_out(self) -> None:
+    @property
+    def destination(self) -> PartsStore:
+        """The store to write to."""
+        return self.copier.destination
+
+    @property
+    def to(self) -> str:
+        """The path in the destination."""
+        return self.copier.to
+
+    def carry_out(self, workers: Workers | None) -> None:
         """Copy everything; if that fails in an object store, delete what was written."""
         try:
-            sync(self._run())
-            if self.verify:
+            sync(self._begin())
+            if workers is None:
+                sync(self._copy_chunks())
+            else:
+                self._copy_on(workers)
+            sync(self._finish())
+            if self.copier.verify:
                 self._compare_documents()
         except BaseException as error:
             try:
@@ -286,16 +306,36 @@ class _Job:
                 error.add_note(f"what was copied so far could not be removed again: {hide_secrets(str(second))}")
             raise
 
-    async def _run(self) -> None:
+    async def _begin(self) -> None:
         self._task = asyncio.current_task()
-        is_session = self.destination.session is not None
         self._report()
-        if is_session:
+        if self.destination.session is not None:
             await self._write_documents(nodes_first=True)
         else:
             self._expect()
-        await run_for_each(self.contents.chunks, self._copy_chunk, self.max_concurrency)
-        if not is_session:
+
+    async def _copy_chunks(self) -> None:
+        self._task = asyncio.current_task()
+        await run_for_each(self.contents.chunks, self._copy_chunk, self.copier.max_concurrency)
+
+    def _copy_on(self, workers: Workers) -> None:
+        """Copy the chunks on workers: in a session, each task writes to its own fork, and all forks are merged."""
+        self._begun += [join(self.to, key) for key in self.contents.chunks]
+        batches = plan.batches(self.contents)
+        forks = []
+        with closing(workers.run(self.copier.for_workers().copy_batch, batches)) as tasks:
+            for task in tasks:
+                nbytes, fork = task.result()
+                forks.append(fork)
+                self.nbytes += nbytes
+                self._done += len(batches[task.number].chunks)
+                self._report()
+        if self.destination.session is not None:
+            self.destination.session.merge(*forks)
+
+    async def _finish(self) -> None:
+        self._task = asyncio.current_task()
+        if self.destination.session is None:
             await self._write_documents(nodes_first=False)
 
     def _expect(self) -> None:
@@ -304,30 +344,21 @@ class _Job:
 
     async def _write_documents(self, *, nodes_first: bool) -> None:
         for keys in plan.in_order(self.documents, nodes_first=nodes_first):
-            await run_for_each(keys, self._write_document, self.max_concurrency)
+            await run_for_each(keys, self._write_document, self.copier.max_concurrency)
 
     async def _write_document(self, key: str) -> None:
         self._begun.append(key)
         await self.destination.set(key, cpu.Buffer.from_bytes(self.documents[key]))
 
     async def _copy_chunk(self, key: str) -> None:
-        value = await self.source.get(join(self.path, key), cpu.buffer_prototype)
-        if value is None:
-            raise ConcurrentWriteError(join(self.path, key), "it was deleted during the copy")
-        target = join(self.to, key)
-        self._begun.append(target)
-        await self.destination.set(target, value)
-        if self.verify:
-            found = await self.destination.get(target, cpu.buffer_prototype)
-            if found is None or _view(found) != _view(value):
-                raise CopyMismatchError(target, len(value), None if found is None else len(found))
-        self.nbytes += len(value)
+        self._begun.append(join(self.to, key))
+        nbytes = await self.copier.copy(key)
+        self.nbytes += nbytes
         self._done += 1
         self._report()
 
     def _report(self) -> None:
-        if self.progress is not None:
-            self.progress(self._done, len(self.contents.chunks))
+        self.progress(self._done, len(self.contents.chunks))
 
     def _compare_documents(self) -> None:
         """Raise unless the destination returns the documents of the arrays as they were written."""
@@ -361,7 +392,3 @@ class _Job:
         left = tuple(key for key in found if key in ours or side_folder_of(key) in folders)
         if left:
             yield from remove(left, "chunks of a failed copy")
-
-
-def _view(buffer: Buffer) -> memoryview:
-    return memoryview(buffer.as_buffer_like()).cast("B")

@@ -16,6 +16,8 @@ from parts_store.transactions.protocol import ChunkProtocol
 # The documents that make a path a node.
 _NODES = (DOCUMENT, ARRAY_V2, GROUP_V2)
 _CONSOLIDATED = "consolidated_metadata"
+# How many chunks one task copies: enough that the start of a task takes little of its time.
+_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,29 @@ class Contents:
         if ARRAY_V2 in self.documents or GROUP_V2 in self.documents:
             return GROUP_V2, dump({"zarr_format": 2})
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Chunks that one task copies, and the documents of the array that they belong to, by keys relative to the path."""
+
+    chunks: tuple[str, ...]
+    arrays: Mapping[str, bytes]
+
+
+def batches(contents: Contents) -> list[Batch]:
+    """Return all chunks in batches; chunks of different arrays are in different batches."""
+    documents = contents.arrays
+    arrays = {split(key)[0]: {key: data} for key, data in documents.items()}
+    of_arrays: dict[str | None, list[str]] = {}
+    for key in contents.chunks:
+        array = next((path for path, _ in splits(key) if path in arrays), None)
+        of_arrays.setdefault(array, []).append(key)
+    return [
+        Batch(tuple(keys[at : at + _BATCH]), {} if array is None else arrays[array])
+        for array, keys in of_arrays.items()
+        for at in range(0, len(keys), _BATCH)
+    ]
 
 
 def _is_group(key: str, data: bytes) -> bool:

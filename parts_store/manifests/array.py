@@ -1,11 +1,11 @@
 """PartsArray: an array whose chunks are lists of ranges of files, and which NumPy and xarray accept as an array."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, override
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from virtualizarr.manifests import ChunkManifest, ManifestArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
@@ -13,9 +13,10 @@ from parts_store.backends.registered_files import Registries, parse_registry
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.manifests import json_format, reading
-from parts_store.manifests.array_references import References, default_parts, parse_metadata, require_parts
+from parts_store.manifests.array_references import References, default_parts, grid_of, parse_metadata, require_parts
 from parts_store.manifests.checksums import Checksums, conflicting, parse_checksums
-from parts_store.manifests.entries import Columns, key_of
+from parts_store.manifests.duck_array import DuckArray
+from parts_store.manifests.entries import Columns, key_of, without_chunks_on_grid
 from parts_store.manifests.indexing import select
 from parts_store.manifests.merged_chunks import join_chunks
 from parts_store.manifests.reading import DEFAULT_COALESCED, DEFAULT_CONCURRENCY, DEFAULT_GAP, ReadSettings
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from parts_store.manifests.reference_store import ReferenceStore
 
 
-class PartsArray:
+class PartsArray(DuckArray):
     """An immutable array of references, which say where the parts of every chunk are. Files are read only to load it.
 
     Parameters
@@ -83,10 +84,13 @@ class PartsArray:
         self._references = References.checked(parsed, manifests, parse_checksums(checksums))
         self._parts = declared if parts is None else ConcatParts.parse(parts)
         self._registries: Registries = ()
+        self._name = ""
         require_parts(self._references, self._parts)
 
     @classmethod
-    def of(cls, references: References, parts: ConcatParts | None, registries: Registries) -> "PartsArray":
+    def of(
+        cls, references: References, parts: ConcatParts | None, registries: Registries, name: str = ""
+    ) -> "PartsArray":
         """Return an array of references that is bound to registries.
 
         Parameters
@@ -97,10 +101,41 @@ class PartsArray:
             The parts that the array declares.
         registries : tuple of ObjectStoreRegistry
             The registries of the stores that may be read.
+        name : str
+            The name of the array in messages; empty if it has none.
         """
         array = cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
         array._registries = registries
+        array._name = name
         return array
+
+    def derive(self, references: References, parts: ConcatParts | None) -> "PartsArray":
+        """Return an array of other references, with the registries and the name of this one.
+
+        Parameters
+        ----------
+        references : References
+            The metadata and the manifests.
+        parts : ConcatParts or None
+            The parts that the array declares.
+        """
+        return PartsArray.of(references, parts, self._registries, self._name)
+
+    def with_name(self, name: str) -> "PartsArray":
+        """Return the same array with a name, which messages mention.
+
+        Parameters
+        ----------
+        name : str
+            The name.
+        """
+        return self._clone(_name=name)
+
+    def _clone(self, **changes: Any) -> "PartsArray":
+        """Return the same array, with some attributes changed that need no checks."""
+        clone = PartsArray.__new__(PartsArray)
+        clone.__dict__ |= {**self.__dict__, **changes}
+        return clone
 
     # --- attributes -----------------------------------------------------------------------------------------------
 
@@ -110,6 +145,7 @@ class PartsArray:
         return self._references
 
     @property
+    @override
     def metadata(self) -> ArrayV3Metadata:
         """The metadata of the array."""
         return self._references.metadata
@@ -135,34 +171,14 @@ class PartsArray:
         return self._parts
 
     @property
+    def name(self) -> str:
+        """The name of the array in messages: that in its group, or its path in a store; empty if it has none."""
+        return self._name
+
+    @property
     def registries(self) -> Registries:
         """The registries that the array is bound to."""
         return self._registries
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each axis."""
-        return self.metadata.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type of the values."""
-        return self._references.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of values."""
-        return int(np.prod(self.shape, dtype=object))
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the values in memory."""
-        return self.size * self.dtype.itemsize
 
     @property
     def nbytes_virtual(self) -> int:
@@ -170,9 +186,9 @@ class PartsArray:
         return sum(manifest.nbytes for manifest in self.manifests)
 
     @property
-    def chunks(self) -> tuple[int, ...]:
-        """The shape of a chunk; of a chunk within a shard, if the array is sharded."""
-        return self.metadata.chunks
+    def chunk_shape(self) -> tuple[int, ...]:
+        """The shape of a chunk; of a shard, if the array is sharded."""
+        return self._references.chunk_shape
 
     def dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return, for every chunk that exists, a list with `path`, `offset`, `length`, or `data`, of its parts."""
@@ -182,7 +198,7 @@ class PartsArray:
 
     def __repr__(self) -> str:
         parts = len(self.manifests)
-        return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunks={self.chunks}, parts={parts}>"
+        return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={self.chunk_shape}, parts={parts}>"
 
     def __copy__(self) -> "PartsArray":
         return self
@@ -194,9 +210,12 @@ class PartsArray:
     # --- comparison -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> NDArray[np.bool_]:  # type: ignore[override]
-        """Return where values are equal because their references are; where it is False, values may differ."""
+        """Return where values are equal because their references are; where it is False, values may differ.
+
+        Values are read only to compare them with a number or a NumPy array, and if the array is bound to a registry.
+        """
         if isinstance(other, int | float | complex | np.generic | np.ndarray):
-            return np.full(self.shape, fill_value=False)
+            return np.asarray(self.load() == other) if self._registries else np.full(self.shape, fill_value=False)
         if isinstance(other, ManifestArray):
             other = PartsArray.from_manifest_array(other)
         if not isinstance(other, PartsArray):
@@ -251,11 +270,11 @@ class PartsArray:
         Parameters
         ----------
         array : ManifestArray
-            The array to convert.
+            The array to convert. An array that was never written has no chunks, and reads as its fill value.
         """
         if not isinstance(array, ManifestArray):
             raise ManifestError("array", "a ManifestArray", f"an object of type {type(array).__name__}")
-        return PartsArray(array.metadata, [array.manifest])
+        return PartsArray(array.metadata, [without_chunks_on_grid(array.manifest, grid_of(array.metadata))])
 
     def to_manifest_array(self) -> ManifestArray:
         """Return the array as a `ManifestArray` of VirtualiZarr, without checksums; its chunks must have one part."""
@@ -263,13 +282,14 @@ class PartsArray:
             raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.manifests)} parts")
         return ManifestArray(metadata=self.metadata, chunkmanifest=self.manifests[0])
 
+    @override
     def __getitem__(self, key: Any, /) -> "PartsArray":
         """Return the chunks that an index selects: integers, slices, an ellipsis and new axes.
 
         A slice begins and ends at boundaries of chunks. An integer needs chunks of length 1.
         """
         selected, is_within_chunks = select(self._references, key)
-        return PartsArray.of(selected, None if is_within_chunks else self._parts, self._registries)
+        return self.derive(selected, None if is_within_chunks else self._parts)
 
     def join_chunks(self, count: int, *, axis: int = 0) -> "PartsArray":
         """Return the same array in larger chunks, each of which is made of neighbouring chunks.
@@ -293,7 +313,7 @@ class PartsArray:
         if self._parts is not None and any(size == 0 for size in self._parts.sizes):
             with_bytes = [each for each, size in zip(self.manifests, self._parts.sizes, strict=True) if size != 0]
             references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
-        return PartsArray.of(join_chunks(references, count, axis), None, self._registries)
+        return self.derive(join_chunks(references, count, axis), None)
 
     def join(self, axis: int = 0) -> "PartsArray":
         """Return the same array with all chunks along an axis joined into one.
@@ -306,22 +326,6 @@ class PartsArray:
         grid = self._references.grid
         return self.join_chunks(max(1, grid[axis]) if -len(grid) <= axis < len(grid) else 1, axis=axis)
 
-    def astype(self, dtype: DTypeLike, /, *, copy: bool = True) -> "PartsArray":  # noqa: ARG002
-        """Return the array itself; raise `ManifestError` if it has another data type. xarray calls this.
-
-        Parameters
-        ----------
-        dtype : data type
-            The data type of the array.
-        copy : bool
-            Not used: the array is immutable.
-        """
-        if np.dtype(dtype) != self.dtype:
-            raise ManifestError(
-                "astype", f"the data type {self.dtype}; load the values to convert them", str(np.dtype(dtype))
-            )
-        return self
-
     # --- values ---------------------------------------------------------------------------------------------------
 
     def with_registry(self, registry: Any) -> "PartsArray":
@@ -332,8 +336,9 @@ class PartsArray:
         registry : ObjectStoreRegistry or mapping of str to store
             A registry of obspec_utils, or stores by their URLs.
         """
-        return PartsArray.of(self._references, self._parts, (parse_registry(registry),))
+        return self._clone(_registries=(parse_registry(registry),))
 
+    @override
     def load(
         self,
         registry: Any = None,
@@ -367,7 +372,7 @@ class PartsArray:
             changed since its checksum was recorded.
         """
         settings = ReadSettings(coalesce_gap, coalesced_nbytes, concurrency)
-        return reading.load(self._references, self.registries_for(registry), settings)
+        return reading.carry_out(reading.load(self._references, self.registries_for(registry), settings))
 
     def registries_for(self, registry: Any) -> Registries:
         """Return the given registry, or the registries that the array is bound to.
@@ -384,37 +389,6 @@ class PartsArray:
             expected = "a registry of the stores that may be read: `load(registry)`, or `with_registry(registry)`"
             raise StoreConfigError("registry", expected, "none")
         return self._registries
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        if copy is False:
-            raise ValueError("cannot return the values of a PartsArray without a copy: they are read from files")
-        values = self.load()
-        return values if dtype is None else values.astype(dtype, copy=False)
-
-    def to_numpy(self) -> NDArray[Any]:
-        """Return the values. xarray calls this for its `values`."""
-        return self.load()
-
-    # --- NumPy and xarray -----------------------------------------------------------------------------------------
-
-    def __array_function__(
-        self, function: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
-        from parts_store.manifests.numpy_functions import HANDLERS  # noqa: PLC0415 (imports this module)
-
-        handler = HANDLERS.get(function)
-        if handler is None or not all(issubclass(each, PartsArray | ManifestArray | np.ndarray) for each in types):
-            return NotImplemented
-        return handler(*args, **kwargs)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # xarray calls `isnan` before it compares.
-        if ufunc is np.isnan and method == "__call__":
-            return np.full(self.shape, fill_value=False)
-        if ufunc in (np.equal, np.not_equal) and method == "__call__" and len(inputs) == 2:
-            other = inputs[1] if inputs[0] is self else inputs[0]
-            return self == other if ufunc is np.equal else self != other
-        return NotImplemented
 
     # --- conversion --------------------------------------------------------------------------------------------
 

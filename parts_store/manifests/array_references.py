@@ -50,10 +50,13 @@ class References:
             raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
         grid = grid_of(metadata)
         found = [_parse_manifest(each, grid, part) for part, each in enumerate(manifests)]
-        if checksums:
-            used = {location for each in found for location in each.iter_nonempty_paths()}
-            checksums = {location: each for location, each in checksums.items() if location in used}
-        return cls(metadata, tuple(found), checksums)
+        checked = cls(metadata, tuple(found), checksums)
+        if not checksums:
+            return checked
+        used = set(checked.locations())
+        return dataclasses.replace(
+            checked, checksums={location: each for location, each in checksums.items() if location in used}
+        )
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -73,6 +76,11 @@ class References:
     def columns(self) -> tuple[Columns, ...]:
         """Return the manifests as arrays."""
         return tuple(map(Columns.of, self.manifests))
+
+    def locations(self) -> tuple[str, ...]:
+        """Return the URLs of all files that are referred to, each once, in alphabetical order."""
+        found = {location for each in self.columns() for location in each.locations()}
+        return tuple(sorted(found))
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Return an array that is True where all parts of a chunk are missing."""
@@ -159,11 +167,16 @@ def parse_metadata(metadata: object) -> tuple[ArrayV3Metadata, ConcatParts | Non
 
 
 def document_of(metadata: ArrayV3Metadata) -> dict[str, Any]:
-    """Return the metadata document of an array as zarr writes it."""
+    """Return the metadata document of an array as zarr writes it, with NaN and infinity in attributes as text."""
     with as_manifest_errors("metadata", "metadata that can be written as JSON"):
-        document: dict[str, Any] = json.loads(
-            metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
-        )
+        stored_document = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+        # JSON has no such numbers, and Icechunk refuses them.
+        document: dict[str, Any] = json.loads(stored_document, parse_constant=str)
+    if document["fill_value"] == "NaN":
+        # zarr reads a NaN with other bits from its hexadecimal form, but does not write it.
+        stored = np.asarray(metadata.fill_value).astype(metadata.data_type.to_native_dtype().newbyteorder(">"))
+        if stored.tobytes() != np.array(np.nan, stored.dtype).tobytes():
+            document["fill_value"] = f"0x{stored.tobytes().hex()}"
     return document
 
 

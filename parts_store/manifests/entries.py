@@ -20,6 +20,7 @@ from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.errors import ManifestError, describe
 from parts_store.format.integers import parse_integer
 from parts_store.format.ranges import Span
+from parts_store.manifests.path_numbers import number_paths
 from parts_store.manifests.pieces import FileRange, Piece, nbytes_of
 
 # The largest size of a file: what a signed 64-bit integer can hold.
@@ -64,6 +65,21 @@ class Columns:
     def is_missing(self) -> NDArray[np.bool_]:
         """Return an array that is True where a chunk is missing."""
         return np.asarray(self.paths == MISSING_CHUNK_PATH)
+
+    def transposed(self) -> "Columns":
+        """Return the columns of the same chunks with the axes of the grid in reverse order."""
+        inlined = {index[::-1]: data for index, data in self.inlined.items()}
+        return Columns(self.paths.T, self.offsets.T, self.lengths.T, inlined)
+
+    def locations(self) -> tuple[str, ...]:
+        """Return the URLs of all files that are referred to, each once."""
+        found, _ = number_paths(self.paths)
+        return tuple(each for each in found if each not in (MISSING_CHUNK_PATH, INLINED_CHUNK_PATH))
+
+    @property
+    def is_in_file(self) -> NDArray[np.bool_]:
+        """Return an array that is True where a chunk is a range of a file."""
+        return np.asarray((self.paths != MISSING_CHUNK_PATH) & (self.paths != INLINED_CHUNK_PATH))
 
     def put(self, index: tuple[int, ...], piece: Piece) -> None:
         """Set the piece of a chunk. Only for columns that were made by `empty`."""
@@ -182,6 +198,17 @@ def _with_path(url: str, convert: Callable[[str], str]) -> str:
     return url if scheme.lower() in ENCODED_SCHEMES else f"{scheme}://{host}{slash}{convert(path)}"
 
 
+def without_chunks_on_grid(manifest: ChunkManifest, grid: tuple[int, ...]) -> ChunkManifest:
+    """Return a manifest without any chunk on the grid of its array; return any other manifest as it is.
+
+    For a dataset that was never written, the parsers of VirtualiZarr make a manifest with a grid of another shape.
+    """
+    columns = Columns.of(manifest)
+    if columns.paths.shape == grid or not bool(np.all(columns.is_missing)):
+        return manifest
+    return Columns.empty(grid).manifest()
+
+
 def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> ChunkManifest:
     """Return a manifest without offsets and lengths of missing chunks; raise `ManifestError` unless it is valid."""
     where = f"part {part}"
@@ -197,7 +224,7 @@ def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> Chun
     limit = np.uint64(MAX_NBYTES)
     if bool(np.any(columns.offsets > limit)) or bool(np.any(columns.lengths > limit - columns.offsets)):
         raise ManifestError(where, f"ranges that end at {MAX_NBYTES} at most", "a range that ends beyond it")
-    for path in set(columns.paths.flat) - {MISSING_CHUNK_PATH, INLINED_CHUNK_PATH}:
+    for path in columns.locations():
         if parse_location(path, where) != path:
             raise ManifestError(where, "the URL of a file", describe(path))
     return manifest

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,8 +15,9 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import ArrayV3Metadata, sync
 from parts_store.backends.addresses import url_of
+from parts_store.backends.icechunk_session import message_of
 from parts_store.engine.concurrency import run_for_each
-from parts_store.engine.steps import Entry, Get, List, Listed, Steps, content, get_all
+from parts_store.engine.steps import Entry, Found, Get, Head, List, Listed, Steps, content, get_all
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,
@@ -35,11 +37,12 @@ from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References, grid_of, parse_metadata
 from parts_store.manifests.entries import Columns, from_icechunk_url
 from parts_store.manifests.pieces import Checksum, FileRange, Piece, nbytes_of, slice_piece
-from parts_store.redaction import hide_in_url, hide_secrets
+from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
 _PLAIN = ConcatParts([Part("")])
 _AT_ONCE: Final = 32
+_UNFINISHED: Final = "a write of it is unfinished; if the writer is dead, run `store.repair()`"
 
 type Index = tuple[int, ...]
 type Chunks = Mapping[Index, Sequence[Piece]]
@@ -91,6 +94,11 @@ def manifest_of(
     return _SessionArray(store, path, native_chunks_prefix, check).manifest()
 
 
+def referred_array(store: PartsStore, path: str) -> PartsArray:
+    """Return an array of a session as references, to write it again: parts that the session stores are read."""
+    return _SessionArray(store, path, None, is_checked=True, reads_parts=True).manifest()
+
+
 def _read_document(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
     """Return the metadata of an array, and its parts if it has any."""
     document = None if stored is None else parse(stored)
@@ -125,15 +133,19 @@ def _of_objects(store: PartsStore, path: str) -> PartsArray:
     sizes = {key: entry.nbytes for key, entry in entries.items()}
     being_written = {side_folder_of(key) for key in sizes}
     keys: dict[Index, tuple[str, ...]] = {}
+    silent: list[Chunk] = []
     for index, chunk in _find_chunks(metadata, parts, path, sizes):
         _require_complete(chunk, sizes, being_written)
         keys[index] = chunk.part_keys
+        if store.protocol.writes_without_trace(chunk):
+            silent.append(chunk)
+    store.carry_out(_require_one_write(silent))
     pieces, checksums = _pieces_of_objects(store, [key for each in keys.values() for key in each], entries)
     chunks = {index: [pieces[key] for key in each] for index, each in keys.items()}
     base = url_of(store.store)
     registries = () if base is None else (ObjectStoreRegistry({base: store.store}),)
     references = _references(metadata, parts, chunks, checksums)
-    return PartsArray.of(references, None if record is None else parts, registries)
+    return PartsArray.of(references, None if record is None else parts, registries, path)
 
 
 def _list_array(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
@@ -198,8 +210,7 @@ def _require_complete(chunk: Chunk, sizes: Mapping[str, int], being_written: Col
     """Raise unless all parts of a chunk are stored with their sizes, and no write of the chunk is unfinished."""
     # An unfinished write may have replaced only some of the parts.
     if chunk.side_folder in being_written:
-        problem = "a write of it is unfinished; if the writer is dead, run `store.repair()`"
-        raise ConcurrentWriteError(chunk.chunk_key, problem)
+        raise ConcurrentWriteError(chunk.chunk_key, _UNFINISHED)
     missing = tuple(key for key in chunk.part_keys if key not in sizes)
     if missing:
         raise IncompleteChunkError(chunk.chunk_key, missing, ())
@@ -208,6 +219,16 @@ def _require_complete(chunk: Chunk, sizes: Mapping[str, int], being_written: Col
             raise PartSizeError(key, size, sizes[key])
         if size is None and not sizes[key]:
             raise ManifestError(f"part {key!r}", "at least one byte, because manifests have no empty ranges", "none")
+
+
+def _require_one_write(chunks: Sequence[Chunk]) -> Steps[None]:
+    """Raise unless the parts of each chunk have the same tag: a listing does not show these unfinished writes."""
+    heads = tuple(Head(key, "which write it belongs to") for chunk in chunks for key in chunk.part_keys)
+    outcomes = iter((yield heads) if heads else ())
+    for chunk in chunks:
+        found = list(islice(outcomes, len(chunk.part_keys)))
+        if len({each.generation if isinstance(each, Found) else "missing" for each in found}) > 1:
+            raise ConcurrentWriteError(chunk.chunk_key, _UNFINISHED)
 
 
 # --- sessions -----------------------------------------------------------------------------------------------------
@@ -225,6 +246,8 @@ class _SessionArray:
     native_chunks_prefix: str | None
     # Whether Icechunk is asked whether the files of virtual chunks are unchanged.
     is_checked: bool
+    # Whether parts that Icechunk stores itself are read. Else they become files below the prefix.
+    reads_parts: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     # Of the files that Icechunk found unchanged.
     checksums: dict[str, Checksum] = field(default_factory=dict)
@@ -244,7 +267,8 @@ class _SessionArray:
         return self.store.carry_out(get_all((key,), "the array to refer to"))[key]
 
     def _array(self, metadata: ArrayV3Metadata, parts: ConcatParts | None, chunks: Chunks) -> PartsArray:
-        return PartsArray.of(_references(metadata, parts or _PLAIN, chunks, self.checksums), parts, ())
+        references = _references(metadata, parts or _PLAIN, chunks, self.checksums)
+        return PartsArray.of(references, parts, (), self.path)
 
     def _whole_array(self, metadata: ArrayV3Metadata, parts: ConcatParts, whole: Mapping[Index, Piece]) -> PartsArray:
         """Return an array whose parts are kept together as one chunk of the session."""
@@ -269,7 +293,7 @@ class _SessionArray:
             elif self._document(node) is None:
                 by_part.append({})
             else:
-                by_part.append(sync(self._node_chunks(node, metadata)))
+                by_part.append(sync(self._node_chunks(node, metadata, reads_native=self.reads_parts)))
         for index in anchors:
             chunk = Chunk(join(self.path, metadata.encode_chunk_key(index)), parts, self.path, is_split=True)
             missing = tuple(key for key, found in zip(chunk.part_keys, by_part, strict=True) if index not in found)
@@ -277,24 +301,37 @@ class _SessionArray:
                 raise IncompleteChunkError(chunk.chunk_key, missing, ())
         return {index: tuple(found[index] for found in by_part) for index in anchors}
 
-    async def _node_chunks(self, node: str, metadata: ArrayV3Metadata) -> dict[Index, Piece]:
+    async def _node_chunks(
+        self, node: str, metadata: ArrayV3Metadata, *, reads_native: bool = False
+    ) -> dict[Index, Piece]:
         """Return the chunks of a node by their indexes; raise if a file of a virtual chunk was changed."""
         grid = grid_of(metadata)
         found: dict[Index, Piece] = {}
         virtual: dict[str, FileRange] = {}
+        native: dict[Index, str] = {}
         try:
             async for batch in self.store.session.store.array_chunk_iterator(f"/{node}"):
-                for index, kind, piece in self._pieces(batch, node, grid):
+                for index, kind, piece in self._pieces(batch, node, grid, reads_native=reads_native):
                     found[index] = piece
                     if kind == ChunkType.virtual and isinstance(piece, FileRange):
                         virtual[join(node, metadata.encode_chunk_key(index))] = piece
+                    elif kind == ChunkType.native and reads_native:
+                        native[index] = join(node, metadata.encode_chunk_key(index))
+            contents = await run_for_each(native.values(), self._read, _AT_ONCE)
+            found.update(zip(native, contents, strict=True))
             if self.is_checked:
                 await run_for_each(virtual.items(), self._require_unchanged, _AT_ONCE)
         except PartsStoreError:
             raise
         except IcechunkError as error:
-            raise_translated(SessionError(node, hide_secrets(str(error).strip().partition("\n")[0])), error)
+            raise_translated(SessionError(node, message_of(error)), error)
         return found
+
+    async def _read(self, key: str) -> bytes:
+        stored = await self.store.session.store.get(key, default_buffer_prototype())
+        if stored is None:
+            raise SessionError(key, "expected a chunk that was listed, found none")
+        return bytes(stored.to_bytes())
 
     async def _require_unchanged(self, chunk: tuple[str, FileRange]) -> None:
         """Raise `LocationError` unless Icechunk can read the first byte of a virtual chunk.
@@ -306,14 +343,19 @@ class _SessionArray:
         try:
             await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
         except IcechunkError as error:
-            reason = str(error).strip().partition("\n")[0].replace(location, hide_in_url(location))
+            reason = message_of(error).replace(location, hide_in_url(location))
             problem = f"expected the file that {key!r} refers to unchanged, found: {reason}"
             advice = "with `check=False` the file is not checked"
             raise LocationError(hide_in_url(location), f"{problem}; {advice}") from error
         self.checksums[location] = self.now
 
-    def _pieces(self, batch: Any, node: str, grid: Index) -> Iterator[tuple[Index, ChunkType, Piece]]:
-        """Yield the index, the type and the piece of every chunk in a batch of Icechunk that is in the grid."""
+    def _pieces(
+        self, batch: Any, node: str, grid: Index, *, reads_native: bool
+    ) -> Iterator[tuple[Index, ChunkType, Piece]]:
+        """Yield the index, the type and the piece of every chunk in a batch of Icechunk that is in the grid.
+
+        With `reads_native`, the piece of a native chunk is empty.
+        """
         coordinates, kinds, paths, offsets, lengths, inlined = batch
         columns = (coordinates.tolist(), kinds, paths, offsets.tolist(), lengths.tolist())
         for row, (numbers, kind, path, offset, length) in enumerate(zip(*columns, strict=True)):
@@ -322,6 +364,9 @@ class _SessionArray:
                 continue
             if kind == ChunkType.inline:
                 yield index, kind, bytes(inlined[row])
+                continue
+            if kind == ChunkType.native and reads_native:
+                yield index, kind, b""
                 continue
             location = self._native_location(path, node) if kind == ChunkType.native else from_icechunk_url(path)
             yield index, kind, FileRange(location, Span(offset, offset + length))

@@ -55,7 +55,10 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         groups: Mapping[str, "PartsGroup"] | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        self._arrays = _members(arrays, PartsArray, "arrays")
+        self._arrays = {
+            name: each if each.name else each.with_name(name)
+            for name, each in _members(arrays, PartsArray, "arrays").items()
+        }
         self._groups = _members(groups, PartsGroup, "groups")
         self._attributes = json_format.require_object({} if attributes is None else attributes, "attributes")
         if both := sorted(set(self._arrays) & set(self._groups)):
@@ -82,10 +85,11 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         return GroupMetadata(attributes=self.attributes)
 
     def document(self) -> dict[str, Any]:
-        """Return the metadata document of the group as zarr writes it."""
+        """Return the metadata document of the group as zarr writes it, with NaN and infinity as text."""
         with as_manifest_errors("attributes", "attributes that can be written as JSON"):
             stored = self.metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
-            document: dict[str, Any] = json.loads(stored.to_bytes())
+            # JSON has no such numbers, and Icechunk refuses them.
+            document: dict[str, Any] = json.loads(stored.to_bytes(), parse_constant=str)
         return document
 
     @override
@@ -275,7 +279,7 @@ def _members[T](members: Mapping[str, T] | None, kind: type[T], what: str) -> di
     """Return the members of a group; raise `ManifestError` unless they have valid names and types."""
     found = json_format.require_object({} if members is None else members, what)
     for name, member in found.items():
-        is_reserved = name.startswith("__") or name in ("zarr.json", NODES_FOLDER, PROTOCOL_FOLDER)
+        is_reserved = name in ("zarr.json", NODES_FOLDER, PROTOCOL_FOLDER)
         if not name.strip(".") or "/" in name or is_reserved:
             raise ManifestError(what, "a valid name of a Zarr node", describe(name))
         if not isinstance(member, kind):

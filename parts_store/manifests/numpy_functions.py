@@ -30,7 +30,7 @@ def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
 
 
 def _combine(
-    function: Callable[[Sequence[References], int], References],
+    function: Callable[[Sequence[References], int, Sequence[str]], References],
     arrays: Any,
     axis: Any = 0,
     out: Any = None,
@@ -43,11 +43,10 @@ def _combine(
     if not isinstance(axis, int | np.integer) or any(value is not None for value in others.values()):
         raise ManifestError(subject, "an axis, and no other arguments", describe({"axis": axis, **others}))
     found = _arrays(arrays, subject)
-    combining.require_alike([each.references for each in found], subject)
     parts = _same_parts(found, subject)
-    references = function([each.references for each in found], int(axis))
+    references = function([each.references for each in found], int(axis), [each.name for each in found])
     registries = tuple({id(each): each for array in found for each in array.registries}.values())
-    return PartsArray.of(references, parts, registries)
+    return PartsArray.of(references, parts, registries, found[0].name)
 
 
 def _same_parts(arrays: Sequence[PartsArray], subject: str) -> ConcatParts | None:
@@ -60,18 +59,15 @@ def _same_parts(arrays: Sequence[PartsArray], subject: str) -> ConcatParts | Non
     return declared[0] if declared else None
 
 
-def _with(array: PartsArray, references: References) -> PartsArray:
-    return PartsArray.of(references, array.declared_parts, array.registries)
-
-
 def _expand_dims(a: PartsArray, axis: Any) -> PartsArray:
     axes = axis if isinstance(axis, tuple | list) else (axis,)
-    return _with(a, combining.expand_dims(a.references, [int(each) for each in axes]))
+    return a.derive(combining.expand_dims(a.references, [int(each) for each in axes]), a.declared_parts)
 
 
 def _broadcast_to(array: PartsArray, shape: Any, subok: bool = False) -> PartsArray:  # noqa: ARG001
     lengths = (shape,) if isinstance(shape, int | np.integer) else shape
-    return _with(array, combining.broadcast_to(array.references, tuple(int(each) for each in lengths)))
+    references = combining.broadcast_to(array.references, tuple(int(each) for each in lengths))
+    return array.derive(references, array.declared_parts)
 
 
 def _result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -91,6 +87,11 @@ def _full_like(a: PartsArray, fill_value: Any, dtype: Any = None, **others: Any)
     return np.full(a.shape if others.get("shape") is None else others["shape"], fill_value, dtype or a.dtype)
 
 
+def _reshape(a: PartsArray, /, *args: Any, **others: Any) -> NDArray[Any]:
+    """Return the values in another shape. xarray calls this to encode times."""
+    return np.reshape(a.load(), *args, **others)
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     np.concatenate: partial(_combine, combining.concatenate),
     np.stack: partial(_combine, combining.stack),
@@ -98,6 +99,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     np.broadcast_to: _broadcast_to,
     np.result_type: _result_type,
     np.full_like: _full_like,
+    np.reshape: _reshape,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],

@@ -1,17 +1,20 @@
 """Read the pieces of chunks from files, as requests that the engine carries out."""
 
+import asyncio
+import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from zarr import AsyncArray
 from zarr.abc.buffer import Buffer
 from zarr.abc.store import RangeByteRequest
 from zarr.buffer import default_buffer_prototype
+from zarr.codecs import BytesCodec
 from zarr.storage import MemoryStore, StorePath
 
 from parts_store._compat.zarr import sync
@@ -143,15 +146,65 @@ def join_bytes(pieces: Sequence[memoryview]) -> memoryview:
     return memoryview(np.concatenate([np.frombuffer(each, "B") for each in pieces]))
 
 
-def load(array: References, registries: Registries, settings: ReadSettings) -> NDArray[Any]:
+async def load(array: References, registries: Registries, settings: ReadSettings) -> NDArray[Any]:
     """Return the values of an array: all chunks are read at the same time, then decoded by zarr."""
-    places = list(array.all_pieces())
-    contents = sync(read_pieces([pieces for _, pieces in places], registries, settings))
+    (values,) = await load_all([array], registries, settings)
+    return values
+
+
+async def load_all(arrays: Sequence[References], registries: Registries, settings: ReadSettings) -> list[NDArray[Any]]:
+    """Return the values of arrays: all chunks of all of them are read at the same time, then decoded by zarr."""
+    places = [list(array.all_pieces()) for array in arrays]
+    wanted = [pieces for chunks in places for _, pieces in chunks]
+    contents = iter(await read_pieces(wanted, registries, settings))
+    return [
+        await _decode(array, {index: join_bytes(next(contents)) for index, _ in chunks})
+        for array, chunks in zip(arrays, places, strict=True)
+    ]
+
+
+async def _decode(array: References, chunks: Mapping[tuple[int, ...], memoryview]) -> NDArray[Any]:
+    """Return the values of an array, given the bytes of its chunks."""
+    plain = _plain_type(array)
+    if plain is not None and len(chunks) == 1:
+        (data,) = chunks.values()
+        return np.frombuffer(data, plain).reshape(array.metadata.shape).astype(array.dtype)
     buffer = default_buffer_prototype().buffer
-    chunks: dict[str, Buffer] = {
-        array.metadata.encode_chunk_key(index): buffer.from_bytes(join_bytes(pieces))
-        for (index, _), pieces in zip(places, contents, strict=True)
+    stored: dict[str, Buffer] = {
+        array.metadata.encode_chunk_key(index): buffer.from_bytes(data) for index, data in chunks.items()
     }
-    store = StorePath(MemoryStore(chunks, read_only=True))
-    opened: zarr.Array[Any] = zarr.Array(AsyncArray(metadata=array.metadata, store_path=store))
-    return np.asarray(opened[...])
+    store = StorePath(MemoryStore(stored, read_only=True))
+    opened: AsyncArray[Any] = AsyncArray(metadata=array.metadata, store_path=store)
+    return np.asarray(await opened.getitem(...))
+
+
+def _plain_type(array: References) -> np.dtype[Any] | None:
+    """Return the data type in a file of an array that is one chunk of plain numbers; None for other arrays."""
+    codecs = array.metadata.codecs
+    if array.chunk_shape != array.metadata.shape or array.dtype.kind not in "biufc":
+        return None
+    match codecs:
+        case (BytesCodec(endian=endian),):
+            return array.dtype.newbyteorder(">" if str(getattr(endian, "value", endian)) == "big" else "<")
+        case _:
+            return None
+
+
+def carry_out[T](work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine; in an event loop, which must not be blocked, run it in a loop of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return sync(work)
+    future: Future[T] = Future()
+
+    def run_apart() -> None:
+        try:
+            future.set_result(asyncio.run(work))
+        # The thread that waits raises it.
+        except BaseException as error:
+            future.set_exception(error)
+
+    # Not a thread of a pool: Python waits for those at its end, also if a server does not respond.
+    threading.Thread(target=run_apart, name="parts_store_load", daemon=True).start()
+    return future.result()

@@ -209,6 +209,12 @@ class ReferenceStore(Store):
             raise FileNotFoundError(key)
         return nbytes_of(*value)
 
+    @property
+    @override
+    def supports_consolidated_metadata(self) -> bool:
+        # All documents are in memory. Without this, xarray would warn that it found no consolidated metadata.
+        return False
+
     # --- listing --------------------------------------------------------------------------------------------------
 
     @property

@@ -2,28 +2,36 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 
 from parts_store import destination
+from parts_store._compat.virtualizarr import INLINED_CHUNK_PATH, MISSING_CHUNK_PATH
 from parts_store._compat.zarr import DefaultChunkKeyEncoding, normalize_path, sync
-from parts_store.engine.concurrency import run_for_each
 from parts_store.errors import LocationError, StoreConfigError
-from parts_store.format.keys import DOCUMENT, is_node_key, join
+from parts_store.format.keys import DOCUMENT, is_node_key, join, part_node
 from parts_store.format.parts import ConcatParts
-from parts_store.format.references import Reference
+from parts_store.format.references import Reference, ReferenceTable
 from parts_store.manifests.array import PartsArray
-from parts_store.manifests.array_references import References, document_of, require_parts, with_sizes
-from parts_store.manifests.entries import to_icechunk_url
+from parts_store.manifests.array_references import (
+    References,
+    default_parts,
+    document_of,
+    require_parts,
+    with_sizes,
+)
+from parts_store.manifests.checksums import Checksums
+from parts_store.manifests.entries import Columns, to_icechunk_url
 from parts_store.manifests.group import PartsGroup
-from parts_store.manifests.pieces import FileRange, Piece
+from parts_store.manifests.path_numbers import number_paths
+from parts_store.manifests.pieces import Checksum
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
-
-_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +48,16 @@ def write(root: PartsArray | PartsGroup, session: Any, path: str, *, overwrite: 
     """Write an array or a group to a session, after everything was checked."""
     # Raises if the session is read-only, or was committed.
     store = PartsStore.from_session(session).with_read_only(False)
-    path = normalize_path(path)
-    if is_node_key(path):
-        raise StoreConfigError("path", "a path that is not reserved for parts of an array", repr(path))
+    path = parse_path(path)
     found = dict(root.nodes(path)) if isinstance(root, PartsGroup) else {path: root}
-    arrays = [_plan(where, node) for where, node in found.items() if isinstance(node, PartsArray)]
+    arrays = [
+        plan_array(where, node.references, node.declared_parts)
+        for where, node in found.items()
+        if isinstance(node, PartsArray)
+    ]
     groups = {where: node.document() for where, node in found.items() if isinstance(node, PartsGroup)}
     for each in arrays:
-        _require_locations(store, each.references)
+        require_locations(store, each.references)
     ancestors = destination.read_ancestors(store, path)
     destination.require_outside_arrays(ancestors, path, "path")
     if overwrite:
@@ -59,15 +69,23 @@ def write(root: PartsArray | PartsGroup, session: Any, path: str, *, overwrite: 
     sync(_write(store, missing, groups, arrays))
 
 
-def _plan(path: str, array: PartsArray) -> PlannedArray:
-    """Return the array with chunk keys that a session can store."""
+def parse_path(path: str) -> str:
+    """Return the path of a node as zarr writes it; raise if it is reserved for parts of an array."""
+    path = normalize_path(path)
+    if is_node_key(path):
+        raise StoreConfigError("path", "a path that is not reserved for parts of an array", repr(path))
+    return path
+
+
+def plan_array(path: str, references: References, declared: ConcatParts | None) -> PlannedArray:
+    """Return an array as it will be written: with chunk keys that a session can store, and the sizes of its parts."""
     encoding = DefaultChunkKeyEncoding(separator="/")
-    metadata = dataclasses.replace(array.metadata, chunk_key_encoding=encoding)
-    references = References(metadata, array.manifests, array.checksums)
-    if array.declared_parts is None and len(array.manifests) == 1:
+    metadata = dataclasses.replace(references.metadata, chunk_key_encoding=encoding)
+    references = References(metadata, references.manifests, references.checksums)
+    if declared is None and len(references.manifests) == 1:
         parts = None
     else:
-        parts = array.parts if array.declared_parts is not None else with_sizes(references, array.parts)
+        parts = declared if declared is not None else with_sizes(references, default_parts(references))
         require_parts(references, parts)
         if 0 in parts.sizes and len(parts.parts) > 1:
             raise StoreConfigError(
@@ -76,10 +94,9 @@ def _plan(path: str, array: PartsArray) -> PlannedArray:
     return PlannedArray(path, references, document_of(metadata), parts)
 
 
-def _require_locations(store: PartsStore, references: References) -> None:
+def require_locations(store: PartsStore, references: References) -> None:
     """Raise if a file is outside the virtual chunk containers of the repository."""
-    locations = (each for manifest in references.manifests for each in manifest.iter_nonempty_paths())
-    for location in dict.fromkeys(locations):
+    for location in references.locations():
         if location.endswith("/"):
             raise LocationError(hide_in_url(location), "expected a file, found a folder")
         store.require_location(Reference(to_icechunk_url(location), offset=0, length=1))
@@ -90,33 +107,94 @@ async def _write(
 ) -> None:
     """Write the groups that are missing above the path, then the groups and the arrays."""
     for path in missing:
-        await _set(store, path, PartsGroup().document())
+        await write_document(store, path, PartsGroup().document())
     for path, document in groups.items():
-        await _set(store, path, document)
+        await write_document(store, path, document)
     for each in arrays:
-        await _write_array(store, each)
+        await write_array(store, each)
 
 
-async def _set(store: PartsStore, path: str, document: dict[str, Any]) -> None:
+async def write_document(store: PartsStore, path: str, document: dict[str, Any]) -> None:
+    """Write the metadata document of a node."""
     buffer = default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
     await store.set(join(path, DOCUMENT), buffer)
 
 
-async def _write_array(store: PartsStore, array: PlannedArray) -> None:
+async def write_array(store: PartsStore, array: PlannedArray) -> None:
+    """Write a new array, at a path with nothing there."""
+    await _create_array(store, array)
+    await write_chunks(store, array.path, array.references, array.parts, (0,) * len(array.references.grid))
+
+
+async def _create_array(store: PartsStore, array: PlannedArray) -> None:
     if array.parts is None:
-        await _set(store, array.path, array.document)
+        await write_document(store, array.path, array.document)
     else:
         escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in array.path)
-        await _set(store.with_parts({escaped: array.parts}, split=True), array.path, array.document)
-
-    async def write_chunk(chunk: tuple[tuple[int, ...], tuple[Piece, ...]]) -> None:
-        key = join(array.path, array.references.metadata.encode_chunk_key(chunk[0]))
-        await store.set_parts_async(key, [_value(piece) for piece in chunk[1]])
-
-    await run_for_each(list(array.references.all_pieces()), write_chunk, _AT_ONCE)
+        await write_document(store.with_parts({escaped: array.parts}, split=True), array.path, array.document)
 
 
-def _value(piece: Piece) -> Reference | bytes:
-    if isinstance(piece, FileRange):
-        return Reference(to_icechunk_url(piece.location), piece.span.start, piece.nbytes, piece.checksum)
-    return piece
+async def write_chunks(
+    store: PartsStore, path: str, references: References, parts: ConcatParts | None, first: tuple[int, ...]
+) -> None:
+    """Write all chunks of an array that exists, or of a block of it, whose first chunk is `first`.
+
+    The chunks must be new ones. The anchor is written last: without it a chunk does not exist.
+    """
+    names = [None] if parts is None else [part.key_suffix for part in parts.parts]
+    anchor = 0 if parts is None else parts.anchor
+    for number in sorted(range(len(names)), key=lambda each: each == anchor):
+        suffix = names[number]
+        node = path if suffix is None or number == anchor else part_node(path, suffix)
+        columns = references.columns()[number]
+        chunks = {_shifted(index, first): data for index, data in columns.inlined.items()}
+        await store.write_node(node, list(_tables(columns, references.checksums, first)), chunks)
+
+
+def _shifted(index: Sequence[int], first: Sequence[int]) -> tuple[int, ...]:
+    return tuple(at + start for at, start in zip(index, first, strict=True))
+
+
+def _tables(columns: Columns, checksums: Checksums, first: tuple[int, ...]) -> Iterator[ReferenceTable]:
+    """Yield the references to files, in one table for all files with the same checksum."""
+    known, places = number_paths(columns.paths)
+    # The files with the same checksum share a number; chunks that are in no file have the number 0.
+    by_checksum: dict[Checksum | None, int] = {}
+    urls = np.full(len(known), MISSING_CHUNK_PATH, np.dtypes.StringDType())
+    numbers = np.zeros(len(known), np.intp)
+    for place, location in enumerate(known):
+        if location not in (MISSING_CHUNK_PATH, INLINED_CHUNK_PATH):
+            urls[place] = to_icechunk_url(location)
+            numbers[place] = by_checksum.setdefault(checksums.get(location), len(by_checksum) + 1)
+    locations = urls[places.reshape(-1)].reshape(places.shape)
+    groups = numbers[places.reshape(-1)].reshape(places.shape)
+    for checksum, box in zip(by_checksum, _boxes(groups, len(by_checksum)), strict=True):
+        # Of an array without axes, an empty index would return a number, not an array.
+        block = box or ...
+        is_here = groups[block] == by_checksum[checksum]
+        yield ReferenceTable(
+            tuple(each.start + start for each, start in zip(box, first, strict=True)),
+            np.where(is_here, locations[block], MISSING_CHUNK_PATH),
+            columns.offsets[block],
+            columns.lengths[block],
+            checksum,
+        )
+
+
+def _boxes(numbers: NDArray[np.intp], count: int) -> list[tuple[slice, ...]]:
+    """Return the smallest block that contains all places with a number, for each number from 1 to `count`."""
+    if not numbers.ndim:
+        # A single value: its only block has no axes.
+        return [()] * count
+    places = np.nonzero(numbers)
+    present = numbers[places]
+    bounds = []
+    for along in places:
+        lowest, highest = np.full(count + 1, np.iinfo(np.intp).max), np.zeros(count + 1, np.intp)
+        np.minimum.at(lowest, present, along)
+        np.maximum.at(highest, present, along)
+        bounds.append((lowest, highest))
+    return [
+        tuple(slice(int(lowest[each]), int(highest[each]) + 1) for lowest, highest in bounds)
+        for each in range(1, count + 1)
+    ]

@@ -14,15 +14,15 @@ import parts_store as ps
 from parts_store.adoption import Adoption, adopt
 
 
-def repository(folder: Path) -> icechunk.Repository:
+def repository(folder: Path, storage: icechunk.Storage | None = None, *, inline: int = 65535) -> icechunk.Repository:
     """A repository that may refer to the files of a folder."""
     prefix = f"{folder.resolve().as_uri()}/"
     config = icechunk.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = 65535
+    config.inline_chunk_threshold_bytes = inline
     files = icechunk.local_filesystem_store(str(folder.resolve()))
     config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=files))
     return icechunk.Repository.create(
-        icechunk.in_memory_storage(),
+        icechunk.in_memory_storage() if storage is None else storage,
         config=config,
         authorize_virtual_chunk_access={prefix: icechunk.credentials.LocalFileSystemAccess},
     )

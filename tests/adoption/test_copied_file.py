@@ -85,7 +85,7 @@ def test_command_adopts_into_repository_and_commits(tmp_path: Path, capsys: pyte
     into = tmp_path / "repository"
     assert main(["adopt", str(file), str(into), "--path", "x", "--json"]) == exits.LEFTOVERS
     report = json.loads(capsys.readouterr().out)
-    assert [each["path"] for each in report["arrays"]] == ["x/g/a", "x/scalar"]
+    assert [each["path"] for each in report["arrays"]] == ["x/scalar", "x/g/a"]
     assert [each["name"] for each in report["skipped"]] == ["text"]
     assert report["bytes_copied"] == 0
     place = f"{tmp_path.resolve().as_uri()}/"

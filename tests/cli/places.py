@@ -95,7 +95,7 @@ def make_file(path: Path) -> Path:
     with h5netcdf.File(path, "w") as dataset:
         dataset.dimensions = {"x": 100}
         dataset.create_variable("x", ("x",), "f4")[...] = np.arange(100)
-        dataset.create_variable("t", ("x",), "f4", chunks=(10,))[...] = np.arange(100)
+        dataset.create_variable("t", ("x",), "f4", chunks=(1,))[...] = np.arange(100)
     settle(path)
     return path
 

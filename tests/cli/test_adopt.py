@@ -3,15 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import icechunk
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
+import parts_store as ps
 from parts_store.repositories import open_store
 from tests.adoption.adopting import settle
+from tests.adoption.months import read, write_months
 from tests.cli.places import LEFTOVERS, OK, call, contents, fails, make_file
 
 
@@ -59,3 +63,78 @@ def test_adopt_creates_nothing_if_the_file_is_missing(tmp_path: Path, capsys: py
         fails(["adopt", tmp_path / name, tmp_path / "store", "--copy"], capsys)
     assert contents(tmp_path) == {tmp_path / "text": b"text"}
     assert [each.name for each in tmp_path.iterdir()] == ["text"]
+
+
+def read_time(store: ps.PartsStore) -> list[str]:
+    dataset = xr.open_zarr(store, consolidated=False, chunks=None)
+    return [str(each)[:10] for each in dataset["time"].values]
+
+
+def test_adopt_joins_files_and_appends_the_next_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, into = write_months(tmp_path / "data", "day", "2003-01", 4), tmp_path / "repository"
+    planned = call(["adopt", tmp_path / "data/*-0[12].nc", into, "--concat-dim", "time", "--dry-run"], capsys)
+    assert planned.code == OK
+    assert not into.exists()
+    assert "t: int16[59, 24, 30], 59 chunks in" in planned.out
+    assert planned.out.endswith("dry run: nothing was written\n")
+    result = call(["adopt", tmp_path / "data/*-0[12].nc", into, "--concat-dim", "time", "--jobs", "2"], capsys)
+    assert result.code == OK
+    # The same, except for the last line, and how to open it, as Python.
+    lines = result.out.splitlines()
+    assert lines[:-3] == planned.out.splitlines()[:-1]
+    names: dict[str, Any] = {"ps": ps, "xr": xr}
+    exec("\n".join(lines[-3:]), names)
+    xr.testing.assert_identical(names["dataset"].load(), read(files[:2]))
+    # Files that the shell has found.
+    assert call(["adopt", files[2], files[3], into, "--append-dim", "time", "--jobs", "1", "-q"], capsys).code == OK
+    store = open_store(into, virtual=[tmp_path / "data"])
+    assert read_time(store) == [str(each)[:10] for each in read(files)["time"].values]
+    appended: list[str | Path] = ["adopt", files[3], into, "--append-dim", "time"]
+    assert "expected values after 2003-04-30" in fails([*appended, "--dry-run"], capsys)
+    assert "expected values after 2003-04-30" in fails(appended, capsys)
+
+
+def test_adopt_takes_parsers_variables_and_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, into = write_months(tmp_path / "data", "day", "2003-01", 2), tmp_path / "repository"
+    (tmp_path / "data/2003-03.nc").write_text("text")
+    everything: list[str | Path] = ["adopt", tmp_path / "data/*.nc", into, "--concat-dim", "time"]
+    assert "2003-03.nc" in fails(everything, capsys)
+    assert not into.exists()
+    options: list[str | Path] = [
+        "--skip-errors",
+        "--variable",
+        "p",
+        "--load",
+        "p",
+        "--parser",
+        "HDF5",
+        "--resume",
+        tmp_path / "parsed",
+    ]
+    result = call([*everything, *options, "--json"], capsys)
+    assert result.code == LEFTOVERS
+    report = json.loads(result.out)
+    assert [each["name"].rpartition("/")[2] for each in report["failed"]] == ["2003-03.nc"]
+    assert {each["path"] for each in report["arrays"]} == {"p", "time", "time_bnds", "x", "y", "height"}
+    assert len(list((tmp_path / "parsed").iterdir())) == 2
+    other: list[str | Path] = ["adopt", files[0], tmp_path / "other", "--parser"]
+    assert "NetCDF3Parser failed" in fails([*other, "NetCDF3Parser"], capsys)
+    assert "NetCDF3Parser failed" in fails([*other, "virtualizarr.parsers:NetCDF3Parser"], capsys)
+    assert "--parser: expected HDF5" in fails([*other, "Unknown"], capsys)
+    assert "--parser" in fails([*other, "no.such.module:Parser"], capsys)
+
+
+def test_adopt_creates_nothing_if_files_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_months(tmp_path / "data", "month", "2003-01", 2)
+    into = tmp_path / "repository"
+    wrong: list[list[str | Path]] = [
+        ["adopt", tmp_path / "data/none*.nc", into],
+        ["adopt", *files, into, "--append-dim", "time"],
+        ["adopt", *files, into, "--concat-dim", "time", "--variable", "none"],
+        ["adopt", *files, into, "--copy"],
+        ["adopt", files[0], into, "--copy", "--concat-dim", "time"],
+        ["adopt", *files, into, "--concat-dim", "x"],
+    ]
+    for arguments in wrong:
+        fails(arguments, capsys)
+        assert not into.exists()

@@ -100,7 +100,7 @@ def test_missing_package_error_names_the_extra(repo: Repository, missing: str, m
     session, array = begin_with(repo)
     source = chunked(VALUES, (4, 5))
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf"needs {missing}: install parts_store\[dask\]"):
+    with pytest.raises(ImportError, match=rf"needs {missing}: pip install 'parts_store\[dask\]'"):
         write_array(source, array, message="not this")
     assert not session.has_uncommitted_changes
 

@@ -27,7 +27,7 @@ from tests.manifests.simple import GOOD, PLAIN, entry, metadata, simple
 )
 @pytest.mark.parametrize("function", [np.concatenate, np.stack])
 def test_combining_different_arrays_names_the_difference(other: Kind, named: str, function: Any) -> None:
-    with pytest.raises(ManifestError, match=f"{function.__name__}, array 1: expected the {named} "):
+    with pytest.raises(ManifestError, match=f"{function.__name__}, array 1 of .*: expected the {named} "):
         function([simple()[0], simple(kind=other)[0]])
 
 
@@ -106,7 +106,7 @@ def test_invalid_metadata_is_rejected_with_the_reason(document: Any) -> None:
 
 def test_an_array_tells_what_it_is() -> None:
     array = PartsArray(metadata(), [{"0": entry(length=1)}, {"0": entry(5)}, {"0": entry(length=2)}])
-    assert repr(array) == "PartsArray<shape=(4,), dtype=uint16, chunks=(2,), parts=3>"
+    assert repr(array) == "PartsArray<shape=(4,), dtype=uint16, chunk_shape=(2,), parts=3>"
     assert (array.ndim, array.size, array.nbytes) == (1, 4, 8)
     assert [part.key_suffix for part in array.parts.parts] == [".part0", "", ".part1"]
     assert array.dict() == {"0": [entry(length=1), entry(5), entry(length=2)]}

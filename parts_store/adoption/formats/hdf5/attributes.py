@@ -6,6 +6,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import h5py
@@ -21,15 +22,24 @@ _INTERNAL: Final = {
 }
 _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
-type Phony = dict[tuple[int, int], str]
-"""Generated names for the dimensions of a group, by the size, and the position among axes of that size in an array."""
+
+@dataclass(slots=True)
+class Dimensions:
+    """The names of the dimensions of a group, as far as they are known."""
+
+    # Generated names, by the size, and the position among axes of that size in an array.
+    phony: dict[tuple[int, int], str] = field(default_factory=dict)
+    # Names by their numbers in netCDF, which are read once.
+    by_number: dict[int, str] | None = None
 
 
-def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
+def dimension_names(dataset: h5py.Dataset, known: Dimensions) -> Iterator[str]:
     """Yield the names of the dimensions: those of their scales, or generated names as in netCDF4 readers."""
     is_scale = _is_scale(dataset)
     if is_scale and "_Netcdf4Coordinates" in dataset.attrs:
-        names = _names_by_number(dataset.parent)
+        if known.by_number is None:
+            known.by_number = _names_by_number(dataset.parent)
+        names = known.by_number
         numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
         if len(numbers) == len(dataset.shape) and names.keys() >= set(numbers):
             yield from (names[number] for number in numbers)
@@ -41,7 +51,7 @@ def dimension_names(dataset: h5py.Dataset, phony: Phony) -> Iterator[str]:
         elif is_scale and len(dataset.shape) == 1:
             yield _own_name(dataset)
         else:
-            yield phony.setdefault((size, met[size]), f"phony_dim_{len(phony)}")
+            yield known.phony.setdefault((size, met[size]), f"phony_dim_{len(known.phony)}")
             met[size] += 1
 
 

@@ -67,7 +67,7 @@ class _Walk:
         """Add a group and everything below it to the description."""
         self.visited[_address(group)] = name or "/"
         self.description.groups[name] = names.attributes_of(group, self.description, name or "/")
-        phony: names.Phony = {}
+        dimensions = names.Dimensions()
         for each_name in group:
             # h5py returns bytes for a name that is not text.
             member = each_name if isinstance(each_name, str) else each_name.decode(errors="surrogateescape")
@@ -80,7 +80,7 @@ class _Walk:
                 elif _is_no_variable(each):
                     self.description.skipped.append(Skipped(path, "a dimension, and no variable", has_values=False))
                 else:
-                    array = self._describe_dataset(each, _variable_name(group, path), phony)
+                    array = self._describe_dataset(each, _variable_name(group, path), dimensions)
                     _require_fill_value(array)
                     self.description.arrays.append(array)
             # h5py raises any error for a damaged file. The other members may be intact.
@@ -101,7 +101,7 @@ class _Walk:
             raise CannotBeReadError(f"another name of the group {known!r}")
         return each
 
-    def _describe_dataset(self, dataset: h5py.Dataset, path: str, phony: names.Phony) -> Array:
+    def _describe_dataset(self, dataset: h5py.Dataset, path: str, dimensions: names.Dimensions) -> Array:
         _require_own_values(dataset)
         header = Header(
             path,
@@ -109,7 +109,7 @@ class _Walk:
             _dtype(dataset),
             _fill_value(dataset),
             names.attributes_of(dataset, self.description, path),
-            tuple(names.dimension_names(dataset, phony)),
+            tuple(names.dimension_names(dataset, dimensions)),
         )
         match dataset.id.get_create_plist().get_layout():
             case h5py.h5d.CHUNKED if dataset.shape:

@@ -69,7 +69,7 @@ def test_a_wrong_call_is_refused_before_anything_is_written(tmp_path: Path) -> N
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(StoreConfigError, match="shard_chunks"):
             adopt(path, into=session, shard_chunks=wrong)
-    for data in (b"", b"CDF\x01" + bytes(2000), b"x" * 5000):
+    for data in (b"", b"CDF\x03" + bytes(2000), b"x" * 5000):
         path.write_bytes(data)
         with pytest.raises(AdoptionError, match="another format"):
             adopt(path, into=session)
@@ -77,17 +77,17 @@ def test_a_wrong_call_is_refused_before_anything_is_written(tmp_path: Path) -> N
 
 
 def test_the_report_and_progress_tell_what_was_done(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.h5", data=np.arange(100, dtype="i4"), chunks=(10,))
+    path = write(tmp_path / "a.h5", data=np.arange(1000, dtype="i4"), chunks=(10,))
     write(path, "b", data=np.arange(5, dtype=">f8"))
     write(path, "s", data=np.int16(4))
     write(path, "t", data="text")
     seen: list[tuple[int, int]] = []
-    report, _ = adopted(path, shard_chunks=4, progress=lambda done, count: seen.append((done, count)))
+    report, _ = adopted(path, shard_chunks=40, progress=lambda done, count: seen.append((done, count)))
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    # Ten chunks in three shards, of four slots of 16 bytes each and a checksum.
+    # A hundred chunks in three shards, of 34 slots of 16 bytes each and a checksum.
     (chunked, contiguous, scalar) = report.arrays
-    assert (chunked.chunks, chunked.references, chunked.nbytes_referenced) == (10, 3, 400)
-    assert chunked.nbytes_written == 3 * (4 * 16 + 4)
+    assert (chunked.chunks, chunked.references, chunked.nbytes_referenced) == (100, 3, 4000)
+    assert chunked.nbytes_written == 3 * (34 * 16 + 4)
     assert (contiguous.references, contiguous.nbytes_referenced, contiguous.nbytes_written) == (1, 40, 0)
     assert (scalar.references, scalar.nbytes_written) == (0, 2)
     assert report.references == 4
@@ -111,7 +111,7 @@ def interleaved(path: Path, variables: int, chunks: int, nbytes: int) -> Path:
 
 
 def test_a_whole_shard_is_read_without_the_other_variables_in_between(tmp_path: Path, pipeline: str) -> None:
-    nbytes, chunks = 40_000, 12
+    nbytes, chunks = 40_000, 70
     path = interleaved(tmp_path / "a.h5", 3, chunks, nbytes)
     report, _ = adopted(path)
     session = repository(tmp_path).writable_session("main")

@@ -1,0 +1,89 @@
+"""Make arrays of references of the description of a file."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store.adoption.description import MISSING, Array, Chunked, Contiguous, Description, Values
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import References
+from parts_store.manifests.checksums import Checksums
+from parts_store.manifests.entries import Columns
+from parts_store.manifests.group import PartsGroup
+
+# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
+_MAX_NBYTES: Final = 1 << 25
+_MAX_CHUNKS: Final = 4096
+
+
+def group_of(description: Description, location: str, checksums: Checksums) -> PartsGroup:
+    """Return what a file contains as a group of arrays of references to it. All names must be valid in Zarr.
+
+    A contiguous array is in chunks of whole rows, of up to 32 MiB.
+    """
+    arrays = {
+        each.header.name: PartsArray.of(_references(each, location, checksums), None, ()) for each in description.arrays
+    }
+    return nest(description.groups, arrays)
+
+
+def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArray]) -> PartsGroup:
+    """Return the root group, with all groups and arrays in it, given by their paths."""
+    members: dict[str, tuple[dict[str, PartsArray], dict[str, PartsGroup]]] = {path: ({}, {}) for path in groups}
+    for path, array in arrays.items():
+        above, _, name = path.rpartition("/")
+        members[above][0][name] = array
+    # The deepest groups first.
+    for path in sorted(filter(None, groups), key=lambda each: each.count("/"), reverse=True):
+        above, _, name = path.rpartition("/")
+        members[above][1][name] = PartsGroup(*members[path], groups[path])
+    return PartsGroup(*members[""], groups[""])
+
+
+def _references(array: Array, location: str, checksums: Checksums) -> References:
+    """Return the references of an array, with one part."""
+    header = array.header
+    match array:
+        case Chunked(chunk_shape=chunk_shape, codecs=codecs):
+            is_there = array.offsets != MISSING
+            columns = Columns(
+                np.where(is_there, location, "").astype(np.dtypes.StringDType()),
+                np.where(is_there, array.offsets, np.uint64(0)),
+                np.where(is_there, array.lengths, np.uint64(0)),
+                {},
+            )
+        case Contiguous(offset=offset):
+            codecs = ()
+            chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
+        case Values(values=values):
+            chunk_shape, codecs = header.shape, ()
+            columns = Columns.empty((1,) * len(header.shape))
+            columns.put((0,) * len(header.shape), np.ascontiguousarray(values).tobytes())
+    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, [header.bytes_codec, *codecs]))
+    return References.checked(metadata, [columns.manifest()], checksums)
+
+
+def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Columns]:
+    """Return the shape of a chunk, and the chunks of an array that is at one offset of a file, in C order.
+
+    Each chunk has the same number of whole rows, and up to 32 MiB.
+    """
+    count = _count_of_chunks(shape, itemsize)
+    grid = tuple(count if axis == 0 else 1 for axis in range(len(shape)))
+    length = np.uint64(math.prod(shape) * itemsize // count)
+    offsets = np.uint64(offset) + np.arange(count, dtype=np.uint64) * length
+    paths = np.full(grid, location, np.dtypes.StringDType())
+    chunk_shape = tuple(length // count if axis == 0 else length for axis, length in enumerate(shape))
+    return chunk_shape, Columns(paths, offsets.reshape(grid), np.full(grid, length), {})
+
+
+def _count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
+    """Return how many chunks of whole rows an array is divided into, such that all have the same size."""
+    if not shape:
+        return 1
+    fewest = -(-shape[0] // max(1, _MAX_NBYTES // (math.prod(shape[1:]) * itemsize)))
+    # A prime number of rows has no divisor in this range. Then the array is one large chunk.
+    return next((count for count in range(fewest, min(shape[0], _MAX_CHUNKS) + 1) if shape[0] % count == 0), 1)

@@ -1,0 +1,166 @@
+"""Parse many files over an executor: name those that fail, and continue where an earlier attempt was interrupted."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from parts_store.adoption import source_file
+from parts_store.adoption.inlined_values import with_values
+from parts_store.adoption.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
+from parts_store.adoption.parsed_files_folder import ParsedFilesFolder
+from parts_store.adoption.parsers import Parser
+from parts_store.adoption.report import Skipped
+from parts_store.backends.file_registry import FileRegistry
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError
+from parts_store.executors import ExecutorLike, open_workers
+from parts_store.manifests.array import PartsArray
+from parts_store.progress import ProgressLike, report_progress
+from parts_store.redaction import hide_in_url
+
+type OnError = Literal["raise", "skip"]
+
+# How many files are parsed at the same time without an executor. The HDF5 library parses one after the other, but the
+# requests before and after it overlap.
+_THREADS: Final = 16
+_HEADS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FileParsing:
+    """How files are parsed."""
+
+    registry: FileRegistry
+    parser: Parser | None = None
+    loadable_variables: tuple[str, ...] = ()
+    # Whether to load coordinates, and the variables that are named.
+    loads: bool = True
+    executor: ExecutorLike = None
+    on_error: OnError = "raise"
+    resume: str | Path | None = None
+    progress: ProgressLike = None
+
+    def parse(self, urls: Sequence[str]) -> tuple[list[ParsedFile], tuple[Skipped, ...]]:
+        """Return what is in the files, in order, and the files that cannot be parsed.
+
+        With `on_error="raise"`, the first error is raised, and files that were not begun are not parsed. Raises
+        `AdoptionError` if no file can be parsed, or a file has another format than the first one.
+        """
+        kept = None if self.resume is None else ParsedFilesFolder.open(self.resume, self._purpose())
+        found = {} if kept is None else self._read(kept, urls)
+        failed: dict[str, PartsStoreError] = {}
+        left = [url for url in urls if url not in found]
+        task = partial(parse_and_load, self.registry, self.parser, self.loadable_variables if self.loads else None)
+        with (
+            self._executor() as executor,
+            open_workers(executor) as workers,
+            report_progress(self.progress, "parse", "files") as update,
+        ):
+            update(len(found), len(urls))
+            for each in workers.run(task, left):
+                url = left[each.number]
+                if isinstance(each.error, PartsStoreError) and self.on_error == "skip":
+                    failed[url] = each.error
+                else:
+                    found[url] = each.result()
+                    if kept is not None:
+                        kept.write(found[url])
+                update(len(found) + len(failed), len(urls))
+        files, skipped = self._in_order(urls, found, failed)
+        self._wait_for_next_second(files)
+        return files, skipped
+
+    def _executor(self) -> AbstractContextManager[ExecutorLike]:
+        return ThreadPoolExecutor(_THREADS) if self.executor is None else nullcontext(self.executor)
+
+    def _purpose(self) -> str:
+        """Return what the result of parsing a file depends on, besides the file."""
+        settings = "" if self.parser is None else _settings(self.parser)
+        return f"{settings}\n{' '.join(sorted(self.loadable_variables)) if self.loads else None}"
+
+    def _read(self, kept: ParsedFilesFolder, urls: Sequence[str]) -> dict[str, ParsedFile]:
+        """Return what was parsed before, of those files that have not changed since."""
+        known = {url: parsed for url in urls if (parsed := kept.read(url)) is not None}
+
+        def is_unchanged(url: str) -> bool:
+            try:
+                return self._state(url) == known[url].state
+            except PartsStoreError:
+                # The file is parsed again, which raises the error.
+                return False
+
+        with ThreadPoolExecutor(_HEADS) as pool:
+            unchanged = list(pool.map(is_unchanged, known))
+        return {url: each for (url, each), is_same in zip(known.items(), unchanged, strict=True) if is_same}
+
+    def _wait_for_next_second(self, parsed: Sequence[ParsedFile]) -> None:
+        """Wait until a later change of any file has a later time, because Icechunk compares whole seconds."""
+        times = {each.location: time for each in parsed for time in _times_of(each)}
+        if not times or not source_file.wait_for_next_second(max(times.values())):
+            return
+        # A file may have been changed again in the second of its time, after it was parsed.
+        newest = max(times.values()).replace(microsecond=0)
+        for each in parsed:
+            if times.get(each.location, newest) >= newest and self._state(each.location) != each.state:
+                raise changed(each.location)
+
+    def _state(self, url: str) -> tuple[str, ...]:
+        return state_of(look_at(url, (self.registry,)))
+
+    def _in_order(
+        self, urls: Sequence[str], found: dict[str, ParsedFile], failed: dict[str, PartsStoreError]
+    ) -> tuple[list[ParsedFile], tuple[Skipped, ...]]:
+        first = next((found[url] for url in urls if url in found), None)
+        for url in urls:
+            parsed = found.get(url)
+            if first is not None and parsed is not None and parsed.format != first.format:
+                name = hide_in_url(first.location)
+                problem = f"expected the format {first.format}, as of {name!r}, found {parsed.format}"
+                failed[url] = AdoptionError(url, (("the file", problem),))
+        if failed and (self.on_error == "raise" or len(failed) == len(urls)):
+            raise next(failed[url] for url in urls if url in failed)
+        parsed_files = [found[url] for url in urls if url in found and url not in failed]
+        skipped = tuple(Skipped(hide_in_url(url), _reason(failed[url])) for url in urls if url in failed)
+        return parsed_files, skipped
+
+
+def _times_of(parsed: ParsedFile) -> set[datetime]:
+    """Return the times that references of a file have as checksums."""
+    arrays = (node for _, node in parsed.group.nodes() if isinstance(node, PartsArray))
+    return {each for array in arrays for each in array.checksums.values() if isinstance(each, datetime)}
+
+
+def _settings(parser: Parser) -> str:
+    """Return the class and the attributes of a parser; raise if they do not tell it from other parsers."""
+    kind = type(parser)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if dataclasses.is_dataclass(parser):
+        return f"{name}{dataclasses.astuple(parser)}"
+    if kind.__module__ in ("builtins", "functools") or not hasattr(parser, "__dict__"):
+        raise StoreConfigError("resume", "None, or a parser that is an instance of a class with attributes", name)
+    return f"{name}{sorted(vars(parser).items())}"
+
+
+def _reason(error: PartsStoreError) -> str:
+    """Return why a file was skipped, without its name."""
+    if isinstance(error, AdoptionError):
+        return "; ".join(problem if name == "the file" else f"{name}: {problem}" for name, problem in error.problems)
+    return str(error)
+
+
+def parse_and_load(
+    registry: FileRegistry, parser: Parser | None, loadable_variables: Iterable[str] | None, url: str
+) -> ParsedFile:
+    """Return what is in a file. The values of its coordinates, and of named variables, are among it.
+
+    With None in place of names, nothing is loaded.
+    """
+    parsed = parse_file(url, registry, parser)
+    if loadable_variables is None:
+        return parsed
+    return dataclasses.replace(parsed, group=with_values(parsed.group, loadable_variables))

@@ -1,0 +1,157 @@
+"""Check that the virtual datasets of files belong together, before they are joined along a dimension.
+
+Every error names the file, the variable, what the first file has, and what was found.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from parts_store.errors import AdoptionError, describe
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.meaning import find_difference
+from parts_store.redaction import hide_in_url
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileDataset:
+    """The virtual dataset of a file."""
+
+    location: str
+    dataset: xr.Dataset
+    # Why variables of the file are not in the dataset.
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def refused(file: FileDataset, subject: str, problem: str) -> AdoptionError:
+    """Return the error for a file that cannot be joined with the others."""
+    return AdoptionError(file.location, ((subject, problem),))
+
+
+def differs(file: FileDataset, subject: str, first: FileDataset, expected: object, found: object) -> AdoptionError:
+    """Return the error for a file that differs from the first one."""
+    problem = f"expected {expected}, as in {hide_in_url(first.location)!r}, found {found}"
+    return refused(file, subject, problem)
+
+
+def require_together(files: Sequence[FileDataset], dim: str) -> None:
+    """Raise `AdoptionError` unless files have the same variables, of the same types and meanings, on the same grid.
+
+    The lengths of `dim` may differ, but not overlap. Values are compared for loaded coordinates of other dimensions.
+    """
+    for file in files[1:]:
+        require_like_first(file, files[0], dim)
+    _require_ordered(files, dim)
+
+
+def require_like_first(file: FileDataset, first: FileDataset, dim: str) -> None:
+    """Raise `AdoptionError` unless a file can be joined with the first one."""
+    _require_names(file, first)
+    for name, variable in file.dataset.variables.items():
+        _require_variable(file, name, variable, first, dim)
+
+
+def _require_names(file: FileDataset, first: FileDataset) -> None:
+    expected, found = first.dataset.variables.keys(), file.dataset.variables.keys()
+    if expected == found:
+        return
+    for name in expected - found:
+        reason = file.skipped.get(str(name))
+        problem = "nothing" if reason is None else f"one that cannot be adopted: {reason}"
+        raise differs(file, f"variable {name!r}", first, "the variable", problem)
+    for name in found - expected:
+        reason = first.skipped.get(str(name))
+        problem = "none" if reason is None else f"none that can be adopted ({reason})"
+        raise differs(file, f"variable {name!r}", first, problem, "the variable")
+
+
+def _require_variable(file: FileDataset, name: Hashable, variable: xr.Variable, first: FileDataset, dim: str) -> None:
+    expected = first.dataset.variables[name]
+    subject = f"variable {name!r}"
+    if variable.dims != expected.dims:
+        raise differs(file, subject, first, f"the dimensions {expected.dims}", f"{variable.dims}")
+    for along, length, found in zip(expected.dims, expected.shape, variable.shape, strict=True):
+        if length != found and along != dim:
+            raise differs(file, subject, first, f"the length {length} of {along!r}", found)
+    if _kind_of(variable) != _kind_of(expected):
+        raise differs(file, subject, first, f"the data type {_kind_of(expected)}", _kind_of(variable))
+    if (difference := find_difference(expected.attrs, variable.attrs)) is not None:
+        attribute = f"{subject}, attribute {difference.attribute!r}"
+        raise differs(file, attribute, first, difference.expected, difference.found)
+    if dim not in variable.dims and is_loaded(variable) and name in file.dataset.indexes:
+        require_same_values(file, name, first, variable.values, expected.values)
+
+
+def _kind_of(variable: xr.Variable) -> str:
+    """Return the data type of a variable for comparison; of times, whether and how they are decoded."""
+    if variable.dtype.kind in "Mm":
+        return str(variable.dtype.kind)
+    if variable.dtype.kind == "O" and variable.size and is_loaded(variable):
+        one = np.asarray(variable.data).reshape(-1)[0]
+        return f"{type(one).__name__}, {getattr(one, 'calendar', '')}".rstrip(", ")
+    return str(variable.dtype)
+
+
+def is_loaded(variable: xr.Variable) -> bool:
+    """Return whether the values of a variable are in memory, and not references."""
+    return not isinstance(variable.data, PartsArray)
+
+
+def require_same_values(
+    file: FileDataset, name: Hashable, first: FileDataset, found: NDArray[Any], expected: NDArray[Any]
+) -> None:
+    """Raise `AdoptionError` unless a variable of a file has the values that the first file has. NaN equals NaN."""
+    is_same = (found == expected) | ((found != found) & (expected != expected))  # noqa: PLR0124
+    if not np.all(is_same):
+        at = tuple(np.argwhere(~np.asarray(is_same))[0].tolist())
+        where = f"variable {name!r}, at {list(at)}" if at else f"variable {name!r}"
+        raise differs(file, where, first, _shown(expected[at]), _shown(found[at]))
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, np.datetime64) else describe(getattr(value, "item", lambda: value)())
+
+
+def _require_ordered(files: Sequence[FileDataset], dim: str) -> None:
+    """Raise `AdoptionError` unless the coordinate of a dimension is ordered over all files, without overlaps."""
+    known = [file for file in files if _has_coordinate(file, dim) and file.dataset.sizes[dim]]
+    sign = _direction([_coordinate(file, dim) for file in known])
+    for file in known:
+        values = _coordinate(file, dim)
+        wrong = np.flatnonzero(~(values[1:] > values[:-1] if sign > 0 else values[1:] < values[:-1]))
+        if len(wrong):
+            at = int(wrong[0])
+            problem = f"expected ordered values, found {_shown(values[at])} before {_shown(values[at + 1])}"
+            raise refused(file, f"variable {dim!r}", problem)
+    for before, file in pairwise(known):
+        last, begins = _coordinate(before, dim)[-1], _coordinate(file, dim)[0]
+        if not (begins > last if sign > 0 else begins < last):
+            problem = (
+                f"expected values {'after' if sign > 0 else 'before'} {_shown(last)}, the last one of "
+                f"{hide_in_url(before.location)!r}, found {_shown(begins)}; the files overlap, or are not in order"
+            )
+            raise refused(file, f"variable {dim!r}", problem)
+
+
+def _has_coordinate(file: FileDataset, dim: str) -> bool:
+    """Return whether the values of a dimension are in memory and can be ordered."""
+    variable = file.dataset.variables.get(dim)
+    return variable is not None and variable.dims == (dim,) and is_loaded(variable) and variable.dtype.kind != "S"
+
+
+def _coordinate(file: FileDataset, dim: str) -> NDArray[Any]:
+    return np.asarray(file.dataset.variables[dim].values)
+
+
+def _direction(all_values: Sequence[NDArray[Any]]) -> int:
+    """Return 1 if values increase from the first to the last, -1 if they decrease."""
+    if not all_values:
+        return 1
+    inside = next((values for values in all_values if len(values) > 1), None)
+    begin, end = (all_values[0][0], all_values[-1][-1]) if inside is None else (inside[0], inside[-1])
+    return -1 if end < begin else 1

@@ -1,0 +1,190 @@
+"""Join the virtual datasets of files along a dimension.
+
+Chunks are joined as they are where their length divides the lengths of the files. Arrays that are not compressed are
+cut into rows first. Other variables are loaded, or refused if they are large.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import xarray as xr
+
+from parts_store.adoption.join_checks import FileDataset, differs, is_loaded, require_same_values, require_together
+from parts_store.adoption.loaded_variables import join_loaded, load_times
+from parts_store.adoption.virtual_dataset import compose, load_all_variables
+from parts_store.errors import AdoptionError
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import References
+from parts_store.manifests.combining import concatenate, fill_value_of
+from parts_store.manifests.row_chunks import can_cut_rows, cut_rows
+
+DEFAULT_MAX_LOADED: Final = 64 << 20
+# Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
+_SMALL_CHUNK: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """How files are joined."""
+
+    # Variables that have to be loaded have at most this number of bytes in all files.
+    max_loaded: int = DEFAULT_MAX_LOADED
+    # Whether variables without the dimension are compared by their values.
+    compares: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """A virtual dataset of several files."""
+
+    dataset: xr.Dataset
+    # Why variables were loaded, or were not compared, by their names.
+    notes: Mapping[str, str]
+
+
+def join(files: Sequence[FileDataset], dim: str, how: JoinOptions, *, is_step: bool = False) -> Joined:
+    """Return the datasets of files, one after the other along a dimension, as one virtual dataset.
+
+    Variables without the dimension must be the same in all files; those of the first file are kept. With `is_step`, no
+    file has the dimension, and each becomes one step of it. Raises `AdoptionError` for files that do not belong
+    together, and for a variable that has to be loaded and is too large.
+    """
+    if is_step:
+        files = [FileDataset(file.location, _with_dimension(file.dataset, dim), file.skipped) for file in files]
+    files = load_times(files)
+    require_together(files, dim)
+    notes: dict[str, str] = {}
+    joined: dict[Hashable, xr.Variable] = {}
+    for name, variable in files[0].dataset.variables.items():
+        if dim in variable.dims:
+            joined[name], note = _join_variable(files, name, dim, how.max_loaded)
+        else:
+            joined[name], note = variable, _compare(files, name, how)
+        if note is not None:
+            notes[str(name)] = note
+    first = files[0].dataset
+    return Joined(compose(joined, set(first.coords), first.attrs), notes)
+
+
+def _with_dimension(dataset: xr.Dataset, dim: str) -> xr.Dataset:
+    """Return a dataset in which all data variables have one more dimension of length 1, the first one.
+
+    A coordinate that is a single value and has the name of the dimension becomes its coordinate.
+    """
+    changed: dict[Hashable, xr.Variable] = {
+        name: xr.Variable((dim, *variable.dims), variable.data[np.newaxis], variable.attrs, variable.encoding)
+        for name, variable in dataset.variables.items()
+        if name in dataset.data_vars or (name == dim and not variable.dims)
+    }
+    return compose({**dataset.variables, **changed}, set(dataset.coords) | ({dim} & set(changed)), dataset.attrs)
+
+
+# --- variables along the dimension ------------------------------------------------------------------------------------
+
+
+def _join_variable(
+    files: Sequence[FileDataset], name: Hashable, dim: str, max_loaded: int
+) -> tuple[xr.Variable, str | None]:
+    """Return a variable of all files, and why it was loaded; None if it is virtual, or was loaded before."""
+    variables = [file.dataset.variables[name] for file in files]
+    if all(map(is_loaded, variables)):
+        return join_loaded(variables, dim), None
+    reason = None
+    if any(map(is_loaded, variables)):
+        reason = "it is loaded in some of the files"
+    else:
+        arrays = [each.data for each in variables]
+        _require_codecs(files, name, arrays)
+        axis = variables[0].dims.index(dim)
+        references, reason = _aligned([each.references for each in arrays], axis)
+        if reason is None:
+            return _concatenated(variables[0], references, arrays, axis), None
+    nbytes = sum(each.size * each.dtype.itemsize for each in variables)
+    if nbytes > max_loaded:
+        raise _too_large(files, name, nbytes, max_loaded, reason)
+    return join_loaded(load_all_variables(variables), dim), f"loaded, because {reason}"
+
+
+def _require_codecs(files: Sequence[FileDataset], name: Hashable, arrays: Sequence[PartsArray]) -> None:
+    first, expected_fill_value = arrays[0].metadata, fill_value_of(arrays[0].references)
+    for file, array in zip(files, arrays, strict=True):
+        if array.metadata.codecs != first.codecs:
+            expected, found = (", ".join(map(str, each.codecs)) for each in (first, array.metadata))
+            raise differs(file, f"variable {name!r}", files[0], f"the codecs {expected}", found)
+        fill_value = fill_value_of(array.references)
+        if fill_value != expected_fill_value and array.references.is_missing().any():
+            expected = f"the fill value {expected_fill_value}"
+            raise differs(file, f"variable {name!r}", files[0], expected, str(fill_value))
+
+
+def _aligned(arrays: Sequence[References], axis: int) -> tuple[Sequence[References], str | None]:
+    """Return arrays whose chunks can be joined along an axis; or why they cannot be joined without loading them.
+
+    An array that is one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the
+    next file may have another length.
+    """
+    first = arrays[0].chunk_shape
+    if any(_without(each.chunk_shape, axis) != _without(first, axis) for each in arrays):
+        other = next(each.chunk_shape for each in arrays if _without(each.chunk_shape, axis) != _without(first, axis))
+        return arrays, f"its chunks have different shapes, {first} and {other}"
+    can_cut = all(can_cut_rows(each, axis) for each in arrays)
+    row_nbytes = math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
+    length = first[axis]
+    is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
+        each.metadata.shape[axis] % length == 0 for each in arrays[:-1]
+    )
+    if can_cut and (not is_regular or all(_is_contiguous(each, axis) for each in arrays)):
+        return [cut_rows(each, axis) for each in arrays], "its rows are small" if row_nbytes < _SMALL_CHUNK else None
+    if not is_regular:
+        lengths = ", ".join(str(each) for each in sorted({each.metadata.shape[axis] for each in arrays})[:3])
+        return arrays, f"its compressed chunks are not on one grid, in files of the lengths {lengths}"
+    return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _is_contiguous(array: References, axis: int) -> bool:
+    """Return whether the chunks of an array follow each other in the file, along an axis with more than one row."""
+    (columns,) = array.columns()
+    offsets, lengths = columns.offsets.reshape(-1), columns.lengths.reshape(-1)
+    is_one_row = array.chunk_shape[axis] == 1 or math.prod(_without(array.grid, axis)) != 1
+    return not is_one_row and bool((offsets[:-1] + lengths[:-1] == offsets[1:]).all())
+
+
+def _concatenated(
+    first: xr.Variable, references: Sequence[References], arrays: Sequence[PartsArray], axis: int
+) -> xr.Variable:
+    registries = tuple({id(each): each for array in arrays for each in array.registries}.values())
+    return xr.Variable(first.dims, PartsArray.of(concatenate(references, axis), None, registries), first.attrs)
+
+
+def _too_large(
+    files: Sequence[FileDataset], name: Hashable, nbytes: int, max_loaded: int, reason: str
+) -> AdoptionError:
+    problem = (
+        f"{reason}, and its {nbytes:,} bytes are too many to be loaded (max_loaded_nbytes={max_loaded:,}); write the "
+        f"files with chunks of length 1, or pass `loadable_variables` with {str(name)!r}, or `variables` without it"
+    )
+    return AdoptionError(files[0].location, ((f"variable {name!r}", problem),))
+
+
+# --- variables without the dimension ----------------------------------------------------------------------------------
+
+
+def _compare(files: Sequence[FileDataset], name: Hashable, how: JoinOptions) -> str | None:
+    """Raise `AdoptionError` unless a variable is the same in all files; return a note if it is too large to compare."""
+    variables = [file.dataset.variables[name] for file in files]
+    if name in files[0].dataset.indexes or len(files) == 1 or not how.compares:
+        return None
+    nbytes = sum(each.size * each.dtype.itemsize for each in variables)
+    if nbytes > how.max_loaded and not all(map(is_loaded, variables)):
+        return f"taken from the first file, and not compared with the others: {nbytes:,} bytes"
+    loaded = load_all_variables(variables)
+    for file, variable in zip(files[1:], loaded[1:], strict=True):
+        require_same_values(file, name, files[0], variable.values, loaded[0].values)
+    return None

@@ -1,0 +1,62 @@
+"""Load variables that are appended to arrays whose values are stored, because their chunks cannot be joined."""
+
+from collections.abc import Hashable, Mapping
+
+import xarray as xr
+
+from parts_store._compat.zarr import normalize_path
+from parts_store.adoption.appending import StoredArray, read_stored
+from parts_store.adoption.source_tree import Source
+from parts_store.adoption.virtual_dataset import load_all_variables
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import chunk_shape_of
+from parts_store.store import PartsStore
+
+
+def load_unlike(
+    source: Source, store: PartsStore, path: str, dim: str, max_loaded: int
+) -> tuple[Source, Mapping[str, str]]:
+    """Return a source in which those variables are loaded, and why, by their paths.
+
+    Variables of more than `max_loaded` bytes are not loaded. They are refused when they are appended.
+    """
+    prefix = normalize_path(path)
+    if isinstance(source, xr.DataTree):
+        groups = {str(node.path).strip("/"): node.to_dataset(inherit=False) for node in source.subtree}
+        loaded = {where: _loaded(each, store, _join(prefix, where), dim, max_loaded) for where, each in groups.items()}
+        notes = {_join(where, name): note for where, (_, found) in loaded.items() for name, note in found.items()}
+        return xr.DataTree.from_dict({f"/{where}": dataset for where, (dataset, _) in loaded.items()}), notes
+    if isinstance(source, xr.Dataset):
+        return _loaded(source, store, prefix, dim, max_loaded)
+    return source, {}
+
+
+def _join(*names: str) -> str:
+    return "/".join(each for each in names if each)
+
+
+def _loaded(
+    dataset: xr.Dataset, store: PartsStore, path: str, dim: str, max_loaded: int
+) -> tuple[xr.Dataset, Mapping[str, str]]:
+    virtual: dict[Hashable, xr.Variable] = {
+        name: each
+        for name, each in dataset.variables.items()
+        if isinstance(each.data, PartsArray) and dim in each.dims and each.nbytes <= max_loaded
+    }
+    stored = read_stored(store, [_join(path, str(name)) for name in virtual])
+    unlike = {
+        name: each
+        for name, each in virtual.items()
+        if (known := stored.get(_join(path, str(name)))) is not None and _has_other_chunks(known, each.data)
+    }
+    loaded = dict(zip(unlike, load_all_variables(list(unlike.values())), strict=True))
+    notes = {str(name): "loaded, because the values of the stored array are not in files" for name in loaded}
+    return dataset.assign(loaded) if loaded else dataset, notes
+
+
+def _has_other_chunks(stored: StoredArray, new: PartsArray) -> bool:
+    """Return whether a stored array is not in parts, and has other chunks or codecs than the new one."""
+    if stored.parts is not None:
+        return False
+    old = stored.chunk_metadata
+    return chunk_shape_of(old) != chunk_shape_of(new.metadata) or old.codecs != new.metadata.codecs

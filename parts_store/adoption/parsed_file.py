@@ -1,0 +1,224 @@
+"""Parse one file: recognise its format, read where its chunks are, and check that it does not change meanwhile."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+
+from parts_store._compat.virtualizarr import group_of
+from parts_store.adoption import corrections, parsers, recognition, source_file
+from parts_store.adoption.formats import hdf5
+from parts_store.adoption.parsers import HDF5, Parser
+from parts_store.adoption.recognition import Format
+from parts_store.adoption.report import Skipped
+from parts_store.backends.existing_files import StoredFile, find_file
+from parts_store.backends.existing_folders import StoredFolder, find_folder
+from parts_store.backends.registered_files import Registries, find_store, parse_registry
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.manifests.array import PartsArray
+from parts_store.manifests.checksums import Checksums
+from parts_store.manifests.group import PartsGroup
+from parts_store.manifests.path_numbers import number_paths
+from parts_store.redaction import hide_secrets
+
+# How many files are asked for their sizes at the same time.
+_AT_ONCE: Final = 32
+
+type Stored = StoredFile | StoredFolder
+"""What is parsed: a file, or a folder such as a Zarr store."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParsedFile:
+    """The arrays of a file as references, and what of it is skipped."""
+
+    location: str
+    # The name of the format; that of the parser, if the caller gave one.
+    format: str
+    # The size and the time or ETag of the file, or of the files in the folder, as text.
+    state: tuple[str, ...]
+    group: PartsGroup
+    skipped: tuple[Skipped, ...]
+
+
+def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedFile:
+    """Return the arrays of a file, bound to the registry.
+
+    Raises `AdoptionError` if the file cannot be read, has an unknown format, is damaged, refers to files that are
+    missing, or is changed meanwhile. Raises `ImportError` if a package for its format is missing.
+    """
+    registries = (parse_registry(registry),)
+    stored = look_at(url, registries)
+    reader = source_file.BlockReader(stored) if isinstance(stored, StoredFile) else None
+    found = None if parser is not None else _recognise(stored, reader)
+    if parser is None:
+        parser = parsers.find_parser(cast("Format", found))
+    if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
+        group, skipped = parser.describe(stored, reader)
+    else:
+        group, skipped = _run(stored, registries, parser, found, reader)
+    require_same(stored, registries)
+    name = type(parser).__name__ if found is None else found.name
+    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped)
+
+
+def look_at(url: str, registries: Registries) -> Stored:
+    """Return the file or the folder at a URL.
+
+    Raises `StoreConfigError` if there is none, and `AdoptionError` if it cannot be read.
+    """
+
+    def look() -> Stored:
+        store, key = find_store(url, registries)
+        found = find_file(store, key, url) or find_folder(store, key, url)
+        if found is None:
+            raise StoreConfigError("url", "a file", describe(url))
+        return found
+
+    return source_file.open_stored(url, look)
+
+
+def state_of(stored: Stored) -> tuple[str, ...]:
+    """Return what changes when a file, or something in a folder, is written; as text."""
+    return tuple(map(str, stored.state))
+
+
+def require_same(before: Stored, registries: Registries) -> None:
+    """Raise `AdoptionError` if a file or a folder was changed or deleted while it was read."""
+    try:
+        now = look_at(before.location, registries)
+    except StoreConfigError as error:
+        raise _refused(before.location, "it was deleted while it was read") from error
+    if now.state != before.state:
+        raise changed(before.location)
+
+
+def changed(location: str) -> AdoptionError:
+    """Return the error for a file that was changed while it was read."""
+    return _refused(location, "it was changed while it was read; adopt it again")
+
+
+def _recognise(stored: Stored, reader: source_file.BlockReader | None) -> Format:
+    """Return the format of a file or a folder; raise `AdoptionError` unless there is a parser for it."""
+    if isinstance(stored, StoredFolder):
+        found = recognition.recognise_folder(stored.names)
+        problem = "expected a file or a Zarr store, found a folder; name its files, for example '*.nc' in it"
+    else:
+        found = _recognise_file(cast("source_file.BlockReader", reader))
+        problem = "expected a format that is known, found another format; pass a `parser`"
+    if found is None:
+        raise _refused(stored.location, problem)
+    if found.parser is None:
+        raise _refused(stored.location, f"{found.name} cannot be adopted yet; it is planned for the next release")
+    return found
+
+
+def _recognise_file(reader: source_file.BlockReader) -> Format | None:
+    file = reader.buffered()
+    head = source_file.read_from(reader, lambda: file.read(recognition.HEAD_NBYTES))
+    found = recognition.recognise_file(head)
+    if found is None and source_file.read_from(reader, lambda: hdf5.recognise(file, reader.nbytes)):
+        return recognition.HDF5
+    return found
+
+
+def _run(
+    stored: Stored,
+    registries: Registries,
+    parser: Parser,
+    found: Format | None,
+    reader: source_file.BlockReader | None,
+) -> tuple[PartsGroup, tuple[Skipped, ...]]:
+    """Return what a parser of another package finds in a file, with the checksums of all files, and what is skipped."""
+
+    def run(parser: Parser) -> PartsGroup:
+        group = PartsGroup.from_manifest_group(group_of(parser(url=stored.location, registry=registries[0])))
+        return _with_checksums(group, stored, registries)
+
+    try:
+        if isinstance(stored, StoredFolder):
+            return run(parser), ()
+        return corrections.run_corrected(parser, run, stored, cast("source_file.BlockReader", reader))
+    except PartsStoreError:
+        raise
+    except ImportError as error:
+        raise error if found is None else parsers.missing_packages(found, error) from error
+    # Parsers raise any error for a damaged file, or for one that they do not support.
+    except BaseException as error:
+        # A panic of Rust code is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = hide_secrets(str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0])[:300]
+        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {said}"
+        raise_translated(_refused(stored.location, problem), error)
+
+
+def _refused(location: str, problem: str) -> AdoptionError:
+    return AdoptionError(location, (("the file", problem),))
+
+
+# --- checksums --------------------------------------------------------------------------------------------------------
+
+
+def _with_checksums(group: PartsGroup, stored: Stored, registries: Registries) -> PartsGroup:
+    """Return the arrays with the checksums of all files that they refer to; raise if a file is missing or too short.
+
+    A folder has many small files, and all of them have the checksum of the folder: the time of its newest file.
+    """
+    ends = _ends_of(node for _, node in group.nodes() if isinstance(node, PartsArray))
+    if isinstance(stored, StoredFolder):
+        below = f"{stored.location}/"
+        checksums: dict[str, Any] = {location: stored.newest for location in ends if location.startswith(below)}
+    else:
+        checksums = {stored.location: stored.checksum}
+        _require_end(stored, ends.get(stored.location, 0), stored.location)
+    others = [location for location in ends if location not in checksums]
+    for file in _find_all(others, registries, stored.location):
+        _require_end(file, ends[file.location], stored.location)
+        checksums[file.location] = file.checksum
+    return _rebuilt(group, checksums)
+
+
+def _rebuilt(group: PartsGroup, checksums: Checksums) -> PartsGroup:
+    arrays = {
+        name: PartsArray(each.metadata, each.manifests, parts=each.declared_parts, checksums=checksums)
+        for name, each in group.arrays.items()
+    }
+    return PartsGroup(
+        arrays, {name: _rebuilt(each, checksums) for name, each in group.groups.items()}, group.attributes
+    )
+
+
+def _ends_of(arrays: Iterable[PartsArray]) -> Mapping[str, int]:
+    """Return where the last range of every file ends that arrays refer to."""
+    found: dict[str, int] = {}
+    for array in arrays:
+        for columns in array.references.columns():
+            locations, numbers = number_paths(columns.paths)
+            ends = np.zeros(len(locations), np.uint64)
+            np.maximum.at(ends, numbers, columns.offsets + columns.lengths)
+            for location, end in zip(locations, ends.tolist(), strict=True):
+                if "://" in location:
+                    found[location] = max(end, found.get(location, 0))
+    return found
+
+
+def _require_end(file: StoredFile, end: int, location: str) -> None:
+    if end > file.nbytes:
+        name = "the file" if file.location == location else file.location
+        raise AdoptionError(location, ((name, f"its chunks end at {end}, and the file at {file.nbytes}"),))
+
+
+def _find_all(locations: list[str], registries: Registries, location: str) -> list[StoredFile]:
+    """Return the files at these URLs, which the file at `location` refers to."""
+
+    def find(each: str) -> StoredFile:
+        store, key = find_store(each, registries)
+        if (file := find_file(store, key, each)) is None:
+            raise AdoptionError(location, ((each, "there is no such file"),))
+        return file
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(find, locations))

@@ -1,0 +1,84 @@
+"""Recognise the format of a file or a folder by its content."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+# How many bytes from the beginning of a file are enough to recognise its format.
+HEAD_NBYTES: Final = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A file format, and the parser for it."""
+
+    name: str
+    # The module and the class of the parser; None if there is no parser yet.
+    parser: str | None
+    # What installs the packages that the parser needs, besides those of the extra `virtual`.
+    install: str | None = None
+
+
+HDF5: Final = Format("HDF5 or netCDF4", "parts_store.adoption.parsers:HDF5")
+NETCDF3: Final = Format("netCDF3", "virtualizarr.parsers:NetCDF3Parser")
+FITS: Final = Format("FITS", "virtualizarr.parsers:FITSParser", "virtualizarr[fits]")
+GRIB: Final = Format("GRIB", "gribberish.virtualizarr:GribberishParser", "virtualizarr[grib]")
+HDF4: Final = Format("HDF4", "virtualizarr.parsers:HDF4Parser", "virtualizarr[hdf4]")
+DMRPP: Final = Format("DMR++", "virtualizarr.parsers:DMRPPParser")
+KERCHUNK_JSON: Final = Format("kerchunk JSON", "virtualizarr.parsers:KerchunkJSONParser")
+ZIP: Final = Format("zip file of Zarr", "virtualizarr.parsers:ZippedZarrParser")
+ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[zarr]")
+KERCHUNK_PARQUET: Final = Format(
+    "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
+)
+TIFF: Final = Format("TIFF", None)
+N5: Final = Format("N5", None)
+
+_SIGNATURES: Final = (
+    (b"CDF\x01", NETCDF3),
+    (b"CDF\x02", NETCDF3),
+    (b"CDF\x05", NETCDF3),
+    (b"SIMPLE  =", FITS),
+    (b"GRIB", GRIB),
+    (b"\x0e\x03\x13\x01", HDF4),
+    (b"PK\x03\x04", ZIP),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+    (b"II+\0", TIFF),
+    (b"MM\0+", TIFF),
+)
+_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+# References of kerchunk: an object of version 1, or the keys of a Zarr group themselves.
+_KERCHUNK: Final = re.compile(rb'"refs"\s*:|"\.z(?:group|array|attrs|metadata)"\s*:|"zarr\.json"\s*:')
+_DMRPP: Final = b"xmlns:dmrpp="
+
+
+def recognise_file(head: bytes) -> Format | None:
+    """Return the format of a file, given its first `HEAD_NBYTES` bytes; None if it is not known.
+
+    HDF5 files with a user block are not recognised: their signature is at a later place.
+    """
+    if head.startswith(_HDF5_SIGNATURE):
+        return HDF5
+    for signature, found in _SIGNATURES:
+        if head.startswith(signature):
+            return found
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"{") and _KERCHUNK.search(text):
+        return KERCHUNK_JSON
+    if text.startswith(b"<") and _DMRPP in text:
+        return DMRPP
+    return None
+
+
+def recognise_folder(names: Collection[str]) -> Format | None:
+    """Return the format of a folder, given the names of the files in it; None if it is not known.
+
+    `.zmetadata` alone is the mark of kerchunk's Parquet files. In a Zarr v2 store, other files are beside it.
+    """
+    if {"zarr.json", ".zgroup", ".zarray"} & set(names):
+        return ZARR
+    if ".zmetadata" in names:
+        return KERCHUNK_PARQUET
+    return N5 if "attributes.json" in names else None
