@@ -23,12 +23,15 @@ ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null)
 .PHONY: $(VENV)/ready
 endif
 
-.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick bench-docs bench-details docs clean
+# Tests start hundreds of processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick bench-docs bench-details bench-archive docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
-		printf '  make %-12s %s\n' "$$name" "$$what"; done
+		printf '  make %-13s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions into demo-output/, without any server
 	@$(BIN)/python -m parts_store.examples.demo demo-output
@@ -75,6 +78,9 @@ bench-details: minio ## measure codecs, transactions, sessions and adoption, as 
 	$(BIN)/python -m benchmarks.transactions
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.adoption
+
+bench-archive: minio ## adopt archives of up to 100 million chunks, against VirtualiZarr, in less than ten minutes
+	$(BIN)/python -m benchmarks.archive
 
 docs: $(VENV)/ready-docs ## build the documentation into site/
 	$(BIN)/zensical build --clean --strict

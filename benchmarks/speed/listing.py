@@ -28,6 +28,7 @@ from benchmarks.places import Disk, Place, places
 from benchmarks.speed.work import DISK, LATENCY
 
 AT_ONCE = 64
+STORES = ("zarr", "ours", "ours, 2 parts")
 PARTS = [ps.Part(""), ps.Part(".tail", size=4)]
 type Objects = Mapping[str, bytes]
 type Act = Callable[[Store], object]
@@ -161,9 +162,11 @@ def _timed(store: Store, act: Act) -> float:
     return time.perf_counter() - start
 
 
-def measure(row: Row, place: Place, repetitions: int, written: set[Place]) -> dict[str, float]:
+def measure(
+    row: Row, place: Place, repetitions: int, written: set[Place], stores: Sequence[str] = STORES
+) -> dict[str, float]:
     """Return the median seconds of zarr's store, of ours on the same objects, and of ours with two parts."""
-    times: dict[str, list[float]] = {"zarr": [], "ours": [], "ours, 2 parts": []}
+    times: dict[str, list[float]] = {name: [] for name in stores}
     for repetition in range(repetitions + 1):
         for peer, seconds in times.items():
             has_parts = peer == "ours, 2 parts"

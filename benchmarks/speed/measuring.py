@@ -1,6 +1,7 @@
 """Measure work: repetitions of all peers interleaved, and the median of each."""
 
 import gc
+import math
 import statistics
 import sys
 import time
@@ -48,31 +49,32 @@ class Task:
     read_back: Callable[[], NDArray[np.uint8]] | None = None
 
 
-def measure(work: Work, place: Place, peers: Sequence[Peer], repetitions: int, budget: float) -> Iterator[Result]:
+def measure(
+    work: Work, place: Place, peers: Sequence[Peer], repetitions: int, budget: Callable[[Operation, Peer], float]
+) -> Iterator[Result]:
     """Measure all operations of some work for all peers.
 
-    A peer that has used up its `budget` of seconds for an operation is not repeated any more.
+    A peer is not repeated any more when its repetitions, with all that prepares and checks them, have taken longer
+    than its budget of seconds for the operation.
     """
     written: set[str] = set()
     for operation in work.operations:
-        able = [peer for peer in peers if peer.does(operation, place)]
+        able = [peer for peer in peers if peer.does(operation, place) and peer.name not in work.without]
         times: dict[str, list[float]] = {peer.name: [] for peer in able}
-        spent = dict.fromkeys(times, 0.0)
+        left = {peer.name: budget(operation, peer) for peer in able}
         for repetition in range(repetitions + 1):
             # Each time from another peer on, so that none is always measured after the same one.
             shift = repetition * 5 % len(able)
             for peer in (*able[shift:], *able[:shift]):
-                if spent[peer.name] > budget:
+                if left[peer.name] < 0:
                     continue
                 own = place.below(f"{work.layout.name}-{peer.folder}")
+                start = time.perf_counter()
                 with peer.configured():
                     seconds = _once(operation, peer, own, work.layout, repetition, written)
-                if seconds is None:
-                    spent[peer.name] = float("inf")
-                    continue
-                spent[peer.name] += seconds
-                # The first repetition warms up what is shared; for a very slow peer it has to do.
-                if repetition or seconds > budget:
+                left[peer.name] -= time.perf_counter() - start if seconds is not None else math.inf
+                # The first repetition warms up what is shared; for a slow peer it has to do.
+                if seconds is not None and (repetition or left[peer.name] < 0):
                     times[peer.name].append(seconds)
         for name, seconds_of_peer in times.items():
             if seconds_of_peer:

@@ -7,17 +7,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from benchmarks.places import Bucket, Disk, Place
+from benchmarks.places import Place, place_from_json, place_to_json
 from benchmarks.speed.layouts import ONE_CHUNK
 from benchmarks.speed.measuring import Result
 from benchmarks.speed.peers import PEERS, THREE_PARTS, Peer
-from integration.server import Server
 
 WHERE = "memory"
 MEMORY_PEERS = tuple(PEERS[name] for name in ("zarr", "zarrs", "tensorstore", "icechunk", "ours, no parts"))
@@ -30,7 +28,11 @@ def measure_memory(place: Place, where: str, peers: Sequence[Peer] = (*MEMORY_PE
     """Return how many copies of the chunk each peer had in memory at once, besides the array."""
     for peer in peers:
         for direction in ("write", "read"):
-            case = {"peer": peer.name, "direction": direction, "place": _to_json(place.below(f"memory-{peer.folder}"))}
+            case = {
+                "peer": peer.name,
+                "direction": direction,
+                "place": place_to_json(place.below(f"memory-{peer.folder}")),
+            }
             # The credentials of the server are in it, and other users can see arguments.
             ended = subprocess.run(
                 [sys.executable, "-m", "benchmarks.speed.memory"],
@@ -43,16 +45,6 @@ def measure_memory(place: Place, where: str, peers: Sequence[Peer] = (*MEMORY_PE
                 print(f"  {peer.name} cannot do '{direction}': {ended.stderr[-300:]}", file=sys.stderr)
                 continue
             yield Result(f"{WHERE}, {where}", ONE_CHUNK.name, direction, peer.name, float(ended.stdout), "copies")
-
-
-def _to_json(place: Place) -> dict[str, Any]:
-    if isinstance(place, Disk):
-        return {"folder": str(place.folder)}
-    return {"server": asdict(place.server), "prefix": place.prefix}
-
-
-def _from_json(found: dict[str, Any]) -> Place:
-    return Disk(Path(found["folder"])) if "folder" in found else Bucket(Server(**found["server"]), found["prefix"])
 
 
 def _copies(peer: Peer, place: Place, direction: Direction) -> float:
@@ -100,7 +92,11 @@ def _status(name: str) -> int:
 def main() -> None:
     """Measure one case, and print the number of copies."""
     case = json.load(sys.stdin)
-    print(_copies({**PEERS, THREE_PARTS.name: THREE_PARTS}[case["peer"]], _from_json(case["place"]), case["direction"]))
+    print(
+        _copies(
+            {**PEERS, THREE_PARTS.name: THREE_PARTS}[case["peer"]], place_from_json(case["place"]), case["direction"]
+        )
+    )
 
 
 if __name__ == "__main__":

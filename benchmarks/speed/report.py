@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.goals import DEFAULT_PLAIN, OURS, OURS_PLAIN, check
+from benchmarks.speed.goals import DEFAULT_PLAIN, GOALS, OURS, OURS_PLAIN, check, not_measured
 from benchmarks.speed.measuring import Result, Table, Unit
 
 BEGIN, END = "<!-- results of make bench -->", "<!-- end of results -->"
@@ -67,13 +67,19 @@ def _ratio(first: Result | None, second: Result | None) -> str:
 
 
 def goals(table: Table) -> str:
-    """Return every goal that was measured, and whether it holds."""
-    lines = ["goals: what we take relative to the best of the peers that the goal names, or a number", ""]
+    """Return every goal with every row that it was measured on, whether it holds, and what was not measured."""
+    lines = ["goals: what we take relative to the best of the peers that the goal names, or a number"]
     checked = list(check(table))
-    for each in checked:
-        state = "holds " if each.holds else "MISSED"
-        lines.append(f"  {state} {each.found:7.2f} (at most {each.goal.at_most:.2f})  {each.row}, {each.goal.text}")
-    lines.append(f"  {sum(each.holds for each in checked)} of {len(checked)} hold")
+    missing = [(goal.work, f"{name}: {goal.ours}, {goal.text}") for goal, name in not_measured(checked)]
+    for work in dict.fromkeys(goal.work for goal in GOALS):
+        lines += ["", f"{work}:"]
+        for each in checked:
+            if each.goal.work == work:
+                state = "holds " if each.holds else "MISSED"
+                limit = f"{each.found:7.2f} (at most {each.goal.at_most:.2f})"
+                lines.append(f"  {state} {limit}  {each.name}, {each.goal.text}")
+        lines += [f"  NO ROW {text}" for of, text in missing if of == work]
+    lines += ["", f"{sum(each.holds for each in checked)} of {len(checked)} hold; {len(missing)} without a row"]
     return "\n".join(lines)
 
 
@@ -128,7 +134,7 @@ def markdown(document: dict[str, Any], table: Table) -> str:
     lines += ["| work | goal | measured | at most |", "|---|---|---:|---:|"]
     for each in checked:
         if not each.holds:
-            lines.append(f"| {each.row} | {each.goal.text} | {each.found:.2f} | {each.goal.at_most:.2f} |")
+            lines.append(f"| {each.name} | {each.goal.text} | {each.found:.2f} | {each.goal.at_most:.2f} |")
     return "\n".join(lines)
 
 

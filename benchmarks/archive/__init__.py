@@ -1,0 +1,1 @@
+"""Archives of many files in Icechunk repositories: as this package adopts them, and as VirtualiZarr's writer does."""
