@@ -19,7 +19,6 @@ from parts_store.backends.failures import name_and_key, translated
 from parts_store.backends.obstore_options import require_store, without_redirects
 from parts_store.backends.obstore_outcomes import (
     ABSENT,
-    REFUSALS,
     entry_of,
     found_of,
     is_not_implemented,
@@ -181,13 +180,13 @@ class ObjectBackend:
         if put.condition is None:
             written = yield obstore, "put", (self.store, put.key, put.data), options
             return steps.Done(written["e_tag"])
+        is_partial = put.tag is not None and put.tag.is_conditional
         waits = pauses(self.store)
         while True:
             try:
-                written = yield obstore, "put", (self._conditional.choose(), put.key, put.data), options
+                with self._conditional.choose(is_partial=is_partial) as store:
+                    written = yield obstore, "put", (store, put.key, put.data), options
             except Exception as error:
-                if isinstance(error, REFUSALS):
-                    self._conditional.record_refusal()
                 pause = next(waits, None) if was_not_carried_out(error) else None
                 if pause is None:
                     raise

@@ -3,10 +3,12 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from obstore.exceptions import PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from parts_store.backends.conditional_puts import SingleRequests, pauses, was_not_carried_out, without_retries
@@ -137,14 +139,73 @@ def test_store_in_memory_stays_the_same() -> None:
     assert without_retries(store) is store
 
 
-def test_connections_are_not_used_again_after_a_refusal(server: S3Server) -> None:
+def refuse(requests: SingleRequests, *, is_partial: bool) -> Any:
+    """Let a server refuse a PUT; return the store on which it was sent."""
+    with pytest.raises(PreconditionError), requests.choose(is_partial=is_partial) as store:
+        raise PreconditionError("412")
+    return store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list of one number, the seconds that `time.monotonic` returns."""
+    now = [1000.0]
+    monkeypatch.setattr("parts_store.backends.conditional_puts.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_blind_writes_share_connections_until_a_refusal(server: S3Server, clock: list[float]) -> None:
     requests = SingleRequests(server.store())
-    before = requests.choose()
-    assert requests.choose() is before
-    assert "pool_max_idle_per_host" not in before.client_options
-    requests.record_refusal()
-    assert requests.choose().client_options["pool_max_idle_per_host"] == "0"
-    assert requests.choose() is not before
+    with requests.choose(is_partial=False) as first, requests.choose(is_partial=False) as second:
+        assert first is second
+    assert refuse(requests, is_partial=False) is first
+    with requests.choose(is_partial=False) as after:
+        assert after.client_options["pool_max_idle_per_host"] == "0"
+    clock[0] += 60
+    with requests.choose(is_partial=False) as later:
+        assert later is not first
+        assert "pool_max_idle_per_host" not in later.client_options
+
+
+def test_no_two_partial_writes_share_a_connection(server: S3Server) -> None:
+    requests = SingleRequests(server.store())
+    with ExitStack() as at_work:
+        chosen = [at_work.enter_context(requests.choose(is_partial=True)) for _ in range(20)]
+        keeping = [store for store in chosen if "pool_max_idle_per_host" not in store.client_options]
+        assert len({id(store) for store in keeping}) == len(keeping) > 0
+    # They are used again, one after the other, because the server has answered.
+    for _ in range(3):
+        with requests.choose(is_partial=True) as again:
+            assert again in keeping
+
+
+@pytest.mark.parametrize("error", [PreconditionError("412"), ConnectionResetError(), KeyboardInterrupt()])
+def test_connection_without_a_regular_answer_is_not_used_again(
+    server: S3Server, clock: list[float], error: BaseException
+) -> None:
+    requests = SingleRequests(server.store())
+    used: set[int] = set()
+    kept: list[Any] = []
+    for _ in range(20):
+        with pytest.raises(type(error)), requests.choose(is_partial=True) as store:
+            raise error
+        clock[0] += 60
+        # Otherwise a new store could have the same identity.
+        kept.append(store)
+        assert id(store) not in used
+        used.add(id(store))
+
+
+def test_connections_of_other_partial_writes_outlive_a_refusal(server: S3Server, clock: list[float]) -> None:
+    requests = SingleRequests(server.store())
+    with requests.choose(is_partial=True) as first:
+        refused = refuse(requests, is_partial=True)
+        with requests.choose(is_partial=True) as after:
+            assert after.client_options["pool_max_idle_per_host"] == "0"
+    clock[0] += 60
+    with requests.choose(is_partial=True) as later:
+        assert later is first
+        assert later is not refused
 
 
 def test_store_without_connections_keeps_the_options_of_the_environment(
@@ -154,7 +215,10 @@ def test_store_without_connections_keeps_the_options_of_the_environment(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_USER_AGENT", "of the environment")
     requests = SingleRequests(S3Store("bucket", **options))
-    requests.choose().put("k", b"1")
-    requests.record_refusal()
-    requests.choose().put("k", b"2")
-    assert [call.headers["user-agent"] for call in server.calls] == ["of the environment"] * 2
+    for is_partial in (False, True):
+        with requests.choose(is_partial=is_partial) as store:
+            store.put("k", b"1")
+    refuse(requests, is_partial=False)
+    with requests.choose(is_partial=False) as store:
+        store.put("k", b"2")
+    assert [call.headers["user-agent"] for call in server.calls] == ["of the environment"] * 3
