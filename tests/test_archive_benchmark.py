@@ -31,6 +31,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("archive", "name"), CASES, ids=lambda each: getattr(each, "kind", each))
 def test_contestant_writes_all_chunks_and_reads_the_values(archive: Archive, name: str, tmp_path: Path) -> None:
     contestant = CONTESTANTS[name]

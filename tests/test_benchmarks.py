@@ -21,6 +21,7 @@ ROW = ("S3 +0 ms", "shards", "read")
 RESULTS = [Result(*ROW, "zarr", 0.4), Result(*ROW, "tensorstore", 0.05), Result(*ROW, OURS, 0.04)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["zarr", "tensorstore", "ours, no parts", "ours, 2 parts"])
 @pytest.mark.parametrize("operation", ABOUT)
 def test_peer_returns_the_values_that_every_operation_expects(name: str, operation: Operation, tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_every_goal_about_arrays_has_rows_with_all_peers_that_it_compares() -> N
         assert not compared((work.where, work.layout.name, operation)) & {*work.without}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "repeated"), [(0.0, 1), (60.0, 3)], ids=["used up", "enough"])
 def test_peer_is_repeated_until_its_budget_is_used_up(tmp_path: Path, budget: float, repeated: int) -> None:
     created = []

@@ -285,6 +285,7 @@ def test_command_line_prints_the_server_error_in_one_line(
     assert "test-secret" not in printed.err
 
 
+@pytest.mark.slow
 def test_credentials_of_the_environment_reach_the_server(server: S3Server) -> None:
     given = {
         "AWS_ENDPOINT_URL": server.endpoint,

@@ -182,6 +182,7 @@ def test_a_good_server_is_asked_once_with_six_requests_at_creation() -> None:
         assert not any("probe-" in key for key in running.objects())
 
 
+@pytest.mark.slow
 def test_concurrent_first_writes_probe_the_server_once(pipeline: str) -> None:
     with S3Server() as running:
         create(store_on(running), shape=(128, 128))
@@ -192,6 +193,7 @@ def test_concurrent_first_writes_probe_the_server_once(pipeline: str) -> None:
         assert Counter(call.method for call in running.calls if "probe-" in call.key) == {"PUT": 4, "HEAD": 1}
 
 
+@pytest.mark.slow
 def test_threads_that_write_at_once_probe_the_server_once() -> None:
     with S3Server() as running:
         create(store_on(running), shape=(128, 128))

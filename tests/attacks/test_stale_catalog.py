@@ -440,6 +440,7 @@ def test_random_schedules_of_two_stores_on_a_local_disk(tmp_path: Path) -> None:
     require_right(run_on_disk(range(10_000, 10_000 + examples(60)), tmp_path))
 
 
+@pytest.mark.slow
 def test_random_schedules_of_two_processes_on_a_local_disk(tmp_path: Path) -> None:
     require_right(run_in_processes(range(20_000, 20_000 + examples(60)), tmp_path))
 

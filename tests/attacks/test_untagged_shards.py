@@ -88,7 +88,7 @@ def reader(server: S3Server) -> zarr.Array[Any]:
     return zarr.open_array(store, path="a", mode="r")
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("at", range(2, 6))
 def test_replaced_shard_is_old_or_new(server: S3Server, layout: str, at: int, pipeline: str) -> None:

@@ -80,6 +80,7 @@ def test_a_store_that_would_panic_at_its_first_request_is_refused(
     assert "panicked" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_endpoint_of_the_environment_is_checked_too() -> None:
     code = (
         "import parts_store as ps\n"

@@ -62,6 +62,7 @@ def etag_of(backend: LocalBackend, key: str) -> str:
     return found.etag
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synchronous", [True, False])
 def test_the_etag_of_an_object_with_a_tag_never_comes_back(backend: LocalBackend, *, synchronous: bool) -> None:
     # The same bytes, as fast as can be, and removed in between, so that the file system uses its inodes again.

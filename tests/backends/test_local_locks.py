@@ -180,6 +180,7 @@ def process_that_holds(folder: Path, lock: Lock, *, has_names: bool) -> Iterator
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
 def test_lock_of_a_process_is_held_until_it_is_killed(
     backend: LocalBackend, folder: Path, lock: Lock, *, has_names: bool
@@ -320,6 +321,7 @@ def test_a_shared_lock_whose_file_was_removed_is_taken_again(backend: LocalBacke
     assert list(folder.rglob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_shares_a_lock_does_not_remove_the_file_of_another(
     backend: LocalBackend, folder: Path, *, has_names: bool
 ) -> None:

@@ -106,7 +106,7 @@ PLACES: list[Callable[[Path], str]] = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("place", "debug"),
     [*((place, []) for place in PLACES), *((place, ["--debug"]) for place in (no_network, no_scheme, password))],

@@ -57,6 +57,7 @@ def test_bench_leaves_no_group_at_a_url_without_one(
     assert [path.name for path in tmp_path.iterdir()] == names
 
 
+@pytest.mark.slow
 def test_bench_keeps_a_group_that_another_client_uses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_bench_refuses_an_icechunk_repository(repository: Path, capsys: pytest.C
     assert contents(repository) == before
 
 
+@pytest.mark.slow
 def test_bench_shows_a_table_on_a_terminal(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

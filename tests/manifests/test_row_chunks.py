@@ -43,6 +43,7 @@ def chunked(values: Any, chunks: tuple[int, ...], order: Order, missing: int | N
     return PartsArray(document, [manifest]), data
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("chunks", [(5, 2, 3), (2, 2, 3), (3, 1, 2), (1, 2, 2), (1, 1, 3), (7, 4, 3)])
 def test_rows_are_cut_where_they_are_ranges_of_bytes(order: Order, chunks: tuple[int, ...]) -> None:

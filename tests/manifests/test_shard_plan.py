@@ -145,6 +145,7 @@ def check(table: ChunkTable, counts: Grid) -> None:
         assert dict(found) == expected(table)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("order", ["forward", "reversed", "any", "shared"])
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 def test_every_chunk_of_one_axis_is_found_by_its_index(order: str, missing: float) -> None:

@@ -123,6 +123,7 @@ def pipeline(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("chunks", [None, (3, 4), (5, 3)])
 def test_to_zarr_writes_the_values(store: ps.PartsStore, tmp_path: Path, chunks: tuple[int, int] | None) -> None:
@@ -337,6 +338,7 @@ def test_open_zarr_of_references_does_not_ask_for_consolidated_metadata(store: p
         xr.testing.assert_identical(found.load(), decoded())
 
 
+@pytest.mark.slow
 def test_nothing_needs_dask(store: ps.PartsStore, tmp_path: Path) -> None:
     array = store.manifest("packed")
     program = """

@@ -219,7 +219,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("statement", ["array[...]", "array[3, 1]", "array[...] = 7"])
 def test_ctrl_c_ends_a_call_and_its_process_while_the_server_stalls(

@@ -42,6 +42,7 @@ def expected(places: list[int | None]) -> NDArray[np.uint8]:
     return values
 
 
+@pytest.mark.slow
 def test_inner_chunks_may_share_bytes_overlap_and_have_any_order() -> None:
     objects = MemoryStore()
     opened(objects)

@@ -63,7 +63,7 @@ def expected_message(key: str, files: Path) -> str:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("name", ["sharded", "plain"])
 @pytest.mark.parametrize("is_ours", [False, True])

@@ -71,7 +71,7 @@ def others(parts: str, chunks: str) -> dict[str, Act]:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("act", others("no parts", "sharded"))
@@ -124,7 +124,7 @@ def test_partial_write_of_an_array_that_was_resized_and_written_is_refused_or_re
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("change", ["resized", "new attributes"])
 @pytest.mark.parametrize("parts", PARTS)
 def test_partial_write_of_a_shard_that_is_as_it_was_succeeds_after_a_change_of_the_document(

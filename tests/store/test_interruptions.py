@@ -56,7 +56,7 @@ def outcomes(
     pytest.fail("a read that does not end")
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zstd"])
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
@@ -80,7 +80,7 @@ def test_write_between_any_two_requests_of_a_read_gives_old_or_new(
     assert {"old", "new"} <= seen
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)

@@ -81,7 +81,7 @@ def test_partial_write_without_other_writers_succeeds(
     assert ps.PartsStore(objects).get_sync("a/c/0/0") is not None or not expected.any()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("change", CHANGES)

@@ -193,6 +193,7 @@ def seen_of(chunk: Any, store: ps.PartsStore) -> Any:
     return read.version
 
 
+@pytest.mark.slow
 @KINDS
 def test_range_read_beside_writers_returns_bytes_of_one_write(store: ps.PartsStore, *, split: bool) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)
