@@ -59,6 +59,7 @@ class Breaking:
     released: asyncio.Event = field(default_factory=asyncio.Event)
     late: list[BackendRequest] = field(default_factory=list)
     _under_way: int = 0
+    _sent: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -88,10 +89,17 @@ class Breaking:
                 await self._break(request)
             if self.is_dead and self.how is not How.THE_REST_ARRIVES:
                 await self._end()
+            return await self._send(request)
+        finally:
+            self._under_way -= 1
+
+    async def _send(self, request: BackendRequest) -> Outcome:
+        self._sent += 1
+        try:
             outcome: Outcome = await self.inner.perform(request)
             return outcome
         finally:
-            self._under_way -= 1
+            self._sent -= 1
 
     async def _break(self, request: BackendRequest) -> None:
         if self.how is How.IT_ARRIVES:
@@ -106,6 +114,9 @@ class Breaking:
         if self.hangs:
             # Until the other requests have arrived, which no response confirms.
             while self.how is How.THE_REST_ARRIVES and self._under_way > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            # Only this request is late. What was sent before it is not under way any more when the test goes on.
+            while self.how is How.IT_ARRIVES_LATE and self._sent:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             self.reached.set()
             await self.released.wait()
