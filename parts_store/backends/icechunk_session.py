@@ -255,8 +255,7 @@ class SessionBackend:
         await self._require_place(start)
         # Chunks that are written by their keys would be labelled one by one. Here all of them get another label.
         with _translated(path), self._writes.replacing():
-            for table in tables:
-                await self._write_references(path, table)
+            await run_for_each(tables, lambda table: self._write_references(path, table), _AT_ONCE)
             await run_for_each(
                 chunks,
                 lambda index: self.icechunk.set(
