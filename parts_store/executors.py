@@ -213,8 +213,9 @@ class _Lithops(Workers):
                 )
                 for future in done:
                     number = running.pop(future)
-                    ended = _finished(number, future)
-                    yield Finished(number, *ended.value) if ended.error is None else ended
+                    ended: Finished[tuple[T | None, Exception | None]] = _finished(number, future)
+                    value, error = ended.value or (None, ended.error)
+                    yield Finished(number, value, error)
 
 
 def _attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:

@@ -135,7 +135,7 @@ def test_adoption_stores_the_folder_of_the_files_with_its_commit(
     folders = {f"{(made / name).as_uri()}/" for name in ("data", "new")}
     assert folders_of(copied) == folders
     # A reader needs the permission alone, and no configuration.
-    access = dict.fromkeys(folders, icechunk.credentials.LocalFileSystemAccess)
+    access: dict[str, Any] = dict.fromkeys(folders, icechunk.credentials.LocalFileSystemAccess)
     storage = icechunk.local_filesystem_storage(str(copied))
     session = icechunk.Repository.open(storage, authorize_virtual_chunk_access=access).readonly_session("main")
     found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False, chunks=None)
