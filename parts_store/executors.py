@@ -1,4 +1,4 @@
-"""The argument `executor`: run tasks in this thread, on an executor of `concurrent.futures`, or on a dask cluster."""
+"""The argument `executor`: run tasks in this thread, on an executor of `concurrent.futures`, with dask or Lithops."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, override
 
 from parts_store.errors import StoreConfigError, describe
 
-type ExecutorLike = Executor | Literal["dask"] | Any | None
-"""An executor of `concurrent.futures`, a `distributed.Client`, "dask" for the current client, or None."""
+type ExecutorLike = Executor | Literal["dask", "lithops"] | Any | None
+"""An executor of `concurrent.futures`, a `distributed.Client`, "dask" for the current client, "lithops", or None."""
 
-_EXPECTED: Final = "an instance of concurrent.futures.Executor, a distributed.Client, 'dask', or None"
+_EXPECTED: Final = "an instance of concurrent.futures.Executor, a distributed.Client, 'dask', 'lithops', or None"
 # How many tasks are submitted at least before the first of them has finished. More are submitted if there are more than
 # half as many threads. A limit, because results of many tasks need memory, and a task that was begun cannot be stopped.
 _MIN_SUBMITTED: Final = 64
@@ -75,12 +75,15 @@ def open_workers(executor: ExecutorLike) -> Iterator[Workers]:
     ----------
     executor
         An instance of `concurrent.futures.Executor`; a `distributed.Client`; "dask" for the current client, or for
-        threads of this process if there is none; None to run one task after the other, in this thread.
+        threads of this process if there is none; "lithops" for the functions that the configuration of Lithops says;
+        None to run one task after the other, in this thread.
 
     Raises
     ------
     StoreConfigError
         If it is anything else.
+    ImportError
+        If a package for it is not installed.
     """
     with ExitStack() as stack:
         if executor is None or executor is False:
@@ -89,6 +92,9 @@ def open_workers(executor: ExecutorLike) -> Iterator[Workers]:
             yield _Pool(executor)
         elif executor == "dask":
             yield _Cluster(stack.enter_context(open_client(None)))
+        elif executor == "lithops":
+            _require_lithops()
+            yield _Lithops()
         elif _is_client(executor):
             yield _Cluster(stack.enter_context(open_client(executor)))
         else:
@@ -178,6 +184,54 @@ class _Cluster(Workers):
         with suppress(Exception):
             if futures:
                 wait_for(futures)
+
+
+class _Lithops(Workers):
+    """The functions of Lithops: processes of this machine or functions of a cloud, as its configuration says.
+
+    If the iteration is given up, Lithops drops tasks that wait, and ends processes of this machine. A function of a
+    cloud that has begun goes on.
+    """
+
+    @override
+    def run[A, T](self, function: Callable[[A], T], items: Sequence[A]) -> Generator[Finished[T], None, None]:
+        from lithops import FunctionExecutor  # noqa: PLC0415 (an optional package)
+        from lithops.wait import ANY_COMPLETED  # noqa: PLC0415 (an optional package)
+
+        if not items:
+            return
+        with FunctionExecutor() as functions:
+            futures = functions.map(_attempt, [{"function": function, "argument": item} for item in items])
+            running = dict(zip(futures, range(len(items)), strict=True))
+            while running:
+                done, _ = functions.wait(
+                    list(running),
+                    throw_except=False,
+                    return_when=ANY_COMPLETED,
+                    download_results=True,
+                    show_progressbar=False,
+                )
+                for future in done:
+                    number = running.pop(future)
+                    ended: Finished[tuple[T | None, Exception | None]] = _finished(number, future)
+                    value, error = ended.value or (None, ended.error)
+                    yield Finished(number, value, error)
+
+
+def _attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
+    """Return what a function returned, and what it raised: Lithops would print the traceback of an error."""
+    try:
+        return function(argument), None
+    # The caller decides what to do about it.
+    except Exception as error:
+        return None, error
+
+
+def _require_lithops() -> None:
+    try:
+        import lithops  # noqa: F401, PLC0415 (an optional package)
+    except ImportError as error:
+        raise ImportError(f"executor='lithops' needs {error.name}: pip install lithops", name=error.name) from error
 
 
 def _finished(number: int, future: Any) -> Finished[Any]:

@@ -74,6 +74,22 @@ def hide_in_url(url: str) -> str:
     return f"{start}{rest}" if first is None else f"{start}{rest[: first + 1]}{HIDDEN}"
 
 
+def may_hold_secret(url: str) -> bool:
+    """Return whether a URL may contain a password or a signature, so that it must not be stored.
+
+    On a web server every query counts, because it may be a signature with any name. The key of an object may contain a
+    '?', so that only a query with the name of a secret counts there.
+    """
+    found = _SCHEME.match(url)
+    if found is None or hide_in_url(url) == url:
+        return False
+    scheme, rest = found.group().removesuffix("://").lower(), url[found.end() :]
+    if scheme not in _OF_OBJECTS or ("@" in rest and _may_hold_user(scheme, rest.rpartition("@")[0])):
+        return True
+    query = rest.partition("?")[2]
+    return any(is_secret_name(each.partition("=")[0]) for each in re.split("[&;?]", query) if "=" in each)
+
+
 def _may_hold_user(scheme: str, before: str) -> bool:
     """Return whether the text before the last '@' of a URL may be a user and a password, which may contain '/'."""
     authority, slash, _ = before.partition("/")

@@ -7,6 +7,7 @@ import icechunk
 import pytest
 
 from benchmarks.archive import report, sources
+from benchmarks.archive.__main__ import medians
 from benchmarks.archive.contestants import CONTESTANTS, SAME_DATASET, VIRTUALIZARR
 from benchmarks.archive.measuring import Figures, Run
 from benchmarks.archive.sources import Archive
@@ -16,7 +17,7 @@ from benchmarks.places import Disk
 FILES = Archive("files", files=3, variables=2, steps=4, rows=4, columns=4)
 STREAM = Archive("stream", files=3, variables=1, steps=4, rows=4, columns=4)
 THEIRS: Figures = {
-    **dict.fromkeys(("parse", "write", "commit", "cpu", "open", "chunk", "slab"), 1.0),
+    **dict.fromkeys(("parse", "write", "commit", "cpu", "commit cpu", "open", "chunk", "slab"), 1.0),
     **dict.fromkeys(("references", "objects", "nbytes", "peak", "peak of reading"), 1000),
 }
 
@@ -51,9 +52,9 @@ def test_contestant_writes_all_chunks_and_reads_the_values(archive: Archive, nam
 def test_table_has_figures_and_ratios_to_the_first_row() -> None:
     ours = {**THEIRS, "references": 10, "commit": 0.1, "parse": 0.0}
     *_, first, second, ratios = report.table({"theirs": THEIRS, "ours": ours}).splitlines()
-    assert first.startswith("| theirs | 1,000 | 1,000 | 0.0 | 1.00 | 1.00 | 1.00 | 3.00 | 1.00 |")
-    assert second.startswith("| ours | 10 | 1,000 | 0.0 | 0.00 | 1.00 | 0.10 | 1.10 | 1.00 |")
-    assert ratios.startswith("| times smaller | 100 | 1.0 | 1.0 |  | 1.0 | 10 | 2.7 | 1.0 |")
+    assert first.startswith("| theirs | 1,000 | 1,000 | 1,000 | 1.00 | 1.00 | 1.00 | 1.00 | 3.00 | 1.00 |")
+    assert second.startswith("| ours | 10 | 1,000 | 1,000 | 0.00 | 1.00 | 0.10 | 1.00 | 1.10 | 1.00 |")
+    assert ratios.startswith("| times smaller | 100 | 1.0 | 1.0 |  | 1.0 | 10 | 1.0 | 2.7 | 1.0 |")
 
 
 def test_goal_says_whether_it_holds() -> None:
@@ -63,3 +64,10 @@ def test_goal_says_whether_it_holds() -> None:
     assert str(references) == "MISSED       50.00 (at least 100.00)  files: times fewer references"
     (memory,) = report.goals_of_stream(100, {**THEIRS, "peak": 4 << 30})
     assert str(memory) == "holds         4.00 (at most 4.00)  100 chunks: GiB of memory"
+    objects, nbytes, *_ = report.goals_of_groups(THEIRS, {**THEIRS, "objects": 1001})
+    assert (objects.holds, nbytes.holds) == (False, True)
+
+
+def test_figures_are_medians_of_repetitions() -> None:
+    runs = [{**THEIRS, "commit": seconds} for seconds in (9.0, 1.0, 2.0)]
+    assert medians(runs) == {**THEIRS, "commit": 2.0}

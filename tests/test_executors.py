@@ -1,10 +1,13 @@
 """Tasks run on every kind of executor, and end before their results are given up."""
 
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -155,7 +158,34 @@ def test_the_executor_of_the_caller_stays_open() -> None:
         assert executor.submit(square, 3).result() == 9
 
 
-@pytest.mark.parametrize("executor", ["lithops", 4, ThreadPoolExecutor, object(), True, [], "Dask"])
+@pytest.mark.slow
+# Lithops leaves files open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_lithops_runs_every_task_and_keeps_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lithops", reason="`pip install lithops` to run it")
+    # Processes of this machine. What Lithops remembers of an interpreter is in the home folder.
+    config = {"lithops": {"backend": "localhost", "storage": "localhost"}, "localhost": {"runtime": sys.executable}}
+    monkeypatch.setenv("LITHOPS_CONFIG", json.dumps(config))
+    monkeypatch.setattr("lithops.constants.CACHE_DIR", str(tmp_path))
+    with open_workers("lithops") as workers:
+        finished = {task.number: task for task in workers.run(square, range(5, 10))}
+        assert [finished[number].value for number in range(5)] == [25, 36, None, 64, 81]
+        assert [repr(finished[number].error) for number in range(5) if number != 2] == ["None"] * 4
+        with pytest.raises(ValueError, match="seven"):
+            finished[2].result()
+        assert list(workers.run(square, [])) == []
+
+
+def test_lithops_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lithops", None)
+    with (
+        pytest.raises(ImportError, match=r"^executor='lithops' needs lithops: pip install lithops$"),
+        open_workers("lithops"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("executor", ["Lithops", 4, ThreadPoolExecutor, object(), True, [], "Dask"])
 def test_other_values_are_refused(executor: Any) -> None:
     with (
         pytest.raises(

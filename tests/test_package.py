@@ -100,7 +100,7 @@ FOREIGN = {
     "manifests/from_store": {"icechunk", "obspec_utils", "zarr"},
     "errors": set(),
     "inspection": {"zarr"},
-    "executors": {"distributed"},
+    "executors": {"distributed", "lithops"},
     "progress": set(),
     "progress_bar": {"rich"},
     "text": set(),

@@ -8,12 +8,13 @@ python -m benchmarks.archive [--quick] [--only files|stream|groups]
   of them: with one reference for each chunk, time and memory grow with their number (icechunk#401).
 - groups: 50 HDF5 files of 20 variables, a group for each file. The repository is on a MinIO that is started for it.
 
-Everything that is read is compared with the values of the files. Every contestant has processes of its own. Of several
-repetitions the smallest figures are shown.
+Everything that is read is compared with the values of the files. Every contestant has processes of its own. The
+contestants take turns, and medians of the repetitions are shown. References, objects and bytes are exact.
 """
 
 import argparse
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -42,20 +43,23 @@ def measure(
     archive: Archive, chosen: Sequence[Contestant], folder: Path, place: Place, repetitions: int
 ) -> dict[str, Figures]:
     """Return the figures of each contestant, by its name."""
-    best: dict[str, Figures] = {}
+    found: dict[str, list[Figures]] = {each.name: [] for each in chosen}
     for repetition in range(repetitions):
         # Every time from another one on: the machine has other things to do, and not always as many.
         shift = repetition % len(chosen)
         for each in (*chosen[shift:], *chosen[:shift]):
             where = place.below(f"{archive.kind}-{archive.files}-{each.folder}-{repetition}")
             start = time.monotonic()
-            found = Run(archive, each, folder, where).measure()
+            found[each.name].append(Run(archive, each, folder, where).measure())
             where.clear()
-            known = best.get(each.name, found)
-            best[each.name] = {name: min(value, known[name]) for name, value in found.items()}
             text = f"{time.monotonic() - start:7.1f} s  {archive.kind}, {archive.chunks:,} chunks, {each.name}"
             print(text, file=sys.stderr, flush=True)
-    return {each.name: best[each.name] for each in chosen}
+    return {name: medians(runs) for name, runs in found.items()}
+
+
+def medians(runs: Sequence[Figures]) -> Figures:
+    """Return the median of each figure of several repetitions."""
+    return {name: statistics.median(each[name] for each in runs) for name in runs[0]}
 
 
 def show(title: str, archive: Archive, rows: dict[str, Figures]) -> None:
@@ -114,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few chunks, to see whether it works")
     parser.add_argument("--only", choices=("files", "stream", "groups"), help="only one of the archives")
-    parser.add_argument("--repetitions", type=int, default=2, help="how often everything but the longest is measured")
+    parser.add_argument("--repetitions", type=int, default=3, help="how often everything but the longest is measured")
     options = parser.parse_args()
     goals: list[report.Goal] = []
     with ExitStack() as stack:

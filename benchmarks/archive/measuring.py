@@ -69,7 +69,7 @@ class Run:
     def write(self) -> Figures:
         """Write the archive to a new repository."""
         repository = self.contestant.open(self.place, self.folder)
-        seconds: Figures = dict.fromkeys(("parse", "write", "commit", "cpu"), 0.0)
+        seconds: Figures = dict.fromkeys(("parse", "write", "commit", "cpu", "commit cpu"), 0.0)
         if self.archive.kind == "stream":
             self._write_stream(repository, seconds)
         else:
@@ -142,7 +142,10 @@ def timed(seconds: Figures, name: str) -> Iterator[None]:
     start, busy = time.perf_counter(), time.process_time()
     yield
     seconds[name] += time.perf_counter() - start
-    seconds["cpu"] += time.process_time() - busy
+    busy = time.process_time() - busy
+    seconds["cpu"] += busy
+    if name == "commit":
+        seconds["commit cpu"] += busy
 
 
 def peak_memory() -> int:

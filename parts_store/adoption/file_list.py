@@ -10,6 +10,7 @@ from typing import Any, Final
 from parts_store.backends.addresses import local_path
 from parts_store.backends.existing_folders import ExistingFolder
 from parts_store.errors import StoreConfigError, describe
+from parts_store.redaction import may_hold_secret
 
 type Files = str | Path | Iterable[str | Path]
 """A file, a pattern, or several of them."""
@@ -19,6 +20,10 @@ _ANY_FOLDERS: Final = "**"
 _BUCKETS: Final = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure")
 # These have no listing. In their URLs, '?' begins a query.
 _WEB_SCHEMES: Final = ("http", "https")
+_PLAIN_URLS: Final = (
+    "URLs without a query, which may be a signature and would be stored with the references; use the URL of the "
+    "bucket, such as s3://bucket/file, and pass credentials as options, such as access_key_id"
+)
 
 
 def list_files(files: Files, options: dict[str, Any]) -> list[str]:
@@ -50,8 +55,10 @@ def _expand(text: str, options: dict[str, Any]) -> list[str]:
         # The URL is not shown: any part of it may be a part of the password.
         expected = "URLs without passwords, which would be stored with the references; pass them as options"
         raise StoreConfigError("files", expected, f"{scheme}:// with '@' (in a path, write %40)")
+    if may_hold_secret(text):
+        raise StoreConfigError("files", _PLAIN_URLS, describe(text))
     if scheme in _WEB_SCHEMES:
-        if "*" in rest.partition("?")[0]:
+        if "*" in rest:
             raise StoreConfigError("files", "a list of URLs, because web servers list no files", describe(text))
         return [text]
     if not _MAGIC.search(rest):

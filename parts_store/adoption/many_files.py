@@ -71,7 +71,8 @@ def adopt(
     loadable_variables : list of str, optional
         Variables whose values are stored, in addition to coordinates. Others refer to the files.
     executor : concurrent.futures.Executor or distributed.Client or str, optional
-        Where files are parsed: an executor, a client of dask, or `"dask"` for the current client. By default threads.
+        Where files are parsed: an executor, a client of dask, `"dask"` for the current client, or `"lithops"` for what
+        Lithops is configured for. By default threads.
     on_error : str
         `"raise"`, or `"skip"` to go on without files that cannot be parsed; the report lists them.
     copy : bool

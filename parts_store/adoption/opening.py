@@ -165,7 +165,8 @@ def open_virtual_mfdataset(  # noqa: PLR0917 - in the order of VirtualiZarr
         `"nested"` for the order of the list along `concat_dim`, `"by_coords"` for the order and the dimensions that the
         coordinates of the files say.
     parallel : concurrent.futures.Executor or distributed.Client or str or False
-        Where files are opened: an executor, a client of dask, `"dask"` for the current client, or this thread.
+        Where files are opened: an executor, a client of dask, `"dask"` for the current client, `"lithops"`, or this
+        thread.
     join : str
         Only `"exact"` is supported: the coordinates of other dimensions are equal.
     attrs_file : str or Path, optional

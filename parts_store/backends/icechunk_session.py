@@ -29,6 +29,7 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
+from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.backends.session_changes import Writes
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
@@ -40,7 +41,7 @@ from parts_store.format.metadata import Document, is_array, parse
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import Tag
-from parts_store.redaction import hide_secrets
+from parts_store.redaction import hide_secrets, may_hold_secret
 from parts_store.transactions import part_nodes
 
 # A session does not say when a chunk was written.
@@ -113,7 +114,20 @@ class SessionBackend:
             raise ReadOnlySessionError(str(self), "it is read-only or was committed; open a writable session")
 
     def require_location(self, reference: Reference) -> None:
-        """Raise `SessionError` if Icechunk would refuse a reference, before any part of the chunk is written."""
+        """Raise `SessionError` if Icechunk would refuse a reference, before any part of the chunk is written.
+
+        A URL with a password or a signature is refused, too, because everyone who reads the repository would read it.
+        """
+        scheme = reference.location.partition("://")[0].lower()
+        # The key of an object is percent-encoded here, unlike in the URL that the caller knows.
+        known = reference.location if scheme in ENCODED_SCHEMES else unquote(reference.location)
+        if may_hold_secret(known):
+            problem = (
+                "expected a URL without a password, a query and a signature, which would be stored in the repository: "
+                "refer to the file by its plain URL, such as s3://bucket/file, and give the credentials to the store "
+                "that reads it"
+            )
+            raise SessionError(known, problem)
         containers = self.session.config.virtual_chunk_containers or {}
         names = [f"{_BY_NAME}{each.name}/" for each in containers.values() if each.name]
         # The location may be percent-encoded, and the folder of a container not.
@@ -255,8 +269,7 @@ class SessionBackend:
         await self._require_place(start)
         # Chunks that are written by their keys would be labelled one by one. Here all of them get another label.
         with _translated(path), self._writes.replacing():
-            for table in tables:
-                await self._write_references(path, table)
+            await run_for_each(tables, lambda table: self._write_references(path, table), _AT_ONCE)
             await run_for_each(
                 chunks,
                 lambda index: self.icechunk.set(

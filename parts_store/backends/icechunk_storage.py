@@ -9,6 +9,7 @@ import icechunk
 
 from parts_store.backends.addresses import local_path, open_url
 from parts_store.errors import StoreConfigError, describe
+from parts_store.redaction import may_hold_secret
 
 # The names of the options of obstore that are arguments of Icechunk with the same names.
 _CREDENTIALS: Final = ("access_key_id", "secret_access_key", "session_token")
@@ -47,6 +48,11 @@ def open_storage(url: str, options: dict[str, Any]) -> icechunk.Storage:
 
 def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.VirtualChunkContainer, Any]:
     """Return the virtual chunk container for a folder, and the credentials for it."""
+    if may_hold_secret(folder):
+        expected = (
+            "URLs without a password, a query and a signature, which would be stored; pass credentials as options"
+        )
+        raise StoreConfigError("virtual", expected, describe(folder))
     scheme = scheme_of(folder)
     if scheme in ("", "file"):
         path = folder_at(folder).resolve()

@@ -9,7 +9,7 @@ import typer
 from parts_store.cli.exits import LEFTOVERS, OK
 from parts_store.cli.output import Output
 from parts_store.cli.parameters import Message, Options, parse_options
-from parts_store.errors import StoreConfigError
+from parts_store.errors import PartsStoreError, SessionError, StoreConfigError
 
 if TYPE_CHECKING:
     from parts_store.adoption import Adoption
@@ -171,10 +171,12 @@ def adopt(
         scratch = _open_for_reading(into, prepared.folders, given, branch=branch, is_new=is_new)
         report = prepared.write(scratch, path, append_dim=append_dim, overwrite=overwrite, dry_run=True)
     if not dry_run:
-        store = open_branch(into, branch=branch, virtual=prepared.folders, create=True, **given)
+        store = open_branch(into, branch=branch, virtual=prepared.folders, create=is_new, **given)
         with output.progress("adopt", "arrays") as progress:
             report = prepared.write(store, path, append_dim=append_dim, overwrite=overwrite, progress=progress)
         store.session.commit(message or f"adopt {report.location}")
+        if not is_new:
+            _store_folders(into, prepared.folders, given)
     how = ["dry run: nothing was written"] if dry_run else report.how_to_open(into, path=path, branch=branch)
     return _show(report, output, how)
 
@@ -228,6 +230,19 @@ def _open_for_reading(
     if is_new:
         return open_memory(virtual=folders, **given)
     return open_branch(into, branch=branch, virtual=folders, **given)
+
+
+def _store_folders(into: str, folders: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Store in the configuration of a repository which folders its chunks refer to, after the commit was made."""
+    from parts_store.repositories import open_repository
+
+    try:
+        open_repository(into, virtual=folders, **given)
+    except PartsStoreError as error:
+        problem = f"the files were adopted, but their folders are not stored in the configuration: {error}"
+        raise SessionError(
+            into, f"{problem}; open it with `ps.open_repository(URL, virtual={list(folders)})`"
+        ) from error
 
 
 @contextmanager

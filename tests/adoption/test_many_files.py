@@ -127,7 +127,7 @@ def test_files_are_parsed_on_every_kind_of_executor(winter: Path, executor: Any)
 
 def test_an_unknown_executor_is_refused(winter: Path) -> None:
     session = repository(winter).writable_session("main")
-    for wrong in ("lithops", 3, ThreadPoolExecutor):
+    for wrong in ("Lithops", 3, ThreadPoolExecutor):
         with pytest.raises(StoreConfigError, match="executor"):
             ps.adopt(winter / "*.nc", into=session, concat_dim="time", executor=wrong)
     assert not session.has_uncommitted_changes
