@@ -125,7 +125,7 @@ class FileParsing:
         if failed and (self.on_error == "raise" or len(failed) == len(urls)):
             raise next(failed[url] for url in urls if url in failed)
         parsed_files = [found[url] for url in urls if url in found and url not in failed]
-        skipped = tuple(Skipped(hide_in_url(url), _reason(failed[url])) for url in urls if url in failed)
+        skipped = tuple(skipped_file(url, failed[url]) for url in urls if url in failed)
         return parsed_files, skipped
 
 
@@ -146,11 +146,12 @@ def _settings(parser: Parser) -> str:
     return f"{name}{sorted(vars(parser).items())}"
 
 
-def _reason(error: PartsStoreError) -> str:
-    """Return why a file was skipped, without its name."""
+def skipped_file(url: str, error: PartsStoreError) -> Skipped:
+    """Return a file that is skipped because of an error, for the report."""
+    reason = str(error)
     if isinstance(error, AdoptionError):
-        return "; ".join(problem if name == "the file" else f"{name}: {problem}" for name, problem in error.problems)
-    return str(error)
+        reason = "; ".join(problem if name == "the file" else f"{name}: {problem}" for name, problem in error.problems)
+    return Skipped(hide_in_url(url), reason)
 
 
 def parse_and_load(
@@ -163,4 +164,4 @@ def parse_and_load(
     parsed = parse_file(url, registry, parser)
     if loadable_variables is None:
         return parsed
-    return dataclasses.replace(parsed, group=with_values(parsed.group, loadable_variables))
+    return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))

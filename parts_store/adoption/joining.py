@@ -4,6 +4,7 @@ Chunks are joined as they are where their length divides the lengths of the file
 cut into rows first. Other variables are loaded, or refused if they are large.
 """
 
+import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Final
 import numpy as np
 import xarray as xr
 
-from parts_store.adoption.join_checks import FileDataset, differs, is_loaded, require_same_values, require_together
-from parts_store.adoption.loaded_variables import join_loaded, load_times
-from parts_store.adoption.virtual_dataset import compose, load_all_variables
+from parts_store.adoption.join_checks import FileDataset, differs, has_steps, is_loaded, refused, require_together
+from parts_store.adoption.loaded_variables import join_loaded, load_from_files, load_times
+from parts_store.adoption.shared_variables import compare_shared
+from parts_store.adoption.virtual_dataset import compose
 from parts_store.errors import AdoptionError
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
@@ -53,14 +55,16 @@ def join(files: Sequence[FileDataset], dim: str, how: JoinOptions, *, is_step: b
     together, and for a variable that has to be loaded and is too large.
     """
     if is_step:
-        files = [FileDataset(file.location, _with_dimension(file.dataset, dim), file.skipped) for file in files]
+        files = [dataclasses.replace(file, dataset=_with_dimension(file.dataset, dim)) for file in files]
     files = load_times(files)
     require_together(files, dim)
+    # A file without steps adds nothing, and may have other chunks.
+    with_steps = [file for file in files if has_steps(file, dim)] or files[:1]
     notes: dict[str, str] = {}
     joined: dict[Hashable, xr.Variable] = {}
     for name, variable in files[0].dataset.variables.items():
         if dim in variable.dims:
-            joined[name], note = _join_variable(files, name, dim, how.max_loaded)
+            joined[name], note = _join_variable(with_steps, name, dim, how.max_loaded)
         else:
             joined[name], note = variable, _compare(files, name, how)
         if note is not None:
@@ -105,7 +109,7 @@ def _join_variable(
     nbytes = sum(each.size * each.dtype.itemsize for each in variables)
     if nbytes > max_loaded:
         raise _too_large(files, name, nbytes, max_loaded, reason)
-    return join_loaded(load_all_variables(variables), dim), f"loaded, because {reason}"
+    return join_loaded(load_from_files(files, name), dim), f"loaded, because {reason}"
 
 
 def _require_codecs(files: Sequence[FileDataset], name: Hashable, arrays: Sequence[PartsArray]) -> None:
@@ -113,11 +117,11 @@ def _require_codecs(files: Sequence[FileDataset], name: Hashable, arrays: Sequen
     for file, array in zip(files, arrays, strict=True):
         if array.metadata.codecs != first.codecs:
             expected, found = (", ".join(map(str, each.codecs)) for each in (first, array.metadata))
-            raise differs(file, f"variable {name!r}", files[0], f"the codecs {expected}", found)
+            raise differs(file, file.named(name), files[0], f"the codecs {expected}", found)
         fill_value = fill_value_of(array.references)
         if fill_value != expected_fill_value and array.references.is_missing().any():
             expected = f"the fill value {expected_fill_value}"
-            raise differs(file, f"variable {name!r}", files[0], expected, str(fill_value))
+            raise differs(file, file.named(name), files[0], expected, str(fill_value))
 
 
 def _aligned(arrays: Sequence[References], axis: int) -> tuple[Sequence[References], str | None]:
@@ -170,7 +174,7 @@ def _too_large(
         f"{reason}, and its {nbytes:,} bytes are too many to be loaded (max_loaded_nbytes={max_loaded:,}); write the "
         f"files with chunks of length 1, or pass `loadable_variables` with {str(name)!r}, or `variables` without it"
     )
-    return AdoptionError(files[0].location, ((f"variable {name!r}", problem),))
+    return refused(files[0], files[0].named(name), problem)
 
 
 # --- variables without the dimension ----------------------------------------------------------------------------------
@@ -178,13 +182,8 @@ def _too_large(
 
 def _compare(files: Sequence[FileDataset], name: Hashable, how: JoinOptions) -> str | None:
     """Raise `AdoptionError` unless a variable is the same in all files; return a note if it is too large to compare."""
-    variables = [file.dataset.variables[name] for file in files]
-    if name in files[0].dataset.indexes or len(files) == 1 or not how.compares:
+    # Values of indexes are compared before.
+    if name in files[0].dataset.indexes or not how.compares:
         return None
-    nbytes = sum(each.size * each.dtype.itemsize for each in variables)
-    if nbytes > how.max_loaded and not all(map(is_loaded, variables)):
-        return f"taken from the first file, and not compared with the others: {nbytes:,} bytes"
-    loaded = load_all_variables(variables)
-    for file, variable in zip(files[1:], loaded[1:], strict=True):
-        require_same_values(file, name, files[0], variable.values, loaded[0].values)
-    return None
+    nbytes = compare_shared(files, name, how.max_loaded)
+    return f"taken from the first file, and not compared with the others: {nbytes:,} bytes" if nbytes else None

@@ -73,7 +73,8 @@ def adopt(
     executor : concurrent.futures.Executor or distributed.Client or str, optional
         Where files are parsed: an executor, a client of dask, or `"dask"` for the current client. By default threads.
     on_error : str
-        `"raise"`, or `"skip"` to go on without files that cannot be parsed; the report lists them.
+        `"raise"`, or `"skip"` to go on without files that cannot be parsed, or whose coordinates cannot be read or
+        decoded; the report lists them.
     copy : bool
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5 files with one chunked dataset.

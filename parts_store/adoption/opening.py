@@ -96,7 +96,7 @@ def open_virtual_dataset(
     kept = PartsGroup(
         {name: each for name, each in node.arrays.items() if name not in left_out}, attributes=node.attributes
     )
-    dataset = dataset_of(kept, loadable_variables, decode_times=times)
+    dataset = dataset_of(location, kept, loadable_variables, decode_times=times)
     # As `xarray.open_dataset` does it.
     dataset.encoding["source"] = location
     return dataset
