@@ -15,6 +15,7 @@ import xarray as xr
 
 from parts_store.adoption.join_checks import FileDataset, differs, has_steps, is_loaded, refused, require_together
 from parts_store.adoption.loaded_variables import join_loaded, load_from_files, load_times
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.shared_variables import compare_shared
 from parts_store.adoption.virtual_dataset import compose
 from parts_store.errors import AdoptionError
@@ -23,7 +24,6 @@ from parts_store.manifests.array_references import References
 from parts_store.manifests.combining import concatenate, fill_value_of
 from parts_store.manifests.row_chunks import can_cut_rows, cut_rows
 
-DEFAULT_MAX_LOADED: Final = 64 << 20
 # Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
 _SMALL_CHUNK: Final = 1 << 10
 

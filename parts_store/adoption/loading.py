@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import xarray as xr
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.reading import ReadSettings, carry_out, load_all
 from parts_store.redaction import hide_secrets
+
+DEFAULT_MAX_LOADED: Final = 64 << 20
+"""Variables that have to be loaded, or compared, have at most this number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)

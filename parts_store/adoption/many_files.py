@@ -2,24 +2,22 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from parts_store.adoption.adopt_copy import adopt_copy
 from parts_store.adoption.file_list import Files
 from parts_store.adoption.file_parsing import OnError
-from parts_store.adoption.joining import DEFAULT_MAX_LOADED
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.preparation import AdoptionRequest, Combine
 from parts_store.adoption.report import Adoption
+from parts_store.adoption.unchanged_arrays import containers_of
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
 from parts_store.options import parse_count
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.store import PartsStore
-
-# The schemes of containers whose files can be read with the options of obstore.
-_READABLE: Final = ("file://", "s3://")
 
 
 def adopt(
@@ -195,9 +193,3 @@ def _one(files: Files) -> str | Path:
     if len(found) != 1:
         raise StoreConfigError("files", "one file, because a copy of it becomes an array", f"{len(found)} files")
     return found[0]
-
-
-def containers_of(store: PartsStore) -> list[str]:
-    """Return the URLs of the folders that a session may refer to, as far as they can be read here."""
-    known = store.session.config.virtual_chunk_containers or {}
-    return [each for each in known if each.startswith(_READABLE)]

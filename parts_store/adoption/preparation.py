@@ -10,7 +10,8 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.file_list import Files, list_files
 from parts_store.adoption.file_parsing import FileParsing, OnError, skipped_file
 from parts_store.adoption.file_trees import FileTree, combine_by_coords, join_trees
-from parts_store.adoption.joining import DEFAULT_MAX_LOADED, JoinOptions
+from parts_store.adoption.joining import JoinOptions
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.loading_for_append import load_unlike
 from parts_store.adoption.parsed_file import ParsedFile
 from parts_store.adoption.parsers import Parser
@@ -101,7 +102,9 @@ class AdoptionRequest:
         if self.strict:
             _require_complete(parsed)
         locations = tuple(each.location for each in parsed)
-        return PreparedFiles(source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes)
+        return PreparedFiles(
+            source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes, self.variables is not None
+        )
 
     def _trees(
         self, parsed: Sequence[ParsedFile], parsing: FileParsing
@@ -191,6 +194,8 @@ class PreparedFiles:
     skipped: tuple[Skipped, ...]
     failed: tuple[Skipped, ...]
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
+    # Whether the caller chose variables, so that others may be missing.
+    is_selection: bool = False
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -216,7 +221,14 @@ class PreparedFiles:
         if append_dim is not None:
             source, loaded = load_unlike(self.source, store, path, append_dim, self.max_loaded_nbytes)
         planned = plan_write(
-            source, store, path=path, append_dim=append_dim, shard_chunks=shard_chunks, overwrite=overwrite
+            source,
+            store,
+            path=path,
+            append_dim=append_dim,
+            shard_chunks=shard_chunks,
+            overwrite=overwrite,
+            max_loaded=self.max_loaded_nbytes,
+            is_complete=not self.is_selection,
         )
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:

@@ -21,7 +21,7 @@ def compare_shared(files: Sequence[FileDataset], name: Hashable, max_loaded: int
         return 0
     compared = [files[0], *others]
     variables = [file.dataset.variables[name] for file in compared]
-    nbytes = sum(int(each.size) * each.dtype.itemsize for each in variables if not is_loaded(each))
+    nbytes: int = sum(each.size * each.dtype.itemsize for each in variables if not is_loaded(each))
     if nbytes > max_loaded:
         return nbytes
     expected, *found = load_from_files(compared, name)
