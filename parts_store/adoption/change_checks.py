@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from zarr.codecs import BytesCodec, TransposeCodec
+
 from parts_store import destination
 from parts_store._compat.zarr import sync
 from parts_store.adoption.appending import StoredArray, read_stored
 from parts_store.adoption.source_tree import SourceGroup
 from parts_store.errors import ManifestError, StoreConfigError
+from parts_store.manifests.array_references import chunk_shape_of
 from parts_store.store import PartsStore
 
 
@@ -33,6 +36,29 @@ def names_in(store: PartsStore, path: str) -> list[str]:
         return [name.strip("/") async for name in store.list_dir(path)]
 
     return sync(names())
+
+
+def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, int]:
+    """Return the lengths of the chunks of all stored arrays along a dimension, by their paths below a path.
+
+    Only arrays that are not compressed are among them: chunks of files can be cut to the same length.
+    """
+    found: dict[str, int] = {}
+    groups = [""]
+    while groups:
+        names = [place(group, name) for group in groups for name in names_in(store, place(path, group))]
+        stored = read_stored(store, [place(path, name) for name in names])
+        for name in names:
+            array = stored.get(place(path, name))
+            if array is not None and _length(array, dim) is not None and _is_plain(array):
+                axis = list(array.metadata.dimension_names or ()).index(dim)
+                found[name] = chunk_shape_of(array.chunk_metadata)[axis]
+        groups = [name for name in names if place(path, name) not in stored]
+    return found
+
+
+def _is_plain(array: StoredArray) -> bool:
+    return all(isinstance(each, BytesCodec | TransposeCodec) for each in array.chunk_metadata.codecs)
 
 
 def require_dimensions(

@@ -7,12 +7,13 @@ cut into rows first. Other variables are loaded, or refused if they are large.
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import xarray as xr
 
+from parts_store.adoption.described_group import count_of_chunks
 from parts_store.adoption.join_checks import FileDataset, differs, has_steps, is_loaded, refused, require_together
 from parts_store.adoption.loaded_variables import join_loaded, load_from_files, load_times
 from parts_store.adoption.loading import DEFAULT_MAX_LOADED
@@ -36,6 +37,8 @@ class JoinOptions:
     max_loaded: int = DEFAULT_MAX_LOADED
     # Whether variables without the dimension are compared by their values.
     compares: bool = True
+    # The lengths of the chunks of stored arrays that variables are appended to, by the paths of variables.
+    stored_lengths: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +67,7 @@ def join(files: Sequence[FileDataset], dim: str, how: JoinOptions, *, is_step: b
     joined: dict[Hashable, xr.Variable] = {}
     for name, variable in files[0].dataset.variables.items():
         if dim in variable.dims:
-            joined[name], note = _join_variable(with_steps, name, dim, how.max_loaded)
+            joined[name], note = _join_variable(with_steps, name, dim, how)
         else:
             joined[name], note = variable, _compare(files, name, how)
         if note is not None:
@@ -90,12 +93,13 @@ def _with_dimension(dataset: xr.Dataset, dim: str) -> xr.Dataset:
 
 
 def _join_variable(
-    files: Sequence[FileDataset], name: Hashable, dim: str, max_loaded: int
+    files: Sequence[FileDataset], name: Hashable, dim: str, how: JoinOptions
 ) -> tuple[xr.Variable, str | None]:
     """Return a variable of all files, and why it was loaded; None if it is virtual, or was loaded before."""
     variables = [file.dataset.variables[name] for file in files]
     if all(map(is_loaded, variables)):
         return join_loaded(variables, dim), None
+    nbytes: int = sum(each.size * each.dtype.itemsize for each in variables)
     reason = None
     if any(map(is_loaded, variables)):
         reason = "it is loaded in some of the files"
@@ -103,12 +107,14 @@ def _join_variable(
         arrays = [each.data for each in variables]
         _require_codecs(files, name, arrays)
         axis = variables[0].dims.index(dim)
-        references, reason = _aligned([each.references for each in arrays], axis)
+        stored_length = how.stored_lengths.get(f"{files[0].path}/{name}".strip("/"), 0)
+        references, reason = _aligned([each.references for each in arrays], axis, stored_length)
+        if reason is not None and nbytes > how.max_loaded:
+            references, reason = _in_blocks([each.references for each in arrays], axis, reason)
         if reason is None:
             return _concatenated(variables[0], references, arrays, axis), None
-    nbytes = sum(each.size * each.dtype.itemsize for each in variables)
-    if nbytes > max_loaded:
-        raise _too_large(files, name, nbytes, max_loaded, reason)
+    if nbytes > how.max_loaded:
+        raise _too_large(files, name, nbytes, how.max_loaded, reason)
     return join_loaded(load_from_files(files, name), dim), f"loaded, because {reason}"
 
 
@@ -124,17 +130,20 @@ def _require_codecs(files: Sequence[FileDataset], name: Hashable, arrays: Sequen
             raise differs(file, file.named(name), files[0], expected, str(fill_value))
 
 
-def _aligned(arrays: Sequence[References], axis: int) -> tuple[Sequence[References], str | None]:
+def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tuple[Sequence[References], str | None]:
     """Return arrays whose chunks can be joined along an axis; or why they cannot be joined without loading them.
 
-    An array that is one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the
-    next file may have another length.
+    They get the length of the chunks of the stored array that they are appended to, if there is one. An array that is
+    one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the next file may have
+    another length.
     """
     first = arrays[0].chunk_shape
     if any(_without(each.chunk_shape, axis) != _without(first, axis) for each in arrays):
         other = next(each.chunk_shape for each in arrays if _without(each.chunk_shape, axis) != _without(first, axis))
         return arrays, f"its chunks have different shapes, {first} and {other}"
     can_cut = all(can_cut_rows(each, axis) for each in arrays)
+    if can_cut and stored_length and _common_length(arrays, axis) % stored_length == 0:
+        return [cut_rows(each, axis, stored_length) for each in arrays], None
     row_nbytes = math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
     length = first[axis]
     is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
@@ -146,6 +155,27 @@ def _aligned(arrays: Sequence[References], axis: int) -> tuple[Sequence[Referenc
         lengths = ", ".join(str(each) for each in sorted({each.metadata.shape[axis] for each in arrays})[:3])
         return arrays, f"its compressed chunks are not on one grid, in files of the lengths {lengths}"
     return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
+
+
+def _in_blocks(arrays: Sequence[References], axis: int, reason: str) -> tuple[Sequence[References], str | None]:
+    """Return arrays whose rows are too small in chunks of as many rows as all chunks and lengths are multiples of.
+
+    The chunks have up to 32 MiB. If they cannot be cut, or would be small, the reason is returned why.
+    """
+    shapes = {_without(each.chunk_shape, axis) for each in arrays}
+    if len(shapes) > 1 or not all(can_cut_rows(each, axis) for each in arrays):
+        return arrays, reason
+    row_nbytes = math.prod(*shapes) * arrays[0].dtype.itemsize
+    common = _common_length(arrays, axis)
+    rows = common // count_of_chunks((common,), row_nbytes)
+    if rows * row_nbytes < _SMALL_CHUNK:
+        return arrays, f"{reason}, the lengths of the files have no common divisor above {common:,}"
+    return [cut_rows(each, axis, rows) for each in arrays], None
+
+
+def _common_length(arrays: Sequence[References], axis: int) -> int:
+    """Return the largest length that divides the chunks and the lengths of all arrays along an axis."""
+    return math.gcd(*(length for each in arrays for length in (each.chunk_shape[axis], each.metadata.shape[axis])))
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -172,7 +202,8 @@ def _too_large(
 ) -> AdoptionError:
     problem = (
         f"{reason}, and its {nbytes:,} bytes are too many to be loaded (max_loaded_nbytes={max_loaded:,}); write the "
-        f"files with chunks of length 1, or pass `loadable_variables` with {str(name)!r}, or `variables` without it"
+        f"files with chunks whose length divides those of the files, such as 1, or pass a larger `max_loaded_nbytes`, "
+        f"`loadable_variables` with {str(name)!r}, or `variables` without it"
     )
     return refused(files[0], files[0].named(name), problem)
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.adopt_copy import adopt_copy
+from parts_store.adoption.change_checks import stored_chunk_lengths
 from parts_store.adoption.file_list import Files
 from parts_store.adoption.file_parsing import OnError
 from parts_store.adoption.loading import DEFAULT_MAX_LOADED
@@ -153,7 +155,8 @@ def adopt(
         resume=resume,
         progress=progress,
     )
-    prepared = request.prepare(files, options, virtual=containers_of(store))
+    lengths = {} if append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
+    prepared = request.prepare(files, options, virtual=containers_of(store), stored_lengths=lengths)
     return prepared.write(
         store,
         path,

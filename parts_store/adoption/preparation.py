@@ -69,10 +69,18 @@ class AdoptionRequest:
         """Return the dimension along which files are joined, if it is named."""
         return self.append_dim or self.concat_dim
 
-    def prepare(self, files: Files, options: Mapping[str, Any], *, virtual: Iterable[str] = ()) -> "PreparedFiles":
+    def prepare(
+        self,
+        files: Files,
+        options: Mapping[str, Any],
+        *,
+        virtual: Iterable[str] = (),
+        stored_lengths: Mapping[str, int] | None = None,
+    ) -> "PreparedFiles":
         """Return what files contain, joined, and ready to be written. Nothing is written.
 
-        `virtual` are URLs of other folders that files may refer to.
+        `virtual` are URLs of other folders that files may refer to. `stored_lengths` are the lengths of the chunks of
+        the arrays that files are appended to.
         """
         urls = list_files(files, dict(options))
         joins = len(urls) > 1 or self.dim is not None
@@ -98,7 +106,7 @@ class AdoptionRequest:
             parsed = [each for each in parsed if each.location not in unreadable]
             order = {hide_in_url(url): number for number, url in enumerate(urls)}
             failed = tuple(sorted((*failed, *unreadable.values()), key=lambda each: order[each.name]))
-            source, notes = self._combine(trees)
+            source, notes = self._combine(trees, stored_lengths or {})
         if self.strict:
             _require_complete(parsed)
         locations = tuple(each.location for each in parsed)
@@ -121,9 +129,11 @@ class AdoptionRequest:
             raise next(iter(errors.values()))
         return trees, {location: skipped_file(location, error) for location, error in errors.items()}
 
-    def _combine(self, trees: Sequence[FileTree]) -> tuple[Source, Mapping[str, str]]:
+    def _combine(
+        self, trees: Sequence[FileTree], stored_lengths: Mapping[str, int]
+    ) -> tuple[Source, Mapping[str, str]]:
         """Return the files as one dataset or tree, and notes about its variables."""
-        how = JoinOptions(self.max_loaded_nbytes)
+        how = JoinOptions(self.max_loaded_nbytes, stored_lengths=stored_lengths)
         if self.dim is not None:
             joined = join_trees(trees, self.dim, how)
         elif self.combine == "nested":
