@@ -106,6 +106,8 @@ class _Job:
             progress(number, len(description.arrays))
             if isinstance(array, Values):
                 adopted.append(self._write_values(array))
+            elif isinstance(array, Chunked) and not array.header.nbytes:
+                adopted.append(self._write_empty(array))
             else:
                 one, copied = self._copy(to_copy)
                 adopted.append(one)
@@ -140,6 +142,11 @@ class _Job:
         path = join(self.path, array.header.name)
         sync(self.store.set(join(path, DOCUMENT), cpu.Buffer.from_bytes(dump(document))))
         return path
+
+    def _write_empty(self, array: Chunked) -> AdoptedArray:
+        header = array.header
+        document = header.to_json(array.chunk_shape, [header.bytes_codec, *array.codecs])
+        return AdoptedArray(self._write_document(array, document), header.shape, str(header.dtype), 0, 0, 0, 0)
 
     def _write_values(self, array: Values) -> AdoptedArray:
         header = array.header

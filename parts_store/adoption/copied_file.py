@@ -23,7 +23,8 @@ from parts_store.store import PartsStore
 
 def find_chunked_array(source: SourceFile) -> Chunked:
     """Return the only array whose bytes are in the file; raise `AdoptionError` unless it is one and chunked."""
-    placed = [array for array in source.description.arrays if isinstance(array, Chunked | Contiguous)]
+    arrays = [array for array in source.description.arrays if array.header.nbytes]
+    placed = [array for array in arrays if isinstance(array, Chunked | Contiguous)]
     if len(placed) == 1 and isinstance(placed[0], Chunked):
         return placed[0]
     names = ", ".join(repr(array.header.name) for array in placed) or "none"

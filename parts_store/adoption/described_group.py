@@ -71,7 +71,7 @@ def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: i
 
     Each chunk has the same number of whole rows, and up to 32 MiB.
     """
-    count = _count_of_chunks(shape, itemsize)
+    count = count_of_chunks(shape, itemsize)
     grid = tuple(count if axis == 0 else 1 for axis in range(len(shape)))
     length = np.uint64(math.prod(shape) * itemsize // count)
     offsets = np.uint64(offset) + np.arange(count, dtype=np.uint64) * length
@@ -80,7 +80,7 @@ def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: i
     return chunk_shape, Columns(paths, offsets.reshape(grid), np.full(grid, length), {})
 
 
-def _count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
+def count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
     """Return how many chunks of whole rows an array is divided into, such that all have the same size."""
     if not shape:
         return 1

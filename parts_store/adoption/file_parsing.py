@@ -1,6 +1,7 @@
 """Parse many files over an executor: name those that fail, and continue where an earlier attempt was interrupted."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -49,7 +50,7 @@ class FileParsing:
         """Return what is in the files, in order, and the files that cannot be parsed.
 
         With `on_error="raise"`, the first error is raised, and files that were not begun are not parsed. Raises
-        `AdoptionError` if no file can be parsed, or a file has another format than the first one.
+        `AdoptionError` if no file can be parsed, or a file has another format than most of them.
         """
         kept = None if self.resume is None else ParsedFilesFolder.open(self.resume, self._purpose())
         found = {} if kept is None else self._read(kept, urls)
@@ -115,18 +116,28 @@ class FileParsing:
     def _in_order(
         self, urls: Sequence[str], found: dict[str, ParsedFile], failed: dict[str, PartsStoreError]
     ) -> tuple[list[ParsedFile], tuple[Skipped, ...]]:
-        first = next((found[url] for url in urls if url in found), None)
-        for url in urls:
-            parsed = found.get(url)
-            if first is not None and parsed is not None and parsed.format != first.format:
-                name = hide_in_url(first.location)
-                problem = f"expected the format {first.format}, as of {name!r}, found {parsed.format}"
-                failed[url] = AdoptionError(url, (("the file", problem),))
+        failed |= _of_other_formats([found[url] for url in urls if url in found])
         if failed and (self.on_error == "raise" or len(failed) == len(urls)):
             raise next(failed[url] for url in urls if url in failed)
         parsed_files = [found[url] for url in urls if url in found and url not in failed]
-        skipped = tuple(Skipped(hide_in_url(url), _reason(failed[url])) for url in urls if url in failed)
+        skipped = tuple(skipped_file(url, failed[url]) for url in urls if url in failed)
         return parsed_files, skipped
+
+
+def _of_other_formats(parsed: Sequence[ParsedFile]) -> dict[str, PartsStoreError]:
+    """Return an error for each file that has another format than most of the files; the first one decides a tie."""
+    formats = Counter(each.format for each in parsed)
+    if len(formats) < 2:
+        return {}
+    ((usual, count),) = formats.most_common(1)
+    example = next(each for each in parsed if each.format == usual)
+    known = f"as {count:,} of {len(parsed):,} files have it, for example {hide_in_url(example.location)!r}"
+    errors: dict[str, PartsStoreError] = {}
+    for each in parsed:
+        if each.format != usual:
+            problem = f"expected the format {usual}, {known}, found {each.format}; adopt it by itself, or leave it out"
+            errors[each.location] = AdoptionError(each.location, (("the file", problem),))
+    return errors
 
 
 def _times_of(parsed: ParsedFile) -> set[datetime]:
@@ -146,11 +157,12 @@ def _settings(parser: Parser) -> str:
     return f"{name}{sorted(vars(parser).items())}"
 
 
-def _reason(error: PartsStoreError) -> str:
-    """Return why a file was skipped, without its name."""
+def skipped_file(url: str, error: PartsStoreError) -> Skipped:
+    """Return a file that is skipped because of an error, for the report."""
+    reason = str(error)
     if isinstance(error, AdoptionError):
-        return "; ".join(problem if name == "the file" else f"{name}: {problem}" for name, problem in error.problems)
-    return str(error)
+        reason = "; ".join(problem if name == "the file" else f"{name}: {problem}" for name, problem in error.problems)
+    return Skipped(hide_in_url(url), reason)
 
 
 def parse_and_load(
@@ -163,4 +175,4 @@ def parse_and_load(
     parsed = parse_file(url, registry, parser)
     if loadable_variables is None:
         return parsed
-    return dataclasses.replace(parsed, group=with_values(parsed.group, loadable_variables))
+    return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))

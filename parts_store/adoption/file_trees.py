@@ -6,9 +6,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from parts_store.adoption.join_checks import FileDataset, differs, is_loaded, require_same_values
+from parts_store.adoption.join_checks import (
+    FileDataset,
+    differs,
+    refused,
+    require_comparable,
+    require_same_grid,
+    require_same_meaning,
+)
 from parts_store.adoption.joining import JoinOptions, join
+from parts_store.adoption.shared_variables import compare_shared
 from parts_store.errors import AdoptionError, StoreConfigError
+from parts_store.redaction import hide_in_url
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +43,7 @@ class FileTree:
         """Return the dataset of a group; an empty one if the file has no such group."""
         below = f"{path}/" if path else ""
         skipped = {name[len(below) :]: why for name, why in self.skipped.items() if name.startswith(below)}
-        return FileDataset(self.location, self.groups.get(path, xr.Dataset()), skipped)
+        return FileDataset(self.location, self.groups.get(path, xr.Dataset()), skipped, path)
 
     def to_source(self) -> xr.Dataset | xr.DataTree:
         """Return the groups as what can be written to a session."""
@@ -74,7 +83,7 @@ def combine_by_coords(trees: Sequence[FileTree], how: JoinOptions) -> FileTree:
     merged: FileTree | None = None
     for alike in by_variables.values():
         combined = _combine(alike, _differing(alike), how)
-        merged = combined if merged is None else _merge(merged, combined)
+        merged = combined if merged is None else _merge(merged, combined, how)
     if merged is None:
         raise TypeError("no files")
     return merged
@@ -115,14 +124,21 @@ def _combine(trees: Sequence[FileTree], dims: Sequence[str], how: JoinOptions) -
 
 
 def _ordered(trees: Sequence[FileTree], dim: str) -> list[FileTree]:
-    """Return files in the order of their coordinates, increasing unless they decrease within the files."""
+    """Return files in the order of their coordinates, increasing unless they decrease within the files.
+
+    Files without steps are the last ones.
+    """
     values = [np.asarray(tree.root.variables[dim].values) for tree in trees]
     decreases = any(len(each) > 1 and each[-1] < each[0] for each in values)
-    order = sorted(range(len(trees)), key=lambda number: values[number][0], reverse=decreases)
-    return [trees[number] for number in order]
+    with_steps = [number for number, each in enumerate(values) if len(each)]
+    order = sorted(with_steps, key=lambda number: values[number][0], reverse=decreases)
+    return [
+        *(trees[number] for number in order),
+        *(tree for tree, each in zip(trees, values, strict=True) if not len(each)),
+    ]
 
 
-def _merge(one: FileTree, other: FileTree) -> FileTree:
+def _merge(one: FileTree, other: FileTree, how: JoinOptions) -> FileTree:
     """Return the variables of two files in one tree; raise `AdoptionError` if what both have differs."""
     groups = dict(one.groups)
     for path, dataset in other.groups.items():
@@ -130,18 +146,26 @@ def _merge(one: FileTree, other: FileTree) -> FileTree:
         if known is None:
             groups[path] = dataset
             continue
-        for name in known.variables.keys() & dataset.variables.keys():
-            _require_equal(one.in_group(path), other.in_group(path), name)
+        _require_same(one.in_group(path), other.in_group(path), how)
         added = {name: each for name, each in dataset.variables.items() if name not in known.variables}
         coordinates = [name for name in dataset.coords if name in added]
         groups[path] = known.assign(added).set_coords(coordinates)
     return FileTree(one.location, groups, {**other.skipped, **one.skipped}, {**other.notes, **one.notes})
 
 
-def _require_equal(first: FileDataset, file: FileDataset, name: Hashable) -> None:
-    expected, found = first.dataset.variables[name], file.dataset.variables[name]
-    if expected.dims != found.dims or expected.shape != found.shape:
-        sizes = [dict(zip(each.dims, each.shape, strict=True)) for each in (expected, found)]
-        raise differs(file, f"variable {name!r}", first, f"the dimensions {sizes[0]}", f"{sizes[1]}")
-    if is_loaded(expected) and is_loaded(found):
-        require_same_values(file, name, first, found.values, expected.values)
+def _require_same(first: FileDataset, file: FileDataset, how: JoinOptions) -> None:
+    """Raise `AdoptionError` unless what two files have in common is the same: variables, and lengths of dimensions."""
+    known, dataset = first.dataset, file.dataset
+    for name in [name for name in known.variables if name in dataset.variables]:
+        require_same_grid(file, name, first)
+        require_comparable(file, name, first)
+        require_same_meaning(file, name, first)
+        if how.compares and (nbytes := compare_shared([first, file], name, how.max_loaded)):
+            problem = (
+                f"{hide_in_url(first.location)!r} has it too, and {nbytes:,} bytes are too many to be compared "
+                f"(max_loaded_nbytes={how.max_loaded:,}); pass a larger `max_loaded_nbytes`, or `variables`"
+            )
+            raise refused(file, file.named(name), problem)
+    for dim, length in known.sizes.items():
+        if dataset.sizes.get(dim, length) != length:
+            raise differs(file, f"dimension {dim!r}", first, f"the length {length}", dataset.sizes[dim])

@@ -7,22 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store.adoption.loading import Origin, load_arrays
 from parts_store.adoption.virtual_dataset import default_names
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References, document_of
 from parts_store.manifests.entries import Columns
 from parts_store.manifests.group import PartsGroup
-from parts_store.manifests.reading import ReadSettings, carry_out, load_all
 
 
-def with_values(group: PartsGroup, names: Iterable[str]) -> PartsGroup:
-    """Return a group in which coordinates and named variables have their values.
+def with_values(location: str, group: PartsGroup, names: Iterable[str]) -> PartsGroup:
+    """Return the root group of a file in which coordinates and named variables have their values.
 
-    A variable in another group is named by its path. All values are read at the same time.
+    A variable in another group is named by its path. All values are read at the same time. Raises `AdoptionError` if
+    values cannot be read.
     """
     wanted = {path: node for path, node in _arrays_to_load(group, set(names)).items() if _is_plain(node)}
-    registries = tuple({id(each): each for node in wanted.values() for each in node.registries}.values())
-    values = carry_out(load_all([node.references for node in wanted.values()], registries, ReadSettings()))
+    values = load_arrays(list(wanted.values()), [Origin(location, path) for path in wanted])
     inlined = {path: _inlined(node, each) for (path, node), each in zip(wanted.items(), values, strict=True)}
     return _rebuilt(group, inlined, "")
 

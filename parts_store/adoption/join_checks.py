@@ -20,12 +20,18 @@ from parts_store.redaction import hide_in_url
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileDataset:
-    """The virtual dataset of a file."""
+    """The virtual dataset of a group of a file."""
 
     location: str
     dataset: xr.Dataset
-    # Why variables of the file are not in the dataset.
+    # Why variables of the group are not in the dataset.
     skipped: Mapping[str, str] = field(default_factory=dict)
+    # The path of the group; that of the root group is empty.
+    path: str = ""
+
+    def named(self, name: Hashable) -> str:
+        """Return the name of a variable in messages."""
+        return f"variable {f'{self.path}/{name}' if self.path else name!r}"
 
 
 def refused(file: FileDataset, subject: str, problem: str) -> AdoptionError:
@@ -43,17 +49,20 @@ def require_together(files: Sequence[FileDataset], dim: str) -> None:
     """Raise `AdoptionError` unless files have the same variables, of the same types and meanings, on the same grid.
 
     The lengths of `dim` may differ, but not overlap. Values are compared for loaded coordinates of other dimensions.
+    The data types of a file without steps do not matter.
     """
-    for file in files[1:]:
-        require_like_first(file, files[0], dim)
+    first = next((file for file in files if has_steps(file, dim)), files[0])
+    for file in files:
+        if file is not first:
+            _require_names(file, first)
+            for name in file.dataset.variables:
+                _require_variable(file, name, first, dim)
     _require_ordered(files, dim)
 
 
-def require_like_first(file: FileDataset, first: FileDataset, dim: str) -> None:
-    """Raise `AdoptionError` unless a file can be joined with the first one."""
-    _require_names(file, first)
-    for name, variable in file.dataset.variables.items():
-        _require_variable(file, name, variable, first, dim)
+def has_steps(file: FileDataset, dim: str) -> bool:
+    """Return whether a file has values along a dimension, or does not have the dimension."""
+    return bool(file.dataset.sizes.get(dim) != 0)
 
 
 def _require_names(file: FileDataset, first: FileDataset) -> None:
@@ -63,28 +72,52 @@ def _require_names(file: FileDataset, first: FileDataset) -> None:
     for name in expected - found:
         reason = file.skipped.get(str(name))
         problem = "nothing" if reason is None else f"one that cannot be adopted: {reason}"
-        raise differs(file, f"variable {name!r}", first, "the variable", problem)
+        raise differs(file, file.named(name), first, "the variable", problem)
     for name in found - expected:
         reason = first.skipped.get(str(name))
         problem = "none" if reason is None else f"none that can be adopted ({reason})"
-        raise differs(file, f"variable {name!r}", first, problem, "the variable")
+        raise differs(file, file.named(name), first, problem, "the variable")
 
 
-def _require_variable(file: FileDataset, name: Hashable, variable: xr.Variable, first: FileDataset, dim: str) -> None:
-    expected = first.dataset.variables[name]
-    subject = f"variable {name!r}"
+def _require_variable(file: FileDataset, name: Hashable, first: FileDataset, dim: str) -> None:
+    expected, variable = first.dataset.variables[name], file.dataset.variables[name]
+    require_same_grid(file, name, first, free=dim)
+    is_empty = dim in variable.dims and not has_steps(file, dim)
+    if not is_empty and _kind_of(variable) != _kind_of(expected):
+        raise differs(file, file.named(name), first, f"the data type {_kind_of(expected)}", _kind_of(variable))
+    require_same_meaning(file, name, first)
+    if dim not in variable.dims and is_loaded(variable) and name in file.dataset.indexes:
+        require_same_values(file, name, first, variable.values, expected.values)
+
+
+def require_same_grid(file: FileDataset, name: Hashable, first: FileDataset, *, free: str | None = None) -> None:
+    """Raise `AdoptionError` unless a variable has the dimensions that it has in the first file.
+
+    The length of the dimension that is free may differ.
+    """
+    expected, variable = first.dataset.variables[name], file.dataset.variables[name]
+    subject = file.named(name)
     if variable.dims != expected.dims:
         raise differs(file, subject, first, f"the dimensions {expected.dims}", f"{variable.dims}")
     for along, length, found in zip(expected.dims, expected.shape, variable.shape, strict=True):
-        if length != found and along != dim:
+        if length != found and along != free:
             raise differs(file, subject, first, f"the length {length} of {along!r}", found)
-    if _kind_of(variable) != _kind_of(expected):
-        raise differs(file, subject, first, f"the data type {_kind_of(expected)}", _kind_of(variable))
+
+
+def require_same_meaning(file: FileDataset, name: Hashable, first: FileDataset) -> None:
+    """Raise `AdoptionError` if attributes give the numbers of a variable another meaning than in the first file."""
+    expected, variable = first.dataset.variables[name], file.dataset.variables[name]
     if (difference := find_difference(expected.attrs, variable.attrs)) is not None:
-        attribute = f"{subject}, attribute {difference.attribute!r}"
+        attribute = f"{file.named(name)}, attribute {difference.attribute!r}"
         raise differs(file, attribute, first, difference.expected, difference.found)
-    if dim not in variable.dims and is_loaded(variable) and name in file.dataset.indexes:
-        require_same_values(file, name, first, variable.values, expected.values)
+
+
+def require_comparable(file: FileDataset, name: Hashable, first: FileDataset) -> None:
+    """Raise `AdoptionError` if values of a variable cannot be equal to those in the first file, such as times."""
+    expected, variable = first.dataset.variables[name], file.dataset.variables[name]
+    are_numbers = all(each.dtype.kind in "biufc" for each in (expected, variable))
+    if not are_numbers and _kind_of(variable) != _kind_of(expected):
+        raise differs(file, file.named(name), first, f"the data type {_kind_of(expected)}", _kind_of(variable))
 
 
 def _kind_of(variable: xr.Variable) -> str:
@@ -109,7 +142,7 @@ def require_same_values(
     is_same = (found == expected) | ((found != found) & (expected != expected))  # noqa: PLR0124
     if not np.all(is_same):
         at = tuple(np.argwhere(~np.asarray(is_same))[0].tolist())
-        where = f"variable {name!r}, at {list(at)}" if at else f"variable {name!r}"
+        where = f"{file.named(name)}, at {list(at)}" if at else file.named(name)
         raise differs(file, where, first, _shown(expected[at]), _shown(found[at]))
 
 
@@ -127,7 +160,7 @@ def _require_ordered(files: Sequence[FileDataset], dim: str) -> None:
         if len(wrong):
             at = int(wrong[0])
             problem = f"expected ordered values, found {_shown(values[at])} before {_shown(values[at + 1])}"
-            raise refused(file, f"variable {dim!r}", problem)
+            raise refused(file, file.named(dim), problem)
     for before, file in pairwise(known):
         last, begins = _coordinate(before, dim)[-1], _coordinate(file, dim)[0]
         if not (begins > last if sign > 0 else begins < last):
@@ -135,7 +168,7 @@ def _require_ordered(files: Sequence[FileDataset], dim: str) -> None:
                 f"expected values {'after' if sign > 0 else 'before'} {_shown(last)}, the last one of "
                 f"{hide_in_url(before.location)!r}, found {_shown(begins)}; the files overlap, or are not in order"
             )
-            raise refused(file, f"variable {dim!r}", problem)
+            raise refused(file, file.named(dim), problem)
 
 
 def _has_coordinate(file: FileDataset, dim: str) -> bool:

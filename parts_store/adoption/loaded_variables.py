@@ -1,5 +1,6 @@
 """Join the values of variables that are loaded: coordinates, and times, which each file may count from another day."""
 
+import dataclasses
 import warnings
 from collections.abc import Hashable, Sequence
 from typing import Final
@@ -8,7 +9,8 @@ import xarray as xr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from parts_store.adoption.join_checks import FileDataset, is_loaded
-from parts_store.adoption.virtual_dataset import decode, load_all_variables
+from parts_store.adoption.loading import Origin, load_variables
+from parts_store.adoption.virtual_dataset import decode
 
 # The members of an encoding that say how times are stored.
 _TIME_ENCODING: Final = ("units", "calendar", "dtype")
@@ -19,12 +21,18 @@ def load_times(files: Sequence[FileDataset]) -> Sequence[FileDataset]:
     names = [name for name in files[0].dataset.variables if _has_other_units(files, name)]
     if not names:
         return files
-    loaded = {name: load_all_variables([file.dataset.variables[name] for file in files]) for name in names}
+    loaded = {name: load_from_files(files, name) for name in names}
     changed = []
     for number, file in enumerate(files):
-        decoded = decode({str(name): loaded[name][number] for name in names}, mask_and_scale=False)
-        changed.append(FileDataset(file.location, file.dataset.assign(decoded), file.skipped))
+        decoded = decode(file.location, {str(name): loaded[name][number] for name in names}, mask_and_scale=False)
+        changed.append(dataclasses.replace(file, dataset=file.dataset.assign(decoded)))
     return changed
+
+
+def load_from_files(files: Sequence[FileDataset], name: Hashable) -> list[xr.Variable]:
+    """Return a variable of each file, with its stored values. All values are read at the same time."""
+    origins = [Origin(file.location, str(name)) for file in files]
+    return load_variables([file.dataset.variables[name] for file in files], origins)
 
 
 def _has_other_units(files: Sequence[FileDataset], name: Hashable) -> bool:

@@ -6,8 +6,8 @@ import xarray as xr
 
 from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.appending import StoredArray, read_stored
+from parts_store.adoption.loading import Origin, load_variables
 from parts_store.adoption.source_tree import Source
-from parts_store.adoption.virtual_dataset import load_all_variables
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import chunk_shape_of
 from parts_store.store import PartsStore
@@ -49,9 +49,15 @@ def _loaded(
         for name, each in virtual.items()
         if (known := stored.get(_join(path, str(name)))) is not None and _has_other_chunks(known, each.data)
     }
-    loaded = dict(zip(unlike, load_all_variables(list(unlike.values())), strict=True))
+    origins = [Origin(_location(each.data), _join(path, str(name))) for name, each in unlike.items()]
+    loaded = dict(zip(unlike, load_variables(list(unlike.values()), origins), strict=True))
     notes = {str(name): "loaded, because the values of the stored array are not in files" for name in loaded}
     return dataset.assign(loaded) if loaded else dataset, notes
+
+
+def _location(array: PartsArray) -> str:
+    """Return the first file of an array in messages."""
+    return next(iter(array.references.locations()), "no file")
 
 
 def _has_other_chunks(stored: StoredArray, new: PartsArray) -> bool:

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.adopt_copy import adopt_copy
+from parts_store.adoption.change_checks import stored_chunk_lengths
 from parts_store.adoption.file_list import Files
 from parts_store.adoption.file_parsing import OnError
-from parts_store.adoption.joining import DEFAULT_MAX_LOADED
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.preparation import AdoptionRequest, Combine
 from parts_store.adoption.report import Adoption
+from parts_store.adoption.unchanged_arrays import containers_of
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
 from parts_store.options import parse_count
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.store import PartsStore
-
-# The schemes of containers whose files can be read with the options of obstore.
-_READABLE: Final = ("file://", "s3://")
 
 
 def adopt(
@@ -74,7 +74,8 @@ def adopt(
         Where files are parsed: an executor, a client of dask, `"dask"` for the current client, or `"lithops"` for what
         Lithops is configured for. By default threads.
     on_error : str
-        `"raise"`, or `"skip"` to go on without files that cannot be parsed; the report lists them.
+        `"raise"`, or `"skip"` to go on without files that cannot be parsed, or whose coordinates cannot be read or
+        decoded; the report lists them.
     copy : bool
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5 files with one chunked dataset.
@@ -155,7 +156,8 @@ def adopt(
         resume=resume,
         progress=progress,
     )
-    prepared = request.prepare(files, options, virtual=containers_of(store))
+    lengths = {} if append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
+    prepared = request.prepare(files, options, virtual=containers_of(store), stored_lengths=lengths)
     return prepared.write(
         store,
         path,
@@ -195,9 +197,3 @@ def _one(files: Files) -> str | Path:
     if len(found) != 1:
         raise StoreConfigError("files", "one file, because a copy of it becomes an array", f"{len(found)} files")
     return found[0]
-
-
-def containers_of(store: PartsStore) -> list[str]:
-    """Return the URLs of the folders that a session may refer to, as far as they can be read here."""
-    known = store.session.config.virtual_chunk_containers or {}
-    return [each for each in known if each.startswith(_READABLE)]

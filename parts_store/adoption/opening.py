@@ -9,7 +9,8 @@ import xarray as xr
 
 from parts_store.adoption.file_list import Files, list_files
 from parts_store.adoption.file_trees import FileTree, combine_by_coords, join_trees
-from parts_store.adoption.joining import DEFAULT_MAX_LOADED, JoinOptions
+from parts_store.adoption.joining import JoinOptions
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.parsed_file import parse_file
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.virtual_dataset import compose, dataset_of
@@ -96,7 +97,7 @@ def open_virtual_dataset(
     kept = PartsGroup(
         {name: each for name, each in node.arrays.items() if name not in left_out}, attributes=node.attributes
     )
-    dataset = dataset_of(kept, loadable_variables, decode_times=times)
+    dataset = dataset_of(location, kept, loadable_variables, decode_times=times)
     # As `xarray.open_dataset` does it.
     dataset.encoding["source"] = location
     return dataset

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.file_list import Files, list_files
-from parts_store.adoption.file_parsing import FileParsing, OnError
+from parts_store.adoption.file_parsing import FileParsing, OnError, skipped_file
 from parts_store.adoption.file_trees import FileTree, combine_by_coords, join_trees
-from parts_store.adoption.joining import DEFAULT_MAX_LOADED, JoinOptions
+from parts_store.adoption.joining import JoinOptions
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.loading_for_append import load_unlike
 from parts_store.adoption.parsed_file import ParsedFile
 from parts_store.adoption.parsers import Parser
@@ -20,7 +21,7 @@ from parts_store.adoption.source_tree import Source, read_tree
 from parts_store.adoption.to_icechunk import plan_write
 from parts_store.adoption.virtual_dataset import dataset_of, default_names
 from parts_store.backends.file_registry import FileRegistry, fewest_folders, folder_of
-from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
@@ -68,10 +69,18 @@ class AdoptionRequest:
         """Return the dimension along which files are joined, if it is named."""
         return self.append_dim or self.concat_dim
 
-    def prepare(self, files: Files, options: Mapping[str, Any], *, virtual: Iterable[str] = ()) -> "PreparedFiles":
+    def prepare(
+        self,
+        files: Files,
+        options: Mapping[str, Any],
+        *,
+        virtual: Iterable[str] = (),
+        stored_lengths: Mapping[str, int] | None = None,
+    ) -> "PreparedFiles":
         """Return what files contain, joined, and ready to be written. Nothing is written.
 
-        `virtual` are URLs of other folders that files may refer to.
+        `virtual` are URLs of other folders that files may refer to. `stored_lengths` are the lengths of the chunks of
+        the arrays that files are appended to.
         """
         urls = list_files(files, dict(options))
         joins = len(urls) > 1 or self.dim is not None
@@ -86,19 +95,45 @@ class AdoptionRequest:
             progress=self.progress if len(urls) > 1 else None,
         )
         parsed, failed = parsing.parse(urls)
-        _require_names(parsed[0], self.loadable_variables or ())
+        _require_names("loadable_variables", parsed, self.loadable_variables or ())
         if self.variables is not None:
+            _require_names("variables", parsed, self.variables)
             parsed = [dataclasses.replace(each, group=select_variables(each.group, self.variables)) for each in parsed]
+        source: Source = parsed[0].group
+        notes: Mapping[str, str] = {}
+        if parsing.loads:
+            trees, unreadable = self._trees(parsed, parsing)
+            parsed = [each for each in parsed if each.location not in unreadable]
+            order = {hide_in_url(url): number for number, url in enumerate(urls)}
+            failed = tuple(sorted((*failed, *unreadable.values()), key=lambda each: order[each.name]))
+            source, notes = self._combine(trees, stored_lengths or {})
         if self.strict:
             _require_complete(parsed)
-        source, notes = self._combine(parsed, parsing) if parsing.loads else (parsed[0].group, {})
         locations = tuple(each.location for each in parsed)
-        return PreparedFiles(source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes)
+        return PreparedFiles(
+            source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes, self.variables is not None
+        )
 
-    def _combine(self, parsed: Sequence[ParsedFile], parsing: FileParsing) -> tuple[Source, Mapping[str, str]]:
+    def _trees(
+        self, parsed: Sequence[ParsedFile], parsing: FileParsing
+    ) -> tuple[list[FileTree], Mapping[str, Skipped]]:
+        """Return the groups of files, and the files that are skipped because values of them cannot be decoded."""
+        trees: list[FileTree] = []
+        errors: dict[str, PartsStoreError] = {}
+        for each in parsed:
+            try:
+                trees.append(self._tree(each, parsing))
+            except PartsStoreError as error:
+                errors[each.location] = error
+        if errors and (self.on_error == "raise" or not trees):
+            raise next(iter(errors.values()))
+        return trees, {location: skipped_file(location, error) for location, error in errors.items()}
+
+    def _combine(
+        self, trees: Sequence[FileTree], stored_lengths: Mapping[str, int]
+    ) -> tuple[Source, Mapping[str, str]]:
         """Return the files as one dataset or tree, and notes about its variables."""
-        trees = [self._tree(each, parsing) for each in parsed]
-        how = JoinOptions(self.max_loaded_nbytes)
+        how = JoinOptions(self.max_loaded_nbytes, stored_lengths=stored_lengths)
         if self.dim is not None:
             joined = join_trees(trees, self.dim, how)
         elif self.combine == "nested":
@@ -116,18 +151,18 @@ class AdoptionRequest:
                 below = f"{path}/" if path else ""
                 named = [name for name in node.arrays if f"{below}{name}" in parsing.loadable_variables]
                 names = dict.fromkeys([*default_names(node), *named])
-                groups[path] = dataset_of(node, names, mask_and_scale=False)
+                groups[path] = dataset_of(parsed.location, node, names, mask_and_scale=False)
         skipped = {each.name: each.reason for each in parsed.skipped}
         return FileTree(parsed.location, groups, skipped)
 
 
-def _require_names(parsed: ParsedFile, names: Iterable[str]) -> None:
-    """Raise `StoreConfigError` unless a file has variables to load with these names."""
-    known = [path for path, node in parsed.group.nodes() if isinstance(node, PartsArray)]
+def _require_names(argument: str, parsed: Sequence[ParsedFile], names: Iterable[str]) -> None:
+    """Raise `StoreConfigError` unless each of these names is that of a variable in one of the files."""
+    known = dict.fromkeys(path for each in parsed for path, node in each.group.nodes() if isinstance(node, PartsArray))
     for name in names:
         if name not in known:
             expected = f"names of variables: {', '.join(known) or 'none'}"
-            raise StoreConfigError("loadable_variables", expected, describe(name))
+            raise StoreConfigError(argument, expected, describe(name))
 
 
 def _require_complete(parsed: Sequence[ParsedFile]) -> None:
@@ -169,6 +204,8 @@ class PreparedFiles:
     skipped: tuple[Skipped, ...]
     failed: tuple[Skipped, ...]
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
+    # Whether the caller chose variables, so that others may be missing.
+    is_selection: bool = False
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -194,7 +231,14 @@ class PreparedFiles:
         if append_dim is not None:
             source, loaded = load_unlike(self.source, store, path, append_dim, self.max_loaded_nbytes)
         planned = plan_write(
-            source, store, path=path, append_dim=append_dim, shard_chunks=shard_chunks, overwrite=overwrite
+            source,
+            store,
+            path=path,
+            append_dim=append_dim,
+            shard_chunks=shard_chunks,
+            overwrite=overwrite,
+            max_loaded=self.max_loaded_nbytes,
+            is_complete=not self.is_selection,
         )
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:

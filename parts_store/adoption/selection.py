@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from parts_store.errors import StoreConfigError, describe
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.group import PartsGroup
 
@@ -12,16 +11,13 @@ _NAMING: Final = ("coordinates", "bounds", "grid_mapping", "ancillary_variables"
 
 
 def select_variables(group: PartsGroup, names: Collection[str]) -> PartsGroup:
-    """Return a group with these variables and all that belongs to them. A variable is named by its path.
+    """Return a group with those of these variables that it has, and all that belongs to them.
 
-    Groups without any of them are left out. Raises `StoreConfigError` if there is no such variable.
+    A variable is named by its path. Groups without any of them are left out.
     """
     arrays = {path: node for path, node in group.nodes() if isinstance(node, PartsArray)}
-    for name in names:
-        if name not in arrays:
-            raise StoreConfigError("variables", f"names of variables: {', '.join(arrays) or 'none'}", describe(name))
     kept: set[str] = set()
-    found = set(names)
+    found = arrays.keys() & set(names)
     while found:
         kept |= found
         found = {each for path in found for each in _needed(arrays, path)} - kept

@@ -14,19 +14,26 @@ from parts_store._compat.zarr import sync
 from parts_store.adoption.appending import (
     Continuation,
     CutAgain,
-    StoredArray,
     max_index_of,
     plan_append,
     plan_region,
-    read_stored,
-    require_same_form,
+)
+from parts_store.adoption.change_checks import (
+    ChangeChecks,
+    names_in,
+    place,
+    require_complete,
+    require_dimensions,
+    require_no_other_groups,
+    require_stored,
 )
 from parts_store.adoption.report import AdoptedArray, Adoption
 from parts_store.adoption.source_tree import SourceArray, SourceGroup, merged_attributes
 from parts_store.adoption.stored_values import ChangedValues, NewValues, detect_region, plan_values
+from parts_store.adoption.unchanged_arrays import compare_with_stored
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Progress
-from parts_store.errors import ManifestError, StoreConfigError
+from parts_store.errors import ManifestError
 from parts_store.format.keys import DOCUMENT, join
 from parts_store.format.metadata import parse
 from parts_store.manifests.array_references import References
@@ -89,11 +96,6 @@ class PlannedWrite:
                 assert_never(never)
 
 
-def _place(*names: str) -> str:
-    """Return the path of a node, given the names above it, some of which may be empty."""
-    return "/".join(each for each in names if each)
-
-
 async def _write_documents(store: PartsStore, documents: Mapping[str, dict[str, Any]]) -> None:
     for path, document in documents.items():
         await write_document(store, path, document)
@@ -123,7 +125,7 @@ def plan_creation(store: PartsStore, path: str, tree: Tree, shard_chunks: int, *
     max_index = max_index_of(store)
     for group, each in tree.items():
         for name, source in each.arrays.items():
-            planned, report = _plan_new(_place(path, group, name), source, shard_chunks, max_index)
+            planned, report = _plan_new(place(path, group, name), source, shard_chunks, max_index)
             require_locations(store, planned.references)
             arrays.append(planned)
             reports.append(report)
@@ -137,7 +139,7 @@ def plan_creation(store: PartsStore, path: str, tree: Tree, shard_chunks: int, *
     groups = _group_documents(store, path, tree)
     documents |= {where: document for where, (document, is_changed) in groups.items() if is_changed}
     values = tuple(
-        NewValues.checked(store, _place(path, group), each.loaded, groups[_place(path, group)][0]["attributes"])
+        NewValues.checked(store, place(path, group), each.loaded, groups[place(path, group)][0]["attributes"])
         for group, each in tree.items()
     )
     loaded = [report for each in values for report in each.reports]
@@ -153,10 +155,10 @@ def _plan_new(path: str, source: SourceArray, shard_chunks: int, max_index: int)
 
 def _group_documents(store: PartsStore, path: str, tree: Tree) -> dict[str, tuple[dict[str, Any], bool]]:
     """Return the documents of all groups after the write, each with whether it differs from the stored one."""
-    stored = destination.read_nodes(store, [_place(path, group) for group in tree])
+    stored = destination.read_nodes(store, [place(path, group) for group in tree])
     found = {}
     for group, each in tree.items():
-        where = _place(path, group)
+        where = place(path, group)
         is_group = stored[where] and not destination.is_array(stored[where])
         known = (parse(stored[where][DOCUMENT]) or {}) if is_group else {}
         merged = merged_attributes(known.get("attributes", {}), each.attributes)
@@ -170,20 +172,13 @@ def _find_obstacles(store: PartsStore, path: str, tree: Tree) -> list[str]:
 
     A group of the source is merged with a group of the session, so that only an array is an obstacle.
     """
-    groups = destination.read_nodes(store, [_place(path, group) for group in tree])
+    groups = destination.read_nodes(store, [place(path, group) for group in tree])
     obstacles = [where for where, documents in groups.items() if destination.is_array(documents)]
     for group, each in tree.items():
         names = {*each.arrays, *map(str, each.loaded.variables)}
-        found = _names_in(store, _place(path, group)) if names else ()
-        obstacles += [_place(path, group, name) for name in found if name in names]
+        found = names_in(store, place(path, group)) if names else ()
+        obstacles += [place(path, group, name) for name in found if name in names]
     return obstacles
-
-
-def _names_in(store: PartsStore, path: str) -> list[str]:
-    async def names() -> list[str]:
-        return [name.strip("/") async for name in store.list_dir(path)]
-
-    return sync(names())
 
 
 # --- arrays that are stored -------------------------------------------------------------------------------------------
@@ -194,7 +189,7 @@ def plan_change(
     path: str,
     tree: Tree,
     shard_chunks: int,
-    *,
+    checks: ChangeChecks,
     append_dim: str | None = None,
     region: Mapping[str, slice | str] | str | None = None,
 ) -> PlannedWrite:
@@ -202,20 +197,23 @@ def plan_change(
     arrays: list[ArrayPlan] = []
     values: list[ChangedValues] = []
     reports: list[AdoptedArray] = []
-    _require_dimensions(tree, append_dim, region)
+    require_dimensions(tree, append_dim, region)
+    lengths: set[int] = set()
+    others: list[str] = []
     for group, each in tree.items():
-        where = _place(path, group)
-        stored = _require_stored(store, where, each)
+        where = place(path, group)
+        stored, groups = require_stored(store, where, each)
+        others += [name for group_name in groups if (name := place(group, group_name)) not in tree]
         slices = detect_region(store, where, each.loaded, region) if region is not None else {}
         free = [append_dim] if append_dim is not None else list(slices)
         if append_dim is not None:
-            _require_complete(where, stored, each, append_dim)
+            lengths |= require_complete(where, stored, each, append_dim, is_complete=checks.is_complete)
         values.append(plan_values(store, where, each.loaded, append_dim=append_dim, region=slices))
         for name, source in each.arrays.items():
             old = stored[name]
             if not set(free) & set(old.metadata.dimension_names or ()):
-                require_same_form(old, source)
-                reports.append(_report(old.path, source.references, None, "not changed"))
+                plan = compare_with_stored(store, old, source, checks.max_loaded)
+                reports.append(_report(old.path, source.references, None, plan))
                 continue
             require_locations(store, source.references)
             if append_dim is not None:
@@ -224,43 +222,12 @@ def plan_change(
                 planned = plan_region(store, old, source, slices, shard_chunks)
             arrays.append(planned)
             reports.append(_report(old.path, source.references, _written(planned), planned.reason))
+    if append_dim is not None:
+        require_no_other_groups(store, path, others, append_dim, lengths)
     loaded = [report for each in values for report in each.reports]
     new = [each.references for group in tree.values() for each in group.arrays.values()]
     summary = Adoption(_location(new), (*loaded, *reports), ())
     return PlannedWrite(store, (), {}, tuple(values), tuple(arrays), summary)
-
-
-def _require_dimensions(tree: Tree, append_dim: str | None, region: Mapping[str, slice | str] | str | None) -> None:
-    known = {name for each in tree.values() for name in each.dimensions}
-    if append_dim is not None and append_dim not in known:
-        raise StoreConfigError("append_dim", "a dimension of the source", repr(append_dim))
-    if isinstance(region, Mapping) and (unknown := [dim for dim in region if dim not in known]):
-        raise StoreConfigError("region", "dimensions of the source", repr(unknown[0]))
-
-
-def _require_stored(store: PartsStore, path: str, group: SourceGroup) -> dict[str, StoredArray]:
-    """Return all arrays of a stored group by their names; raise unless those of the source are among them."""
-    (documents,) = destination.read_nodes(store, [path]).values()
-    if not documents or destination.is_array(documents):
-        raise StoreConfigError("path", "a group that is stored, to add to its arrays", f"none at {path!r}")
-    names = _names_in(store, path)
-    found = read_stored(store, [_place(path, name) for name in names])
-    stored = {each.path.rpartition("/")[2]: each for each in found.values()}
-    for name in group.arrays:
-        if name not in stored:
-            raise ManifestError(f"array {_place(path, name)!r}", "an array that is stored", "none")
-    return stored
-
-
-def _require_complete(path: str, stored: Mapping[str, StoredArray], group: SourceGroup, dim: str) -> None:
-    """Raise unless the source has all stored arrays with a dimension, and these have one length along it."""
-    along = {name: each.metadata for name, each in stored.items() if dim in (each.metadata.dimension_names or ())}
-    for name in along:
-        if name not in group.arrays and name not in group.loaded.variables:
-            raise ManifestError(f"array {_place(path, name)!r}", f"values along {dim!r}, as for the others", "none")
-    lengths = {name: each.shape[list(each.dimension_names or ()).index(dim)] for name, each in along.items()}
-    if len(set(lengths.values())) > 1:
-        raise ManifestError(f"group {path!r}", f"stored arrays of one length along {dim!r}", str(lengths))
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------

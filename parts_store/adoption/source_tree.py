@@ -4,6 +4,7 @@ Nothing is written here. Variables that are neither references nor in memory are
 """
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from virtualizarr.manifests import ManifestArray, ManifestGroup, ManifestStore
 
 from parts_store._compat.virtualizarr import group_of
 from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
+from parts_store.backends.registered_files import Registries
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.keys import DOCUMENT, NODES_FOLDER
 from parts_store.format.parts import ConcatParts
@@ -37,6 +39,13 @@ class SourceArray:
     references: References
     # The parts that the array declares, None if its chunks have one part.
     parts: ConcatParts | None
+    # The registries that the values can be read with, if there are any.
+    registries: Registries = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the values in memory."""
+        return math.prod(self.references.metadata.shape) * self.references.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +94,10 @@ def _of_tree(tree: xr.DataTree) -> Iterator[tuple[str, SourceGroup]]:
 def _of_group(root: PartsGroup) -> Iterator[tuple[str, SourceGroup]]:
     for path, node in root.nodes():
         if isinstance(node, PartsGroup):
-            arrays = {name: SourceArray(each.references, each.declared_parts) for name, each in node.arrays.items()}
+            arrays = {
+                name: SourceArray(each.references, each.declared_parts, each.registries)
+                for name, each in node.arrays.items()
+            }
             yield path, SourceGroup(arrays, xr.Dataset(), node.attributes)
 
 
@@ -110,7 +122,8 @@ def _of_variable(name: str, variable: xr.Variable, data: ManifestArray | PartsAr
         attributes=_attributes_of_variable(name, variable),
     )
     references = array.references
-    return SourceArray(References(metadata, references.manifests, references.checksums), array.declared_parts)
+    described = References(metadata, references.manifests, references.checksums)
+    return SourceArray(described, array.declared_parts, array.registries)
 
 
 def _attributes_of_variable(name: str, variable: xr.Variable) -> dict[str, Any]:

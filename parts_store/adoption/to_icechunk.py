@@ -6,6 +6,8 @@ Everything is checked before anything is written.
 from collections.abc import Mapping
 from typing import Any
 
+from parts_store.adoption.change_checks import ChangeChecks
+from parts_store.adoption.loading import DEFAULT_MAX_LOADED
 from parts_store.adoption.report import Adoption
 from parts_store.adoption.session_writer import PlannedWrite, plan_change, plan_creation
 from parts_store.adoption.source_tree import Source, read_tree
@@ -48,8 +50,9 @@ def to_icechunk(
     path : str
         The path of the group that the source becomes. It may exist: its groups get more members and attributes.
     append_dim : str, optional
-        The dimension along which the source is appended to arrays that exist. Arrays without the dimension stay as they
-        are, and so do all attributes. A coordinate that is loaded has to continue the stored one.
+        The dimension along which the source is appended to arrays that exist. Arrays without the dimension, and all
+        attributes, stay as they are; such arrays of the source must have the values that are stored. A coordinate that
+        is loaded has to continue the stored one.
     region : mapping of str to slice, or "auto", optional
         The region of existing arrays that is written: a slice for each dimension, on the boundaries of chunks, or
         `"auto"` to find the loaded coordinates among those that are stored.
@@ -134,8 +137,14 @@ def plan_write(
     region: Region | None = None,
     shard_chunks: int = DEFAULT_SHARD_CHUNKS,
     overwrite: bool = False,
+    max_loaded: int = DEFAULT_MAX_LOADED,
+    is_complete: bool = False,
 ) -> PlannedWrite:
-    """Return what `to_icechunk` would write, after everything was checked, and the report of it. Change nothing."""
+    """Return what `to_icechunk` would write, after everything was checked, and the report of it. Change nothing.
+
+    Arrays of more than `max_loaded` bytes that are stored, and do not change, are not compared. With `is_complete`, all
+    stored arrays must be in the source, also those that do not change.
+    """
     store = session if isinstance(session, PartsStore) else PartsStore.from_session(session)
     if store.session is None:
         raise StoreConfigError("session", "an Icechunk session", str(store))
@@ -148,4 +157,5 @@ def plan_write(
         raise StoreConfigError("region", "None, because `append_dim` is given", repr(region))
     if overwrite:
         raise StoreConfigError("overwrite", "False, because stored arrays are changed", "True")
-    return plan_change(store, parse_path(path), read_tree(source), shard_chunks, append_dim=append_dim, region=region)
+    checks = ChangeChecks(max_loaded, is_complete=is_complete)
+    return plan_change(store, parse_path(path), read_tree(source), shard_chunks, checks, append_dim, region)

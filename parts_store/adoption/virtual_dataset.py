@@ -1,18 +1,16 @@
 """Make a virtual dataset of xarray from a group of references: its coordinates are loaded, and the rest is not."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
 import xarray as xr
-from numpy.typing import NDArray
 from xarray.conventions import decode_cf_variable
 
-from parts_store._compat.xarray import FillValueCoder
-from parts_store.errors import StoreConfigError, describe
+from parts_store.adoption.loading import Origin, load_variables
+from parts_store.errors import AdoptionError, StoreConfigError, describe
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.group import PartsGroup
-from parts_store.manifests.reading import ReadSettings, carry_out, load_all
 
 _COORDINATES: Final = "coordinates"
 _BOUNDS: Final = "bounds"
@@ -21,21 +19,24 @@ _INHERITED: Final = ("units", "calendar")
 
 
 def dataset_of(
+    location: str,
     group: PartsGroup,
     loadable_variables: Iterable[str] | None = None,
     *,
     decode_times: bool = True,
     mask_and_scale: bool = True,
 ) -> xr.Dataset:
-    """Return the arrays of a group as a dataset. Arrays must be bound to registries that cover what is loaded.
+    """Return the arrays of a group of a file as a dataset. They must be bound to registries that cover what is loaded.
 
     By default dimension coordinates and their bounds are loaded. Without `mask_and_scale` the values of loaded
-    variables are those that are stored, except for times.
+    variables are those that are stored, except for times. Raises `AdoptionError` if values cannot be read, or times
+    cannot be decoded.
     """
     names = names_to_load(group, loadable_variables)
-    stored = load_variables({name: group.arrays[name] for name in names})
+    wanted = [virtual_variable(group.arrays[name]) for name in names]
+    stored = dict(zip(names, load_variables(wanted, [Origin(location, name) for name in names]), strict=True))
     virtual = {name: virtual_variable(each) for name, each in group.arrays.items() if name not in stored}
-    loaded = decode(stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
+    loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
     attributes = group.attributes
     coordinates = _listed(attributes.pop(_COORDINATES, ""))
     for variable in virtual.values():
@@ -101,30 +102,10 @@ def virtual_variable(array: PartsArray) -> xr.Variable:
     return xr.Variable(dims, array, dict(array.metadata.attributes))
 
 
-def load_variables(arrays: Mapping[str, PartsArray]) -> dict[str, xr.Variable]:
-    """Return variables with the stored values of arrays, all of which are read at the same time."""
-    return dict(zip(arrays, load_all_variables([virtual_variable(each) for each in arrays.values()]), strict=True))
-
-
-def load_all_variables(variables: Sequence[xr.Variable]) -> list[xr.Variable]:
-    """Return variables with their stored values. The values of all that are virtual are read at the same time."""
-    arrays = [each.data for each in variables if isinstance(each.data, PartsArray)]
-    registries = tuple({id(each): each for array in arrays for each in array.registries_for(None)}.values())
-    values = iter(carry_out(load_all([each.references for each in arrays], registries, ReadSettings())))
-    return [_with_values(each, next(values)) if isinstance(each.data, PartsArray) else each for each in variables]
-
-
-def _with_values(variable: xr.Variable, values: NDArray[Any]) -> xr.Variable:
-    attributes = dict(variable.attrs)
-    if isinstance(attributes.get("_FillValue"), str | list) and values.dtype.kind in "fc":
-        attributes["_FillValue"] = FillValueCoder.decode(attributes["_FillValue"], str(values.dtype))
-    return xr.Variable(variable.dims, values, attributes, variable.encoding)
-
-
 def decode(
-    variables: Mapping[str, xr.Variable], *, decode_times: bool = True, mask_and_scale: bool = True
+    location: str, variables: Mapping[str, xr.Variable], *, decode_times: bool = True, mask_and_scale: bool = True
 ) -> dict[str, xr.Variable]:
-    """Return variables with decoded times, and with `mask_and_scale` also without packing and fill values."""
+    """Return variables of a file with decoded times, and with `mask_and_scale` also without packing and fill values."""
     found: dict[str, xr.Variable] = {}
     inherited = _inherited_units(variables)
     for name, variable in variables.items():
@@ -132,17 +113,20 @@ def decode(
         own.attrs = {**inherited.get(name, {}), **variable.attrs}
         is_time = decode_times and " since " in str(own.attrs.get("units", ""))
         if is_time or mask_and_scale:
-            own = _decode(name, own, is_time=is_time)
+            own = _decode(location, name, own, is_time=is_time)
         found[name] = own
     return found
 
 
-def _decode(name: str, variable: xr.Variable, *, is_time: bool) -> xr.Variable:
+def _decode(location: str, name: str, variable: xr.Variable, *, is_time: bool) -> xr.Variable:
     try:
         decoded: xr.Variable = decode_cf_variable(name, variable, decode_times=is_time, decode_timedelta=False)
-    except ValueError as error:
+    # xarray raises OverflowError for times that are too far away.
+    except (ValueError, OverflowError) as error:
         if not is_time or find_spec("cftime") is not None:
-            raise StoreConfigError(f"variable {name!r}", "values that xarray can decode", str(error)) from error
+            said = str(error).strip().partition("\n")[0].partition(". Try opening")[0][:300]
+            problem = f"expected values that xarray can decode, found {said}"
+            raise AdoptionError(location, ((f"variable {name!r}", problem),)) from error
         calendar = variable.attrs.get("calendar")
         problem = f"times in the calendar {calendar!r} need cftime: pip install cftime"
         raise ImportError(problem, name="cftime") from error

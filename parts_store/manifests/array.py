@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, override
+from typing import TYPE_CHECKING, Any, Final, Self, override
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,19 @@ from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.manifests import json_format, reading
 from parts_store.manifests.array_references import References, default_parts, grid_of, parse_metadata, require_parts
-from parts_store.manifests.checksums import Checksums, conflicting, parse_checksums
+from parts_store.manifests.checksums import Checksums, parse_checksums
 from parts_store.manifests.duck_array import DuckArray
-from parts_store.manifests.entries import Columns, key_of, without_chunks_on_grid
+from parts_store.manifests.entries import key_of, without_chunks_on_grid
 from parts_store.manifests.indexing import select
 from parts_store.manifests.merged_chunks import join_chunks
 from parts_store.manifests.reading import DEFAULT_COALESCED, DEFAULT_CONCURRENCY, DEFAULT_GAP, ReadSettings
+from parts_store.manifests.same_bytes import refer_to_same_bytes
 
 if TYPE_CHECKING:
     from parts_store.manifests.reference_store import ReferenceStore
+
+# The kinds of data types whose values are all equal to themselves. NaN is not.
+_EQUAL_TO_THEMSELVES: Final = "biuSTU"
 
 
 class PartsArray(DuckArray):
@@ -210,19 +214,18 @@ class PartsArray(DuckArray):
     # --- comparison -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> NDArray[np.bool_]:  # type: ignore[override]
-        """Return where values are equal because their references are; where it is False, values may differ.
+        """Return where values are equal, as for NumPy arrays.
 
-        Values are read only to compare them with a number or a NumPy array, and if the array is bound to a registry.
+        Values are read, except for arrays of references to the same bytes, if their data type has no NaN.
         """
-        if isinstance(other, int | float | complex | np.generic | np.ndarray):
-            return np.asarray(self.load() == other) if self._registries else np.full(self.shape, fill_value=False)
         if isinstance(other, ManifestArray):
             other = PartsArray.from_manifest_array(other)
-        if not isinstance(other, PartsArray):
+        if isinstance(other, PartsArray):
+            return self._where_equal(other)
+        is_text = isinstance(other, str | bytes) and self.dtype.kind in "OSTU"
+        if not is_text and not isinstance(other, int | float | complex | np.generic | np.ndarray):
             raise TypeError(f"cannot compare a PartsArray with an object of type {type(other).__name__}")
-        if self.shape != other.shape:
-            raise ManifestError("comparison", f"an array of shape {self.shape}", f"{other.shape}")
-        return self._where_same(other)
+        return np.asarray(self.load() == other)
 
     # Comparison is elementwise, as for NumPy arrays.
     __hash__ = None  # type: ignore[assignment]
@@ -230,20 +233,15 @@ class PartsArray(DuckArray):
     def __ne__(self, other: object) -> NDArray[np.bool_]:  # type: ignore[override]
         return ~(self == other)
 
-    def _where_same(self, other: "PartsArray") -> NDArray[np.bool_]:
-        mine, theirs = self._references, other.references
-        if self.metadata.to_dict() != other.metadata.to_dict() or len(self.manifests) != len(other.manifests):
-            return np.full(self.shape, fill_value=False)
-        pairs = zip(mine.manifests, theirs.manifests, strict=True)
-        same = np.full(mine.grid, fill_value=True)
-        for one, another in pairs:
-            same &= _elementwise(Columns.of(one), Columns.of(another))
-        for changed in conflicting(mine.checksums, theirs.checksums):
-            for columns in mine.columns():
-                same &= np.asarray(columns.paths != changed)
-        for axis, chunk in enumerate(mine.chunk_shape):
-            same = np.repeat(same, chunk, axis=axis)
-        return same[tuple(slice(0, length) for length in self.shape)]
+    def _where_equal(self, other: "PartsArray") -> NDArray[np.bool_]:
+        if self.shape != other.shape:
+            raise ManifestError("comparison", f"an array of shape {self.shape}", f"{other.shape}")
+        if not refer_to_same_bytes(self._references, other.references):
+            return np.asarray(self.load() == other.load())
+        if self.dtype.kind in _EQUAL_TO_THEMSELVES:
+            return np.full(self.shape, fill_value=True)
+        values = (self if self._registries else other).load()
+        return np.asarray(values == values)  # noqa: PLR0124
 
     def is_same(self, other: object) -> bool:
         """Return whether another array has the same metadata, parts, references and checksums.
@@ -453,12 +451,3 @@ class PartsArray(DuckArray):
         Raises `ManifestError` unless every chunk is one range of one file.
         """
         return json_format.kerchunk(json_format.array_to_kerchunk(self._references, ""))
-
-
-def _elementwise(one: Columns, other: Columns) -> NDArray[np.bool_]:
-    same = (one.paths == other.paths) & (one.offsets == other.offsets) & (one.lengths == other.lengths)
-    same = np.asarray(same).copy()
-    for index in set(one.inlined) | set(other.inlined):
-        if one.inlined.get(index) != other.inlined.get(index):
-            same[index] = False
-    return same

@@ -43,16 +43,6 @@ def _parse(checksum: object, where: str) -> Checksum:
             raise ManifestError(where, "an ETag, or a time with its time zone", describe(checksum))
 
 
-def conflicting(one: Checksums, other: Checksums) -> set[str]:
-    """Return the files for which two arrays have different ETags, so that their bytes differ."""
-    etags = {location: checksum for location, checksum in one.items() if isinstance(checksum, str)}
-    return {
-        location
-        for location, checksum in other.items()
-        if isinstance(checksum, str) and etags.get(location, checksum) != checksum
-    }
-
-
 def change_of(wanted: FileRange, found: Found) -> str | None:
     """Return how a file differs from its checksum, given what came with its bytes; None if it does not differ."""
     match wanted.checksum:

@@ -4,10 +4,11 @@ import asyncio
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, override
+from typing import Any, Final, Self, override
 
 import numpy as np
 import xarray as xr
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 from virtualizarr.manifests import ManifestArray
 
@@ -15,9 +16,21 @@ from parts_store._compat.xarray import FillValueCoder, LoadableArray
 from parts_store._compat.zarr import ArrayV3Metadata, is_converted_by_zarr
 from parts_store.errors import ManifestError, describe
 
+# The functions by which xarray compares variables. They read the values.
+_COMPARING: Final = frozenset(
+    (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.isnan, np.isnat)
+)
 
-class DuckArray(LoadableArray, ABC):
+
+def _needs_values(function: str) -> TypeError:
+    return TypeError(f"{function} needs the values of a PartsArray, which are not in memory: call `.load()` first")
+
+
+class DuckArray(NDArrayOperatorsMixin, LoadableArray, ABC):
     """An array for NumPy and xarray whose values are not in memory.
+
+    Comparisons read the values, as xarray needs it to compare variables. Arithmetic and other functions that need
+    values raise `TypeError`: a result in memory, of an array of any size, is only made if the caller asks for it.
 
     It has no attribute `chunks`: xarray takes every array with this attribute for one of dask or of another library
     with a chunk manager.
@@ -109,19 +122,20 @@ class DuckArray(LoadableArray, ABC):
     ) -> Any:
         from parts_store.manifests.numpy_functions import HANDLERS  # noqa: PLC0415 (imports this module)
 
-        handler = HANDLERS.get(function)
-        if handler is None or not all(issubclass(each, DuckArray | ManifestArray | np.ndarray) for each in types):
+        if not all(issubclass(each, DuckArray | ManifestArray | np.ndarray) for each in types):
             return NotImplemented
+        handler = HANDLERS.get(function)
+        if handler is None:
+            raise _needs_values(f"{function.__module__}.{function.__name__}")
         return handler(*args, **kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # xarray calls `isnan` before it compares.
-        if ufunc is np.isnan and method == "__call__":
-            return np.full(self.shape, fill_value=False)
-        if ufunc in (np.equal, np.not_equal) and method == "__call__" and len(inputs) == 2:
+        if ufunc not in _COMPARING or method != "__call__" or kwargs:
+            raise _needs_values(f"numpy.{ufunc.__name__}")
+        if ufunc in (np.equal, np.not_equal):
             other = inputs[1] if inputs[0] is self else inputs[0]
             return self == other if ufunc is np.equal else self != other
-        return NotImplemented
+        return ufunc(*(each.load() if isinstance(each, DuckArray) else each for each in inputs))
 
     # --- xarray ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""NumPy functions for arrays of references: those that need no values."""
+"""NumPy functions for arrays of references: those that need no values, and those by which xarray merges variables."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -71,20 +71,25 @@ def _broadcast_to(array: PartsArray, shape: Any, subok: bool = False) -> PartsAr
 
 
 def _result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """Return the data type that all arrays have; Python scalars do not change it."""
-    found = [each.dtype for each in arrays_and_dtypes if isinstance(each, PartsArray | ManifestArray)]
-    others = [each for each in arrays_and_dtypes if isinstance(each, np.dtype | np.ndarray)]
-    dtypes = [*found, *(each if isinstance(each, np.dtype) else each.dtype for each in others)]
-    for each in dtypes:
-        if each != dtypes[0]:
-            raise ManifestError(
-                "result_type", f"the data type {dtypes[0]}, because references cannot be cast", str(each)
-            )
-    return dtypes[0]
+    """Return the data type of a result, as NumPy does it; raise `ManifestError` if references had to be cast."""
+    virtual = [each for each in arrays_and_dtypes if isinstance(each, PartsArray | ManifestArray)]
+    for each in virtual:
+        if each.dtype != virtual[0].dtype:
+            expected = f"the data type {virtual[0].dtype}, because references cannot be cast"
+            raise ManifestError("result_type", expected, str(each.dtype))
+    return np.result_type(
+        *(each.dtype if isinstance(each, PartsArray | ManifestArray) else each for each in arrays_and_dtypes)
+    )
 
 
 def _full_like(a: PartsArray, fill_value: Any, dtype: Any = None, **others: Any) -> NDArray[Any]:
-    return np.full(a.shape if others.get("shape") is None else others["shape"], fill_value, dtype or a.dtype)
+    shape = a.shape if others.get("shape") is None else others["shape"]
+    return np.full(shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def _where(*args: Any) -> Any:
+    """Return the values that a condition selects. xarray calls this to merge variables, and for `fillna`."""
+    return np.where(*(each.load() if isinstance(each, PartsArray) else each for each in args))
 
 
 def _reshape(a: PartsArray, /, *args: Any, **others: Any) -> NDArray[Any]:
@@ -99,6 +104,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     np.broadcast_to: _broadcast_to,
     np.result_type: _result_type,
     np.full_like: _full_like,
+    np.where: _where,
     np.reshape: _reshape,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,

@@ -1,4 +1,4 @@
-"""Cut chunks into chunks of one row along an axis, which are ranges of the larger chunks. Nothing is read.
+"""Cut chunks into chunks of one or several rows along an axis, which are ranges of the larger chunks. Nothing is read.
 
 This is possible if the values are not compressed, and the rows are one after the other in the bytes of a chunk.
 """
@@ -29,20 +29,23 @@ def can_cut_rows(array: References, axis: int) -> bool:
     return not columns.inlined and bool(is_whole.all())
 
 
-def cut_rows(array: References, axis: int) -> References:
-    """Return an array in chunks of length 1 along an axis. Only for arrays for which `can_cut_rows` is true."""
+def cut_rows(array: References, axis: int, rows: int = 1) -> References:
+    """Return an array in chunks of `rows` rows along an axis, a number that divides its chunks and its length.
+
+    Only for arrays for which `can_cut_rows` is true.
+    """
     (columns,) = array.columns()
-    rows, length = array.chunk_shape[axis], array.metadata.shape[axis]
-    nbytes = np.uint64(nbytes_of_chunk(array) // rows)
-    # The number of the row in its chunk, shaped to be broadcast along the axis. The last chunk may have rows beyond
-    # the end of the array.
-    numbers = np.arange(length, dtype=np.uint64) % np.uint64(rows)
+    per_chunk, length = array.chunk_shape[axis] // rows, array.metadata.shape[axis] // rows
+    nbytes = np.uint64(nbytes_of_chunk(array) // per_chunk)
+    # The number of the new chunk in its old one, shaped to be broadcast along the axis. The last chunk may have rows
+    # beyond the end of the array.
+    numbers = np.arange(length, dtype=np.uint64) % np.uint64(per_chunk)
     steps = numbers.reshape([-1 if each == axis else 1 for each in range(len(array.grid))])
-    chunks = np.arange(length) // rows
+    chunks = np.arange(length) // per_chunk
     paths = np.take(columns.paths, chunks, axis)
     is_there = ~np.take(columns.is_missing, chunks, axis)
     offsets = np.where(is_there, np.take(columns.offsets, chunks, axis) + steps * nbytes, np.uint64(0))
     cut = Columns(paths, offsets, np.where(is_there, nbytes, np.uint64(0)), {})
-    shape = [1 if each == axis else size for each, size in enumerate(array.chunk_shape)]
+    shape = [rows if each == axis else size for each, size in enumerate(array.chunk_shape)]
     metadata = copy_and_replace_metadata(array.metadata, new_chunks=shape)
     return References.checked(metadata, [cut.manifest()], array.checksums)

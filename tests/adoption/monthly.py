@@ -26,7 +26,7 @@ def month(first: int, days: int) -> xr.Dataset:
     values[random.random(values.shape) < 0.1] = np.nan
     time = np.datetime64("2001-01-01", "ns") + np.arange(first, first + days) * np.timedelta64(1, "D")
     return xr.Dataset(
-        {"t": (("time", "y", "x"), values, {"units": "K"}), "depth": ("x", random.random(40))},
+        {"t": (("time", "y", "x"), values, {"units": "K"}), "depth": ("x", np.random.default_rng(0).random(40))},
         coords={"time": time, "y": np.arange(4.0), "label": ("x", np.arange(40))},
         attrs={"title": "days"},
     )

@@ -49,6 +49,8 @@ def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64]
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
     if math.prod(grid) > _MAX_CHUNKS:
         raise CannotBeReadError(f"{math.prod(grid):,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
+    if 0 in grid:
+        return np.empty(grid, np.uint64), np.empty(grid, np.uint64), set()
     listed = _Listed.of(dataset)
     _require_order(listed.starts, dataset.chunks)
     places = _right_places(dataset, file, listed)

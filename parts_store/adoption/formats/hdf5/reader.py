@@ -112,6 +112,8 @@ class _Walk:
             tuple(names.dimension_names(dataset, dimensions)),
         )
         match dataset.id.get_create_plist().get_layout():
+            case layout if 0 in dataset.shape and layout != h5py.h5d.CHUNKED:
+                return _without_values(header)
             case h5py.h5d.CHUNKED if dataset.shape:
                 return self._chunked(dataset, header)
             case h5py.h5d.CONTIGUOUS if dataset.shape:
@@ -163,6 +165,12 @@ class _Walk:
                 raise CannotBeReadError("its chunks are not where the HDF5 library says (the file has a user block)")
 
 
+def _without_values(header: Header) -> Chunked:
+    """Return an array that has no values, because it has no length along an axis."""
+    nowhere = np.empty(tuple(min(1, length) for length in header.shape), np.uint64)
+    return Chunked(header, tuple(max(1, length) for length in header.shape), (), nowhere, nowhere)
+
+
 def _address(group: h5py.Group) -> int:
     return int(h5py.h5o.get_info(group.id).addr)
 
@@ -184,8 +192,6 @@ def _require_own_values(dataset: h5py.Dataset) -> None:
     """Raise unless the dataset has values, and they are in this file."""
     if dataset.shape is None:
         raise CannotBeReadError("no values: its dataspace is null")
-    if 0 in dataset.shape:
-        raise CannotBeReadError(f"no values: its shape is {dataset.shape}")
     if dataset.is_virtual:
         raise CannotBeReadError("a virtual dataset: its values are in other datasets")
     if dataset.external:
