@@ -91,7 +91,7 @@ class AdoptionRequest:
             parsed = [dataclasses.replace(each, group=select_variables(each.group, self.variables)) for each in parsed]
         if self.strict:
             _require_complete(parsed)
-        source, notes = self._combine(parsed, parsing) if parsing.loads else (parsed[0].group, {})
+        source, notes = self._combine(parsed, parsing) if parsing.loads else (parsed[0].group, parsed[0].notes)
         locations = tuple(each.location for each in parsed)
         return PreparedFiles(source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes)
 
