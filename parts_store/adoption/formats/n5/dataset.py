@@ -32,7 +32,8 @@ _MAX_ELEMENTS: Final = 2**31 - 1
 def parse_attributes(data: bytes) -> dict[str, Any]:
     """Return the attributes in a file; raise `CannotBeReadError` unless it contains a JSON object."""
     try:
-        found = json.loads(data)
+        # JSON has no NaN and no infinity, but some programs write them.
+        found = json.loads(data, parse_constant=str)
     except (ValueError, RecursionError) as error:
         raise CannotBeReadError(f"its {ATTRIBUTES} is not JSON: {error}") from error
     if not isinstance(found, dict):

@@ -239,7 +239,6 @@ def test_other_modes_are_refused_in_place(tmp_path: Path) -> None:
     assert not (folder / "zarr.json").exists()
 
 
-@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not:UserWarning")
 @pytest.mark.parametrize("compression", ["gzip", "zlib", "zstd", "bzip2", "xz", "lz4", "blosc"])
 def test_damaged_values_raise_an_error_with_the_name_of_the_codec(tmp_path: Path, compression: str) -> None:
     folder = tmp_path / "x"

@@ -28,9 +28,6 @@ from tests.adoption.formats.n5.containers import (
     write_z5py,
 )
 
-# zarr warns that codecs of numcodecs are not in the specification of Zarr.
-pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not:UserWarning")
-
 
 def adopted(folder: Path, **options: Any) -> tuple[ps.adoption.Adoption, ps.PartsStore]:
     session = repository(folder.parent).writable_session("main")
