@@ -80,7 +80,7 @@ def _chunk_shape(chunks: object, given: TiffHeader | None) -> tuple[int, ...]:
 
 
 def _dtype(arguments: Mapping[str, Any], given: TiffHeader | None) -> Any:
-    dtype = arguments.get("dtype")
+    dtype: Any = arguments.get("dtype")
     if dtype is None:
         # zarr takes the data type of `data`.
         dtype = getattr(arguments.get("data"), "dtype", None if given is None else given.dtype)

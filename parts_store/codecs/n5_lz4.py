@@ -84,7 +84,7 @@ def decode(data: bytes, nbytes: int) -> bytes:
         return _lz4(data, nbytes)
     except CodecError:
         # The size is in front of the block. Otherwise these four bytes are the beginning of the block.
-        if data[:4] != struct.pack("<I", nbytes):
+        if int.from_bytes(data[:4], "little") != nbytes:
             raise
         return _lz4(data[4:], nbytes)
 

@@ -62,10 +62,10 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> F
         if cut:
             notes[path or name] = f"{cut:,} blocks are cut at the edge"
     dimensions = PhonyDimensions()
-    arrays = {
-        path or name: _references(dataset, blocks[path], dimensions, lambda key, path=path: url_of(join(path, key)))
-        for path, dataset in container.datasets.items()
-    }
+    arrays = {}
+    for path, dataset in container.datasets.items():
+        urls = {place: url_of(join(path, key_of_block(place))) for place in blocks[path]}
+        arrays[path or name] = _references(dataset, blocks[path], urls, dimensions)
     return nest({"": {}, **container.groups}, arrays), tuple(container.skipped), notes
 
 
@@ -101,11 +101,11 @@ def _count_cut(folder: FolderReader, path: str, dataset: N5Dataset, blocks: Mapp
 
 
 def _references(
-    dataset: N5Dataset, blocks: Mapping[Place, int], dimensions: "PhonyDimensions", url_of: Callable[[str], str]
+    dataset: N5Dataset, blocks: Mapping[Place, int], urls: Mapping[Place, str], dimensions: "PhonyDimensions"
 ) -> PartsArray:
     columns = Columns.empty(dataset.grid[::-1])
     for place, nbytes in blocks.items():
-        columns.put(place[::-1], FileRange(url_of(key_of_block(place)), Span(0, nbytes)))
+        columns.put(place[::-1], FileRange(urls[place], Span(0, nbytes)))
     document = dataset.reversed_document()
     # xarray needs names.
     document.setdefault("dimension_names", dimensions.names_of(dataset.dimensions[::-1]))

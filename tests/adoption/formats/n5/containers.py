@@ -60,7 +60,7 @@ def read_z5py(file: Path, name: str) -> NDArray[Any]:
 
 def open_tensorstore(folder: Path, metadata: dict[str, Any] | None = None) -> Any:
     """Open a dataset with tensorstore, which fills up the blocks at the edge; create it if metadata are given."""
-    spec = {"driver": "n5", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+    spec: dict[str, Any] = {"driver": "n5", "kvstore": {"driver": "file", "path": f"{folder}/"}}
     if metadata is not None:
         spec |= {"metadata": metadata, "create": True}
     return tensorstore.open(spec).result()

@@ -40,12 +40,13 @@ def require_both_ways(folder: Path, name: str, expected: NDArray[Any]) -> None:
     report, store = adopted(folder)
     assert report.is_complete
     assert report.nbytes_copied == 0
-    found = zarr.open_array(store, path=name, mode="r")
+    found: Any = zarr.open_array(store, path=name, mode="r")
     assert found.dtype == expected.dtype
     assert found[...].tobytes() == expected.tobytes()
     assert ps.adopt_in_place(folder).is_complete
     local = ps.PartsStore.from_url(folder, read_only=True)
-    for array in (zarr.open_array(local, path=name, mode="r"), ps.open_array(local, name)):
+    arrays: list[Any] = [zarr.open_array(local, path=name, mode="r"), ps.open_array(local, name)]
+    for array in arrays:
         assert array.dtype == expected.dtype
         assert np.ascontiguousarray(array[...].T).tobytes() == expected.tobytes()
 
