@@ -45,6 +45,7 @@ def whole(values: NDArray[Any]) -> NDArray[Any]:
     return chunk
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compression", sorted(COMPRESSORS))
 def test_every_chunk_is_a_file_with_the_extension_tif(tmp_path: Path, compression: str, pipeline: str) -> None:
     store = ps.PartsStore.from_url(tmp_path)
@@ -79,6 +80,7 @@ OPENINGS: dict[str, Callable[[ps.PartsStore], Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opening", sorted(OPENINGS))
 @pytest.mark.parametrize("compression", ["deflate", "zstd"])
 def test_an_array_is_written_after_it_was_opened_again(tmp_path: Path, opening: str, compression: str) -> None:

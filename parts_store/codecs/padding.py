@@ -115,7 +115,7 @@ class Padding:
             if not callable(function):
                 raise CodecConfigError(names.codec, names.function, "a callable or None", describe(function))
             require_integer(names.codec, names.nbytes, nbytes, minimum=MIN_DYNAMIC_NBYTES, maximum=MAX_DYNAMIC_NBYTES)
-            return cls(names, size, Dynamic(function, getattr(function, "recipe", None)))
+            return cls(names, size, Dynamic(function, function.recipe if isinstance(function, TiffHeader) else None))
         if literal is None:
             return cls(names, size, None)
         content = require_bytes(names.codec, names.literal, literal, nbytes=size, counted_by=names.nbytes)
@@ -169,9 +169,9 @@ class Padding:
 
         Codecs before this one may change the order of the axes, so the order is not compared.
         """
-        expected = getattr(self.function, "shape", None)
-        if hasattr(self.function, "require_chunk") and sorted(expected or ()) != sorted(shape):
-            raise HeaderError("chunk", f"a header for chunks of {shape}", f"one for {expected}")
+        header = self.function
+        if isinstance(header, TiffHeader) and sorted(header.shape) != sorted(shape):
+            raise HeaderError("TIFF", f"a header for chunks of {shape}", f"one for {header.shape}")
 
     def around(self, chunk: Buffer, chunk_spec: ArraySpec) -> bytes:
         """Return the padding of this chunk, exactly `nbytes` bytes."""
@@ -188,8 +188,8 @@ class Padding:
                     function = _make_header(recipe, chunk_spec.shape, dtype.str)
                 if function is None:
                     raise UnboundPaddingError(self.names.codec, self.names.function)
-                if (require_chunk := getattr(function, "require_chunk", None)) is not None:
-                    require_chunk(chunk_spec.shape, dtype)
+                if isinstance(function, TiffHeader):
+                    function.require_chunk(chunk_spec.shape, dtype)
                 return self._require_made(function(_as_bytes(chunk)))
             case literal:
                 return literal

@@ -62,9 +62,7 @@ def test_blocks_can_be_in_shards() -> None:
 def test_a_block_that_is_cut_is_completed_with_the_fill_value() -> None:
     stored = Stored((4, 4), "uint16", (4, 4), [n5_default(TRANSPOSE, BIG)])
     block = np.array([[1, 2, 3], [4, 5, 6]], ">u2")
-    stored.objects["c/0/0"] = stored.objects["zarr.json"].from_bytes(
-        struct.pack(">HHII", 0, 2, 3, 2) + block.tobytes()
-    )
+    stored.objects["c/0/0"] = stored.objects["zarr.json"].from_bytes(struct.pack(">HHII", 0, 2, 3, 2) + block.tobytes())
     found: Any = stored.open()[:]
     assert found.tolist() == [[1, 4, 0, 0], [2, 5, 0, 0], [3, 6, 0, 0], [0, 0, 0, 0]]
 

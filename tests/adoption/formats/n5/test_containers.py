@@ -155,6 +155,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("changes", "reason"), WRONG)
 def test_wrong_attributes_are_named_and_the_rest_is_adopted(
     container: Path, changes: dict[str, Any], reason: str
@@ -211,6 +212,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("content", "message"), BLOCKS)
 def test_damaged_blocks_are_named_and_never_read(tmp_path: Path, content: bytes, message: str) -> None:
     folder = tmp_path / "x"
@@ -301,3 +303,21 @@ def test_axes_are_named_in_the_order_of_n5(attributes: dict[str, Any], axes: tup
     assert dataset.attributes == attributes
     assert dataset.document().get("dimension_names") == (None if axes is None else list(axes))
     assert dataset.reversed_document().get("dimension_names") == (None if axes is None else list(axes[::-1]))
+
+
+def test_links_that_lead_to_folders_above_are_refused(container: Path) -> None:
+    (container / "link").symlink_to(container, target_is_directory=True)
+    for adopt in (adopted, ps.adopt_in_place):
+        with pytest.raises(PartsStoreError, match="loop"):
+            adopt(container)
+
+
+def test_numbers_that_json_does_not_have_become_text(container: Path) -> None:
+    file = container / "setup 0/timepoint0/attributes.json"
+    file.write_text('{"minimum": NaN, "maximum": [Infinity]}')
+    settle(container)
+    _, store = adopted(container)
+    ps.adopt_in_place(container)
+    for where in (store, ps.PartsStore.from_url(container, read_only=True)):
+        group = zarr.open_group(where, path="setup 0/timepoint0", mode="r")
+        assert group.attrs.asdict() == {"minimum": "NaN", "maximum": ["Infinity"]}

@@ -51,6 +51,7 @@ def require_both_ways(folder: Path, name: str, expected: NDArray[Any]) -> None:
         assert np.ascontiguousarray(array[...].T).tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_datasets_of_z5py_have_the_same_values(tmp_path: Path, compression: str) -> None:
     folder = tmp_path / "a.n5"
@@ -58,6 +59,7 @@ def test_datasets_of_z5py_have_the_same_values(tmp_path: Path, compression: str)
     require_both_ways(folder, "x", read_z5py(folder, "x"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_data_types_have_the_same_values(tmp_path: Path, dtype: str) -> None:
     folder = tmp_path / "a.n5"
@@ -75,6 +77,7 @@ def test_blocks_of_the_java_library_have_the_same_values(tmp_path: Path, compres
     require_both_ways(tmp_path / "a.n5", "x", values)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compression", ["raw", "gzip", "zstd", "blosc", "bzip2", "xz"])
 def test_datasets_of_tensorstore_have_the_same_values(tmp_path: Path, compression: str) -> None:
     config = {"type": compression}
