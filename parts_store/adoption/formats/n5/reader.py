@@ -60,7 +60,7 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> F
             container.skip(path, str(error))
             continue
         if cut:
-            notes[path or name] = f"{cut:,} blocks are cut at the edge"
+            notes[path or name] = f"{cut:,} {'block is' if cut == 1 else 'blocks are'} cut at the edge"
     dimensions = PhonyDimensions()
     arrays = {}
     for path, dataset in container.datasets.items():

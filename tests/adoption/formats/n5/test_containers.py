@@ -43,7 +43,7 @@ def test_groups_and_attributes_are_kept(container: Path) -> None:
     assert [each.path for each in report.arrays] == ["a/setup 0/timepoint0/s0", "a/setup 0/timepoint0/s1"]
     assert [each.references for each in report.arrays] == [4, 1]
     assert "2 blocks are cut at the edge" in report.arrays[0].plan
-    assert "1 blocks are cut at the edge" in report.arrays[1].plan
+    assert "1 block is cut at the edge" in report.arrays[1].plan
     ps.adopt_in_place(container)
     local = ps.PartsStore.from_url(container, read_only=True)
     for where, prefix, axes in ((store, "a/", 1), (local, "", -1)):
