@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from parts_store import codecs, errors, headers, manifests
-    from parts_store.adoption import adopt, open_virtual_dataset, open_virtual_mfdataset, parsers
+    from parts_store.adoption import adopt, adopt_in_place, open_virtual_dataset, open_virtual_mfdataset, parsers
     from parts_store.adoption.to_icechunk import to_icechunk
     from parts_store.copying import Copied, copy
     from parts_store.create import create_array
@@ -35,6 +35,7 @@ __all__ = [
     "Request",
     "__version__",
     "adopt",
+    "adopt_in_place",
     "codecs",
     "copy",
     "create_array",
@@ -63,6 +64,7 @@ _MODULES: Final = {
     "Report": "parts_store.maintenance.report",
     "Request": "parts_store.engine.stats",
     "adopt": "parts_store.adoption",
+    "adopt_in_place": "parts_store.adoption",
     "copy": "parts_store.copying",
     "create_array": "parts_store.create",
     "fast": "parts_store.pipeline.opening",
@@ -76,7 +78,10 @@ _MODULES: Final = {
 }
 _SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests")
 # Names that need packages of the extra `virtual`.
-_VIRTUAL: Final = ("adopt", "manifests", "open_virtual_dataset", "open_virtual_mfdataset", "parsers", "to_icechunk")
+_VIRTUAL: Final = (
+    *("adopt", "adopt_in_place", "manifests", "open_virtual_dataset", "open_virtual_mfdataset", "parsers"),
+    "to_icechunk",
+)
 
 
 def __getattr__(name: str) -> Any:

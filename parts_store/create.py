@@ -1,4 +1,4 @@
-"""create_array: create an array whose chunks are stored in parts."""
+"""create_array: create an array whose chunks are stored in parts, or are files of another format."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,7 @@ import zarr
 from zarr.storage import StorePath
 
 from parts_store._compat.zarr import normalize_path
+from parts_store.chunk_files import ChunkFile, plan_chunk_file
 from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.format.parts import PartsLike
 from parts_store.pipeline.opening import use_pipeline
@@ -17,13 +18,14 @@ def create_array(
     store: PartsStore,
     name: str | None = None,
     *,
-    parts: PartsLike,
+    parts: PartsLike | None = None,
+    chunk_file: ChunkFile | None = None,
     overwrite: bool = False,
     split: bool = False,
     must_understand: bool | None = None,
     **arguments: Any,
 ) -> zarr.Array[Any]:
-    """Create an array whose chunks are stored in parts.
+    """Create an array whose chunks are stored in parts, or are files of another format.
 
     Parameters
     ----------
@@ -33,7 +35,11 @@ def create_array(
         The path of the array in the store; the root if None.
     parts
         The parts of every chunk, in order: `Part` objects, the JSON objects of the specification, or key suffixes. The
-        size `SHARD_INDEX` becomes the size of this array's shard index.
+        size `SHARD_INDEX` becomes the size of this array's shard index. Not with `chunk_file`.
+    chunk_file
+        `"tiff"` if every chunk is a TIFF file that other programs can open, with the extension `.tif`; or a
+        `ps.headers.TiffHeader`, if the shape does not say whether the last axis contains the colours. The compression
+        is deflate, unless `compressors` is None, `zarr.codecs.ZstdCodec` or `zarr.codecs.numcodecs.Zlib`.
     overwrite
         Whether to delete first what is at that path.
     split
@@ -54,6 +60,8 @@ def create_array(
     ------
     PartsConfigError
         If the parts do not fit the array.
+    HeaderError
+        If a chunk of this shape and data type cannot be such a file, or the header is for other chunks.
     ServerFeatureError
         If the server lacks what writing arrays with parts needs.
 
@@ -64,9 +72,24 @@ def create_array(
     >>> array[:] = 7
     >>> int(array[5])
     7
+
+    Every chunk a TIFF file:
+
+    >>> store = ps.PartsStore.from_url("images.zarr")
+    >>> tiles = ps.create_array(store, "a", chunk_file="tiff", shape=(128, 128), chunks=(64, 64), dtype="uint16")
+    >>> tiles[:64, :64] = 1
+    >>> import tifffile
+    >>> tifffile.imread("images.zarr/a/c/0/0.tif").shape
+    (64, 64)
     """
     if not isinstance(store, PartsStore):
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
+    if (parts is None) == (chunk_file is None):
+        expected = "the parts of every chunk, or `chunk_file`, and not both"
+        raise StoreConfigError("parts", expected, "neither" if parts is None else "both")
+    if parts is None:
+        layout = plan_chunk_file(chunk_file, arguments)
+        parts, arguments = layout.parts, layout.arguments
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)

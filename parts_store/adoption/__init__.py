@@ -2,6 +2,7 @@
 
 from parts_store.adoption import parsers
 from parts_store.adoption.adopt_copy import require_file
+from parts_store.adoption.in_place import adopt_in_place
 from parts_store.adoption.many_files import adopt
 from parts_store.adoption.opening import open_virtual_dataset, open_virtual_mfdataset
 from parts_store.adoption.report import AdoptedArray, Adoption, Skipped
@@ -12,6 +13,7 @@ __all__ = [
     "Adoption",
     "Skipped",
     "adopt",
+    "adopt_in_place",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "parsers",

@@ -2,19 +2,22 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
 
 from parts_store._compat.virtualizarr import group_of
 from parts_store.adoption import corrections, parsers, recognition, source_file
+from parts_store.adoption.description import CannotBeReadError
 from parts_store.adoption.formats import hdf5
-from parts_store.adoption.parsers import HDF5, Parser
+from parts_store.adoption.formats.n5 import dataset as n5_dataset
+from parts_store.adoption.formats.n5.reader import MAX_NBYTES
+from parts_store.adoption.parsers import HDF5, N5, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
-from parts_store.backends.existing_folders import StoredFolder, find_folder
+from parts_store.backends.existing_folders import FolderReader, StoredFolder, find_folder
 from parts_store.backends.registered_files import Registries, find_store, parse_registry
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
 from parts_store.manifests.array import PartsArray
@@ -41,6 +44,8 @@ class ParsedFile:
     state: tuple[str, ...]
     group: PartsGroup
     skipped: tuple[Skipped, ...]
+    # What the report says about arrays, by their paths.
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedFile:
@@ -52,16 +57,20 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     registries = (parse_registry(registry),)
     stored = look_at(url, registries)
     reader = source_file.BlockReader(stored) if isinstance(stored, StoredFile) else None
-    found = None if parser is not None else _recognise(stored, reader)
+    found = None if parser is not None else _recognise(stored, registries, reader)
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
+    notes: Mapping[str, str] = {}
     if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
         group, skipped = parser.describe(stored, reader)
+    elif isinstance(parser, N5) and isinstance(stored, StoredFolder):
+        group, skipped, notes = parser.describe(stored.location, registries)
+        group = _with_checksums(group, stored, registries)
     else:
         group, skipped = _run(stored, registries, parser, found, reader)
     require_same(stored, registries)
     name = type(parser).__name__ if found is None else found.name
-    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped)
+    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped, notes)
 
 
 def look_at(url: str, registries: Registries) -> Stored:
@@ -100,11 +109,14 @@ def changed(location: str) -> AdoptionError:
     return _refused(location, "it was changed while it was read; adopt it again")
 
 
-def _recognise(stored: Stored, reader: source_file.BlockReader | None) -> Format:
+def _recognise(stored: Stored, registries: Registries, reader: source_file.BlockReader | None) -> Format:
     """Return the format of a file or a folder; raise `AdoptionError` unless there is a parser for it."""
     if isinstance(stored, StoredFolder):
-        found = recognition.recognise_folder(stored.names)
-        problem = "expected a file or a Zarr store, found a folder; name its files, for example '*.nc' in it"
+        found = recognition.recognise_folder(stored.names, is_n5=_is_n5(stored, registries))
+        problem = (
+            "expected a file, a Zarr store or an N5 container, found a folder; name its files, for example '*.nc' in "
+            "it, or pass a `parser`"
+        )
     else:
         found = _recognise_file(cast("source_file.BlockReader", reader))
         problem = "expected a format that is known, found another format; pass a `parser`"
@@ -113,6 +125,21 @@ def _recognise(stored: Stored, reader: source_file.BlockReader | None) -> Format
     if found.parser is None:
         raise _refused(stored.location, f"{found.name} cannot be adopted yet; it is planned for the next release")
     return found
+
+
+def _is_n5(stored: StoredFolder, registries: Registries) -> bool:
+    """Return whether a folder has attributes of an N5 dataset, or of the root of a container."""
+    if n5_dataset.ATTRIBUTES not in stored.names:
+        return False
+
+    def read() -> bytes | None:
+        folder = FolderReader(*find_store(stored.location, registries))
+        return folder.read(n5_dataset.ATTRIBUTES, MAX_NBYTES)
+
+    try:
+        return n5_dataset.is_n5(n5_dataset.parse_attributes(source_file.open_stored(stored.location, read) or b""))
+    except CannotBeReadError as error:
+        raise _refused(stored.location, str(error)) from error
 
 
 def _recognise_file(reader: source_file.BlockReader) -> Format | None:

@@ -29,7 +29,7 @@ from parts_store.manifests.entries import Columns
 from parts_store.manifests.group import PartsGroup
 from parts_store.manifests.path_numbers import number_paths
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER: Final = "header"
 # What a damaged or foreign archive raises.
 _DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
@@ -109,6 +109,7 @@ def _to_header(parsed: ParsedFile) -> tuple[dict[str, Any], dict[str, NDArray[An
         "format": parsed.format,
         "state": parsed.state,
         "skipped": [asdict(each) for each in parsed.skipped],
+        "notes": dict(parsed.notes),
         "groups": groups,
         "arrays": described,
     }
@@ -129,4 +130,4 @@ def _from_header(header: Mapping[str, Any], archive: Mapping[str, NDArray[Any]])
         made[each["path"]] = PartsArray.of(references, None, ())
     skipped = tuple(Skipped(**each) for each in header["skipped"])
     group = nest(header["groups"], made)
-    return ParsedFile(header["location"], header["format"], tuple(header["state"]), group, skipped)
+    return ParsedFile(header["location"], header["format"], tuple(header["state"]), group, skipped, header["notes"])

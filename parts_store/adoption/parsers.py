@@ -1,4 +1,4 @@
-"""Parsers for HDF5 files and for flat files, and which parser there is for a format.
+"""Parsers for HDF5 files, N5 containers and flat files, and which parser there is for a format.
 
 A parser has the interface of VirtualiZarr: a callable `(url, registry)` that returns a `ManifestStore`. Every parser of
 VirtualiZarr can be used in place of these.
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, Literal, cast
+from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,16 +20,18 @@ from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.adoption import source_file
 from parts_store.adoption.described_group import group_of, rows_of_file
 from parts_store.adoption.description import Header
+from parts_store.adoption.formats.n5 import reader as n5_reader
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
-from parts_store.backends.registered_files import find_store, parse_registry
+from parts_store.backends.existing_folders import FolderReader
+from parts_store.backends.registered_files import ENCODED_SCHEMES, Registries, find_store, parse_registry
 from parts_store.errors import AdoptionError, StoreConfigError, describe
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.group import PartsGroup
 
-__all__ = ["HDF5", "Parser", "Raw"]
+__all__ = ["HDF5", "N5", "Parser", "Raw"]
 
 _ORDERS: Final = ("C", "F")
 
@@ -94,6 +97,62 @@ class HDF5:
         source_file.skip_invalid_names(description)
         group = group_of(description, file.location, {file.location: file.checksum})
         return group, tuple(description.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class N5:
+    """A parser for N5 containers and datasets.
+
+    `ps.adopt` and `ps.open_virtual_dataset` use it for folders with attributes of N5. Pass it for a group of a
+    container that has no such attributes itself. The axes are in the order of z5py: those of `dimensions`, reversed.
+
+    Examples
+    --------
+    >>> import z5py
+    >>> _ = z5py.File("numbers.n5", "a").create_dataset("x", data=np.arange(6).reshape(2, 3), chunks=(2, 2))
+    >>> ps.open_virtual_dataset("numbers.n5", parser=ps.parsers.N5())["x"].load().values
+    array([[0, 1, 2],
+           [3, 4, 5]])
+    """
+
+    def __call__(self, url: str, registry: Any) -> ManifestStore:
+        """Return the datasets of a container as manifests; raise `AdoptionError` if it cannot be read.
+
+        Parameters
+        ----------
+        url : str
+            The URL of the container, or of a dataset.
+        registry : ObjectStoreRegistry
+            The stores that may be read.
+        """
+        group, _, _ = self.describe(url, (parse_registry(registry),))
+        return ManifestStore(group.to_manifest_group(), registry=registry)
+
+    def describe(self, url: str, registries: Registries) -> tuple[PartsGroup, tuple[Skipped, ...], Mapping[str, str]]:
+        """Return the datasets as references without checksums, what is skipped, and notes on datasets.
+
+        Parameters
+        ----------
+        url : str
+            The URL of the container, or of a dataset.
+        registries : tuple of ObjectStoreRegistry
+            The stores that may be read.
+        """
+        location = url.rstrip("/")
+        is_encoded = location.partition("://")[0].lower() in ENCODED_SCHEMES
+        name = location.rpartition("/")[2]
+
+        def url_of(path: str) -> str:
+            return f"{location}/{quote(path) if is_encoded else path}"
+
+        def describe_it() -> tuple[PartsGroup, tuple[Skipped, ...], Mapping[str, str]]:
+            folder = FolderReader(*find_store(location, registries))
+            return n5_reader.describe(folder, unquote(name) if is_encoded else name, url_of)
+
+        found = source_file.open_stored(url, describe_it)
+        if not found[0].arrays and not found[0].groups and not found[1]:
+            raise AdoptionError(url, (("the folder", "there is no group and no dataset of N5 in it"),))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

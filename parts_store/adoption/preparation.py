@@ -100,7 +100,7 @@ class AdoptionRequest:
             _require_names("variables", parsed, self.variables)
             parsed = [dataclasses.replace(each, group=select_variables(each.group, self.variables)) for each in parsed]
         source: Source = parsed[0].group
-        notes: Mapping[str, str] = {}
+        notes: Mapping[str, str] = parsed[0].notes
         if parsing.loads:
             trees, unreadable = self._trees(parsed, parsing)
             parsed = [each for each in parsed if each.location not in unreadable]

@@ -33,7 +33,7 @@ KERCHUNK_PARQUET: Final = Format(
     "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
 )
 TIFF: Final = Format("TIFF", None)
-N5: Final = Format("N5", None)
+N5: Final = Format("N5", "parts_store.adoption.parsers:N5")
 
 _SIGNATURES: Final = (
     (b"CDF\x01", NETCDF3),
@@ -72,13 +72,16 @@ def recognise_file(head: bytes) -> Format | None:
     return None
 
 
-def recognise_folder(names: Collection[str]) -> Format | None:
+def recognise_folder(names: Collection[str], *, is_n5: bool) -> Format | None:
     """Return the format of a folder, given the names of the files in it; None if it is not known.
 
+    `is_n5` says whether there are attributes of N5 among them. They may be beside a `zarr.json` for the same blocks.
     `.zmetadata` alone is the mark of kerchunk's Parquet files. In a Zarr v2 store, other files are beside it.
     """
+    if is_n5:
+        return N5
     if {"zarr.json", ".zgroup", ".zarray"} & set(names):
         return ZARR
     if ".zmetadata" in names:
         return KERCHUNK_PARQUET
-    return N5 if "attributes.json" in names else None
+    return None

@@ -2,24 +2,29 @@
 
 Decides what padding a chunk gets, and what `zarr.json` says about it. Does not know the names of a codec's members.
 
-A callable is never stored. In its place `zarr.json` has a mark, cut to the size of the padding. For other software the
+A callable is never stored. In its place `zarr.json` has a mark of the size of the padding. For other software the
 mark is a valid fixed padding. For this package it means that no chunk may be written until a callable is bound again.
+The mark of a header of this package says how to make it, so that it is bound when a chunk is written.
 """
 
 import asyncio
+import re
 from abc import abstractmethod
 from base64 import b64encode
 from collections import abc
 from dataclasses import dataclass, field
-from typing import Self, cast, override
+from functools import lru_cache
+from typing import Self, override
 
 from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec
+from zarr.dtype import ZDType
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec
+from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, RegularChunkGridMetadata, TBaseDType, TBaseScalar
 from parts_store.codecs.configuration import bytes_of, require_bytes, require_integer
-from parts_store.errors import CodecConfigError, CodecError, UnboundPaddingError, describe
+from parts_store.errors import CodecConfigError, CodecError, HeaderError, UnboundPaddingError, describe
+from parts_store.headers.tiff import TiffHeader
 
 type PaddingFunction = abc.Callable[[bytes], abc.Buffer]
 """A callable that makes the padding of a chunk from its encoded bytes."""
@@ -27,6 +32,8 @@ type PaddingFunction = abc.Callable[[bytes], abc.Buffer]
 # Part of the stored format. It begins with control characters, with which no header of a file format begins, and
 # explains itself to a reader who decodes the base64 text in `zarr.json`.
 DYNAMIC_MARK = b"\x10\x16{made by a callable: parts_store.codecs.bind_padding(array, callable) before writing} "
+# The mark of a header that can be made again from its recipe, and from the shape and the data type of the chunk.
+_RECORDED = re.compile(rb"\x10\x16\{made by parts_store\.headers: ([a-z0-9 ]{1,60})\} *")
 # One byte of the mark could be an ordinary padding; two bytes are specific enough.
 MIN_DYNAMIC_NBYTES, MAX_DYNAMIC_NBYTES = 2, 2**26
 
@@ -34,6 +41,21 @@ MIN_DYNAMIC_NBYTES, MAX_DYNAMIC_NBYTES = 2, 2**26
 def dynamic_mark(nbytes: int) -> bytes:
     """Return the mark of `nbytes` bytes that is in `zarr.json` if a callable makes the padding."""
     return (DYNAMIC_MARK * -(-nbytes // len(DYNAMIC_MARK)))[:nbytes]
+
+
+def recorded_mark(recipe: str, nbytes: int) -> bytes | None:
+    """Return the mark of `nbytes` bytes for a header with a recipe; None if the recipe is too long."""
+    mark = f"\x10\x16{{made by parts_store.headers: {recipe}}}".encode().ljust(nbytes)
+    return mark if len(mark) == nbytes else None
+
+
+@lru_cache(maxsize=256)
+def _make_header(recipe: str, shape: tuple[int, ...], dtype: str) -> PaddingFunction | None:
+    """Return the header with this recipe; None if it is not known, or there is none for such chunks."""
+    try:
+        return TiffHeader.from_recipe(recipe, shape, dtype)
+    except HeaderError:
+        return None
 
 
 class BoundText(str):
@@ -56,9 +78,10 @@ class BoundText(str):
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """A source of padding: a callable, None if it is not bound."""
+    """A source of padding: a callable, None if it is not bound, and how it can be made again."""
 
     function: PaddingFunction | None
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +115,22 @@ class Padding:
             if not callable(function):
                 raise CodecConfigError(names.codec, names.function, "a callable or None", describe(function))
             require_integer(names.codec, names.nbytes, nbytes, minimum=MIN_DYNAMIC_NBYTES, maximum=MAX_DYNAMIC_NBYTES)
-            return cls(names, size, Dynamic(function))
+            return cls(names, size, Dynamic(function, function.recipe if isinstance(function, TiffHeader) else None))
         if literal is None:
             return cls(names, size, None)
         content = require_bytes(names.codec, names.literal, literal, nbytes=size, counted_by=names.nbytes)
+        if (recorded := _RECORDED.fullmatch(content)) is not None:
+            return cls(names, size, Dynamic(None, recorded[1].decode()))
         is_mark = size >= MIN_DYNAMIC_NBYTES and content == dynamic_mark(size)
         return cls(names, size, Dynamic(None) if is_mark else content)
 
     @property
     def literal(self) -> bytes | None:
         """The fixed padding that is in `zarr.json`; None for zeros."""
-        return dynamic_mark(self.nbytes) if isinstance(self.source, Dynamic) else self.source
+        if not isinstance(self.source, Dynamic):
+            return self.source
+        recipe = self.source.recipe
+        return (None if recipe is None else recorded_mark(recipe, self.nbytes)) or dynamic_mark(self.nbytes)
 
     @property
     def function(self) -> PaddingFunction | None:
@@ -128,13 +156,24 @@ class Padding:
         match self.source:
             case None:
                 return size
+            case Dynamic(None, str(recipe)):
+                return f"{size}, {self.names.function}=<{recipe}>"
             case Dynamic(function):
                 return f"{size}, {self.names.function}={'<not bound>' if function is None else function}"
             case literal:
                 shown = repr(literal) if len(literal) <= 32 else f"<{len(literal)} bytes>"
                 return f"{size}, {self.names.literal}={shown}"
 
-    def around(self, chunk: Buffer) -> bytes:
+    def require_chunk_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise `HeaderError` if the callable is a header for chunks of another shape.
+
+        Codecs before this one may change the order of the axes, so the order is not compared.
+        """
+        header = self.function
+        if isinstance(header, TiffHeader) and sorted(header.shape) != sorted(shape):
+            raise HeaderError("TIFF", f"a header for chunks of {shape}", f"one for {header.shape}")
+
+    def around(self, chunk: Buffer, chunk_spec: ArraySpec) -> bytes:
         """Return the padding of this chunk, exactly `nbytes` bytes."""
         match self.source:
             case None:
@@ -143,10 +182,15 @@ class Padding:
                 except (MemoryError, OverflowError) as error:
                     expected = f"enough memory for {self.nbytes} bytes of padding"
                     raise CodecError(self.names.codec, expected, "too little") from error
-            case Dynamic(None):
-                raise UnboundPaddingError(self.names.codec, self.names.function)
-            case Dynamic(function):
-                return self._require_made(cast("PaddingFunction", function)(_as_bytes(chunk)))
+            case Dynamic(function, recipe):
+                dtype = chunk_spec.dtype.to_native_dtype()
+                if function is None and recipe is not None:
+                    function = _make_header(recipe, chunk_spec.shape, dtype.str)
+                if function is None:
+                    raise UnboundPaddingError(self.names.codec, self.names.function)
+                if isinstance(function, TiffHeader):
+                    function.require_chunk(chunk_spec.shape, dtype)
+                return self._require_made(function(_as_bytes(chunk)))
             case literal:
                 return literal
 
@@ -190,11 +234,18 @@ class PaddingCodec(BytesBytesCodec):
             A callable that makes the padding of each chunk from its encoded bytes.
         """
 
+    @override
+    def validate(
+        self, *, shape: tuple[int, ...], dtype: ZDType[TBaseDType, TBaseScalar], chunk_grid: ChunkGridMetadata
+    ) -> None:
+        if isinstance(chunk_grid, RegularChunkGridMetadata):
+            self.content.require_chunk_shape(tuple(chunk_grid.chunk_shape))
+
     def _encode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         if self.content.nbytes == 0:
             return chunk_bytes
         buffer = chunk_spec.prototype.buffer
-        padding = buffer.from_bytes(self.content.around(chunk_bytes))
+        padding = buffer.from_bytes(self.content.around(chunk_bytes, chunk_spec))
         if self.at_start:
             return padding.combine([chunk_bytes])
         return buffer.from_buffer(chunk_bytes).combine([padding])

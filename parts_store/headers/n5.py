@@ -1,8 +1,9 @@
 """N5 block headers: with one before it, an encoded chunk is a block of an N5 dataset.
 
-Makes the header of a block in N5's default mode. Knows nothing about zarr. An N5 dataset corresponds to an array with
-the same shape, block size and order of axes, and with these codecs: `transpose` with all axes reversed (in N5 the first
-axis varies fastest), `bytes` (big endian), a compressor that N5 has, and last `pad` or `offset` with this header.
+Makes and reads the header of a block in N5's default mode. Knows nothing about zarr. An N5 dataset corresponds to an
+array with the same shape, block size and order of axes, and with these codecs: `transpose` with all axes reversed (in
+N5 the first axis varies fastest), `bytes` (big endian), a compressor that N5 has, and last `pad` or `offset` with this
+header.
 """
 
 import struct
@@ -10,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import SupportsIndex
 
+from parts_store.errors import HeaderError
 from parts_store.headers.shape import require_shape
 
 _DEFAULT_MODE = 0
+_MODES = {1: "varlength", 2: "object"}
 # N5 is a Java format: lengths are signed integers of 32 bits.
 _MAX_LENGTH = 2**31 - 1
 
@@ -42,6 +45,30 @@ def n5(shape: Iterable[SupportsIndex]) -> bytes:
     """
     dimensions = require_shape("N5", shape, minimum_axes=1, maximum_length=_MAX_LENGTH)
     return struct.pack(f">HH{len(dimensions)}I", _DEFAULT_MODE, len(dimensions), *dimensions)
+
+
+def n5_nbytes(ndim: int) -> int:
+    """Return the number of bytes of the header of a block with `ndim` dimensions, in the default mode."""
+    return 4 + 4 * ndim
+
+
+def read_n5(data: bytes, ndim: int) -> tuple[int, ...]:
+    """Return the shape of the block that begins with `data`, in the order of the dataset's `blockSize`.
+
+    Raises `HeaderError` if the header is cut off or has another number of dimensions, if the block is empty, or if it
+    is in the mode varlength or object.
+    """
+    if len(data) < n5_nbytes(ndim):
+        raise HeaderError("N5", f"{n5_nbytes(ndim)} bytes for {ndim} dimensions", f"a block of {len(data)} bytes")
+    mode, found = struct.unpack_from(">HH", data)
+    if mode != _DEFAULT_MODE:
+        raise HeaderError("N5", "a block in the default mode (0)", f"mode {mode} ({_MODES.get(mode, 'not known')})")
+    if found != ndim:
+        raise HeaderError("N5", f"{ndim} dimensions", f"{found}")
+    shape: tuple[int, ...] = struct.unpack_from(f">{ndim}I", data, 4)
+    if not all(shape):
+        raise HeaderError("N5", "lengths from 1", f"{shape}")
+    return shape
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -74,7 +101,7 @@ class N5Header:
     @property
     def nbytes(self) -> int:
         """The size of the header in bytes."""
-        return 4 + 4 * len(self.shape)
+        return n5_nbytes(len(self.shape))
 
     def __call__(self, encoded: bytes) -> bytes:  # noqa: ARG002 - the header does not depend on the chunk
         """Return the header of this encoded chunk."""

@@ -41,6 +41,8 @@ _SHORT, _LONG = 3, 4
 _MAX_NBYTES = 2**32 - 1
 _GRAY, _RGB, _RGBA = 1, 3, 4
 _STRIP_OFFSETS = 273
+# Whether the last axis contains the colours, as it is recorded.
+_KINDS = ("gray", "rgb")
 # Values of at most this many bytes are in the directory entry; longer values are behind the directory.
 _ENTRY_NBYTES = 4
 
@@ -147,6 +149,51 @@ class TiffHeader:
         object.__setattr__(self, "byteorder", byteorder)
         object.__setattr__(self, "compression", compression)
         object.__setattr__(self, "rgb", _is_rgb(dimensions) if rgb is None else _require_image(dimensions, rgb))
+
+    @classmethod
+    def from_recipe(cls, recipe: str, shape: Iterable[SupportsIndex], dtype: DTypeLike) -> "TiffHeader | None":
+        """Return the header that was recorded as `recipe`, for chunks of this shape and data type.
+
+        Returns None if the recipe is not known.
+
+        Parameters
+        ----------
+        recipe
+            The property `recipe` of a header.
+        shape
+            The shape of a chunk.
+        dtype
+            The data type of the chunk.
+
+        Examples
+        --------
+        >>> header = ps.headers.TiffHeader((64, 64), dtype="uint16", compression="zstd")
+        >>> ps.headers.TiffHeader.from_recipe(header.recipe, (64, 64), "uint16") == header
+        True
+        """
+        match recipe.split(" "):
+            case ["tiff", ("none" | "deflate" | "zstd") as compression, ("little" | "big") as order, kind]:
+                if kind in _KINDS:
+                    return cls(shape, dtype=dtype, byteorder=order, compression=compression, rgb=kind == _KINDS[1])
+        return None
+
+    @property
+    def recipe(self) -> str:
+        """The text from which the header can be made again, given the shape and the data type of the chunk."""
+        return f"tiff {self.compression} {self.byteorder} {_KINDS[self.rgb]}"
+
+    def require_chunk(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Raise `HeaderError` unless the header is one for chunks of this shape and data type.
+
+        Parameters
+        ----------
+        shape
+            The shape of a chunk.
+        dtype
+            The data type of the chunk, in any byte order.
+        """
+        if shape != self.shape or dtype.newbyteorder("=") != self.dtype.newbyteorder("="):
+            raise HeaderError("TIFF", f"a header for chunks of {dtype.name}{shape}", f"{self.dtype.name}{self.shape}")
 
     @property
     def nbytes(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import icechunk
 import numpy as np
 import zarr
-from numcodecs import Zstd  # type: ignore[import-untyped]
+from numcodecs import Zstd
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.buffer import cpu
 from zarr.core.sync import sync

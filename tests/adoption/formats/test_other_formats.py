@@ -240,10 +240,6 @@ def test_formats_of_the_next_release_are_named(tmp_path: Path, content: bytes, n
     path.write_bytes(content)
     with pytest.raises(AdoptionError, match=f"{name} cannot be adopted yet"):
         adopted(path, "v")
-    (tmp_path / "n5").mkdir()
-    (tmp_path / "n5/attributes.json").write_text("{}")
-    with pytest.raises(AdoptionError, match="N5 cannot be adopted yet"):
-        adopted(tmp_path / "n5", "v")
 
 
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

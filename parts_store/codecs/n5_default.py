@@ -1,0 +1,237 @@
+"""The `n5_default` codec: chunks that are blocks of an N5 dataset, also those that are cut at the edge of the dataset.
+
+The codec is specified in zarr-extensions. A block has a header with its shape. Programs such as z5py cut the blocks at
+the edge of the dataset, and others fill them up. The codecs `pad` and `offset` skip the header without reading it, and
+so cannot decode a block that is cut.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, override
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.buffer import Buffer, NDBuffer
+from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
+from zarr.codecs import BloscCodec
+from zarr.dtype import ZDType
+from zarr.registry import get_codec_class
+from zarr.types import JSON
+
+from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
+from parts_store.codecs.configuration import read_configuration, require_integer
+from parts_store.errors import CodecConfigError, CodecError, describe
+from parts_store.headers.n5 import n5, n5_nbytes, read_n5
+
+_NAME: Final = "n5_default"
+_MAX_AXES: Final = 64
+# The size of the header of blosc, whose last four bytes are the number of bytes with the header.
+_BLOSC_HEADER: Final = 16
+# The kinds and sizes of the data types of N5.
+_TYPES: Final = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (4, 8)}
+
+
+@dataclass(frozen=True, init=False)
+class N5DefaultCodec(ArrayBytesCodec):
+    """A codec whose chunks are blocks of an N5 dataset, in N5's default mode.
+
+    The axes of the array are in N5's order, and the first one varies fastest in a block. A block that is smaller than a
+    chunk is read as the first elements of the chunk, and the others are the fill value. Whole chunks are written.
+
+    Parameters
+    ----------
+    ndim
+        The number of dimensions.
+    compressor
+        The codec that compresses the block behind its header; None if it is not compressed.
+
+    Raises
+    ------
+    CodecConfigError
+        If an argument is wrong, or the array cannot be an N5 dataset.
+
+    Examples
+    --------
+    >>> codec = ps.codecs.N5DefaultCodec(ndim=2, compressor=zarr.codecs.GzipCodec())
+    >>> array = zarr.create_array({}, shape=(4, 6), dtype="int16", serializer=codec, compressors=None)
+    >>> array[:] = np.arange(24).reshape(4, 6)
+    >>> array[1].tolist()
+    [6, 7, 8, 9, 10, 11]
+    """
+
+    ndim: int
+    compressor: BytesBytesCodec | None
+
+    def __init__(self, *, ndim: int, compressor: BytesBytesCodec | None = None) -> None:
+        object.__setattr__(self, "ndim", require_integer(_NAME, "ndim", ndim, minimum=1, maximum=_MAX_AXES))
+        if compressor is not None and not isinstance(compressor, BytesBytesCodec):
+            raise CodecConfigError(_NAME, "compressor", "a codec from bytes to bytes, or None", describe(compressor))
+        object.__setattr__(self, "compressor", compressor)
+
+    @classmethod
+    @override
+    def from_dict(cls, data: dict[str, JSON]) -> Self:
+        codecs = read_configuration(data, _NAME, required=("codecs",))["codecs"]
+        expected = "`transpose`, `bytes` and at most one codec from bytes to bytes"
+        if not isinstance(codecs, list) or len(codecs) not in (2, 3):
+            raise CodecConfigError(_NAME, "codecs", expected, describe(codecs))
+        (first, transpose), (second, to_bytes), *rest = (_named(each) for each in codecs)
+        order = transpose.get("order")
+        if first != "transpose" or not isinstance(order, list) or order != list(range(len(order)))[::-1]:
+            raise CodecConfigError(_NAME, "codecs", "first `transpose` with all axes reversed", describe(codecs[0]))
+        if second != "bytes" or to_bytes.get("endian", "big") not in ("big", None):
+            raise CodecConfigError(_NAME, "codecs", "second `bytes`, big-endian", describe(codecs[1]))
+        compressor: Any = None
+        if rest:
+            (name, configuration) = rest[0]
+            compressor = get_codec_class(name).from_dict({"name": name, "configuration": configuration})
+        return cls(ndim=len(order), compressor=compressor)
+
+    @override
+    def to_dict(self) -> dict[str, JSON]:
+        codecs: list[JSON] = [
+            {"name": "transpose", "configuration": {"order": list(range(self.ndim))[::-1]}},
+            {"name": "bytes", "configuration": {"endian": "big"}},
+        ]
+        if self.compressor is not None:
+            codecs.append(self.compressor.to_dict())
+        return {"name": _NAME, "configuration": {"codecs": codecs}}
+
+    @override
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
+        self._require(array_spec.shape, array_spec.dtype)
+        if self.compressor is None:
+            return self
+        return type(self)(ndim=self.ndim, compressor=self.compressor.evolve_from_array_spec(array_spec))
+
+    @override
+    def validate(
+        self,
+        *,
+        shape: tuple[int, ...],
+        dtype: ZDType[TBaseDType, TBaseScalar],
+        chunk_grid: ChunkGridMetadata,
+    ) -> None:
+        self._require(shape, dtype)
+
+    def _require(self, shape: tuple[int, ...], dtype: ZDType[TBaseDType, TBaseScalar]) -> None:
+        """Raise `CodecConfigError` unless an array of this data type, and with as many axes, can be an N5 dataset."""
+        if len(shape) != self.ndim:
+            raise CodecConfigError(_NAME, "shape", f"{self.ndim} dimensions, as `transpose` says", f"{len(shape)}")
+        native = dtype.to_native_dtype()
+        if native.itemsize not in _TYPES.get(native.kind, ()):
+            raise CodecConfigError(_NAME, "data_type", "an integer, or a float of 32 or 64 bits", str(native))
+
+    @property
+    def _sync_capable(self) -> bool:
+        """Whether zarr may call the methods that need no event loop."""
+        return self.compressor is None or hasattr(self.compressor, "_decode_sync")
+
+    def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        shape = self._shape_of(chunk_bytes, chunk_spec)
+        body: Any = self._body_of(chunk_bytes)
+        if self.compressor is not None:
+            decode: Any = self.compressor
+            try:
+                body = decode._decode_sync(body, replace(chunk_spec, shape=shape))  # noqa: SLF001 - zarr's protocol
+            except Exception as error:
+                raise self._damaged(error) from error
+        return _expand(body.as_numpy_array(), shape, chunk_spec)
+
+    @override
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        if self._sync_capable:
+            return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+        shape = self._shape_of(chunk_data, chunk_spec)
+        body: Any = self._body_of(chunk_data)
+        compressor: Any = self.compressor
+        try:
+            (body,) = await compressor.decode([(body, replace(chunk_spec, shape=shape))])
+        except Exception as error:
+            raise self._damaged(error) from error
+        return _expand(body.as_numpy_array(), shape, chunk_spec)
+
+    def _shape_of(self, block: Buffer, chunk_spec: ArraySpec) -> tuple[int, ...]:
+        """Return the shape of a block; raise `CodecError` if it is larger than a chunk."""
+        shape = read_n5(block[: n5_nbytes(self.ndim)].to_bytes(), self.ndim)
+        if any(length > most for length, most in zip(shape, chunk_spec.shape, strict=True)):
+            raise CodecError(_NAME, f"a block of at most {chunk_spec.shape}, as the array says", f"{shape}")
+        return shape
+
+    def _body_of(self, block: Buffer) -> Buffer:
+        """Return what is behind the header; raise `CodecError` if blosc would read beyond the end of it."""
+        body = block[n5_nbytes(self.ndim) :]
+        if isinstance(self.compressor, BloscCodec):
+            # Blosc trusts the size in its own header, and returns what is in memory behind a block that was cut off.
+            said = int.from_bytes(body[12:16].to_bytes(), "little")
+            if len(body) < _BLOSC_HEADER or said != len(body):
+                raise CodecError(_NAME, f"{said} bytes, as the header of blosc says", f"{len(body)} bytes")
+        return body
+
+    def _damaged(self, error: Exception) -> CodecError:
+        name = type(self.compressor).__name__
+        return CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}")
+
+    def _encode_sync(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
+        body: Any = _body(chunk_array, chunk_spec)
+        if self.compressor is not None:
+            encode: Any = self.compressor
+            body = encode._encode_sync(body, chunk_spec)  # noqa: SLF001 - zarr's protocol
+        return _block(body, chunk_spec)
+
+    @override
+    async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
+        if self._sync_capable:
+            return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
+        compressor: Any = self.compressor
+        (body,) = await compressor.encode([(_body(chunk_data, chunk_spec), chunk_spec)])
+        return _block(body, chunk_spec)
+
+    @override
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        if self.compressor is not None:
+            input_byte_length = self.compressor.compute_encoded_size(input_byte_length, chunk_spec)
+        return n5_nbytes(self.ndim) + input_byte_length
+
+
+def _named(codec: object) -> tuple[str, dict[str, Any]]:
+    """Return the name and the configuration of a codec, which may be given as an object or by its name."""
+    match codec:
+        case str():
+            return codec, {}
+        case {"name": str(name), **rest} if isinstance(configuration := rest.get("configuration", {}), Mapping):
+            return name, dict(configuration)
+    raise CodecConfigError(_NAME, "codecs", "objects with a name", describe(codec))
+
+
+def _big_endian(chunk_spec: ArraySpec) -> np.dtype[Any]:
+    return chunk_spec.dtype.to_native_dtype().newbyteorder(">")
+
+
+def _expand(body: NDArray[Any], shape: tuple[int, ...], chunk_spec: ArraySpec) -> NDBuffer:
+    """Return the chunk that begins with a block of this shape; the rest of the chunk is the fill value."""
+    dtype = _big_endian(chunk_spec)
+    expected = math.prod(shape) * dtype.itemsize
+    if body.nbytes != expected:
+        raise CodecError(_NAME, f"{expected} bytes for a block of {shape}", f"{body.nbytes} bytes")
+    values = np.ascontiguousarray(body).view(np.uint8).reshape(-1).view(dtype).reshape(shape[::-1]).T
+    if shape != chunk_spec.shape:
+        # In the same order in memory, so that the rest of the chunk is not copied element by element.
+        whole = np.full(chunk_spec.shape, chunk_spec.fill_value, dtype.newbyteorder("="), order="F")
+        whole[tuple(slice(length) for length in shape)] = values
+        values = whole
+    return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
+
+
+def _body(chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
+    values = chunk_array.as_numpy_array().astype(_big_endian(chunk_spec), copy=False)
+    return chunk_spec.prototype.buffer.from_bytes(values.tobytes(order="F"))
+
+
+def _block(body: Buffer | None, chunk_spec: ArraySpec) -> Buffer | None:
+    """Return the header of a whole chunk, and the body behind it."""
+    if body is None:
+        return None
+    return chunk_spec.prototype.buffer.from_bytes(n5(chunk_spec.shape)).combine([body])
