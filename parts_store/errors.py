@@ -7,7 +7,8 @@
     │   └── ServerFeatureError                  the server lacks a feature for writing: the message says what to do
     ├── StorageError                            the object store refused a request, or did not answer
     ├── SessionError                            an Icechunk session does not support it, or failed
-    │   └── ReadOnlySessionError (a ValueError) the session is read-only or was committed: open a new session
+    │   ├── ReadOnlySessionError (a ValueError) the session is read-only or was committed: open a new session
+    │   └── NoAccessError                       the repository was opened without access to the files of references
     ├── AdoptionError                           a file, or some of it, cannot be adopted
     ├── ManifestError (a ValueError)            references are wrong, or do not support this: load the values
     ├── LocationError                           a referenced file is not registered, cannot be read, or was changed
@@ -62,6 +63,7 @@ __all__ = [
     "LocalPathError",
     "LocationError",
     "ManifestError",
+    "NoAccessError",
     "PartSizeError",
     "PartsConfigError",
     "PartsStoreError",
@@ -213,6 +215,10 @@ class SessionError(PartsStoreError):
 
 class ReadOnlySessionError(SessionError, ValueError):
     """The session is read-only, was committed, or can only move nodes. Nothing was written."""
+
+
+class NoAccessError(SessionError):
+    """The chunk is a reference to a file, and the repository was opened without access to the folder of the file."""
 
 
 @dataclass(eq=False, repr=False)

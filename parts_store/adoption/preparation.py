@@ -21,6 +21,7 @@ from parts_store.adoption.source_tree import Source, read_tree
 from parts_store.adoption.to_icechunk import plan_write
 from parts_store.adoption.virtual_dataset import dataset_of, default_names
 from parts_store.backends.file_registry import FileRegistry, fewest_folders, folder_of
+from parts_store.backends.icechunk_storage import folder_url
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.manifests.array import PartsArray
@@ -79,13 +80,13 @@ class AdoptionRequest:
     ) -> "PreparedFiles":
         """Return what files contain, joined, and ready to be written. Nothing is written.
 
-        `virtual` are URLs of other folders that files may refer to. `stored_lengths` are the lengths of the chunks of
-        the arrays that files are appended to.
+        `virtual` are paths or URLs of other folders that files may refer to. `stored_lengths` are the lengths of the
+        chunks of the arrays that files are appended to.
         """
         urls = list_files(files, dict(options))
         joins = len(urls) > 1 or self.dim is not None
         parsing = FileParsing(
-            FileRegistry.of_folders([*map(folder_of, urls), *virtual], options),
+            FileRegistry.of_folders([*map(folder_of, urls), *map(folder_url, virtual)], options),
             self.parser,
             self.loadable_variables or (),
             loads=joins or self.loadable_variables is not None,

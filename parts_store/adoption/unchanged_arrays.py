@@ -10,7 +10,7 @@ from parts_store.adoption.appending import StoredArray, require_same_form
 from parts_store.adoption.loading import Origin, load_arrays
 from parts_store.adoption.source_tree import SourceArray
 from parts_store.backends.file_registry import FileRegistry
-from parts_store.errors import ManifestError, PartsStoreError, describe
+from parts_store.errors import ManifestError, NoAccessError, PartsStoreError, describe
 from parts_store.manifests.array import PartsArray
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
@@ -23,14 +23,18 @@ _ADVICE: Final = "leave the variable out to keep what is stored (`variables`, `d
 def compare_with_stored(store: PartsStore, stored: StoredArray, source: SourceArray, max_loaded: int) -> str:
     """Raise `ManifestError` unless an array has the values that are stored; return what the report says about it.
 
-    Arrays of more than `max_loaded` bytes are not compared, and the report says so.
+    Arrays of more than `max_loaded` bytes, and arrays that refer to files without access, are not compared, and the
+    report says so.
     """
     require_same_form(stored, source)
     nbytes = 2 * source.nbytes
     if nbytes > max_loaded:
         return f"not changed, and not compared with what is stored: {nbytes:,} bytes"
     found = _values_of(store, stored, source)
-    expected = np.asarray(zarr.open_array(store, path=stored.path, mode="r")[...])
+    try:
+        expected = np.asarray(zarr.open_array(store, path=stored.path, mode="r")[...])
+    except NoAccessError as error:
+        return f"not changed, and not compared with what is stored: {error.problem}"
     is_same = np.asarray((found == expected) | ((found != found) & (expected != expected)))  # noqa: PLR0124
     if not is_same.all():
         at = tuple(np.argwhere(~is_same)[0].tolist())

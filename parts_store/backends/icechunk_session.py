@@ -35,7 +35,7 @@ from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.steps import Found, Outcome
-from parts_store.errors import ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
+from parts_store.errors import NoAccessError, ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
 from parts_store.format.metadata import Document, is_array, parse
 from parts_store.format.ranges import Span, Wanted, resolve
@@ -443,7 +443,8 @@ def _translated(key: str) -> Iterator[None]:
     except ReadOnlyError as error:
         raise_translated(ReadOnlySessionError(key, message_of(error)), error)
     except IcechunkError as error:
-        raise_translated(SessionError(key, message_of(error)), error)
+        kind = NoAccessError if _is_about_access(error) else SessionError
+        raise_translated(kind(key, message_of(error)), error)
     except BaseException as error:
         if not is_panic(error):
             raise
@@ -460,10 +461,14 @@ def _absent_if_no_key() -> Iterator[None]:
             raise
 
 
+def _is_about_access(error: IcechunkError) -> bool:
+    return bool(error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER)
+
+
 def message_of(error: BaseException) -> str:
     """Return the first line of an error message of Icechunk, without secrets; say what to do about missing access."""
     message = hide_secrets(str(error).strip().partition("\n")[0])
-    if not isinstance(error, IcechunkError) or error.kind != ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
+    if not isinstance(error, IcechunkError) or not _is_about_access(error):
         return message
     # Icechunk has no attribute with the container.
     found = _CONTAINER.search(message)

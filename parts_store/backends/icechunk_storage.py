@@ -27,6 +27,13 @@ def folder_at(url: str) -> Path:
     return local_path(url) if "://" in url else Path(url).expanduser().absolute()
 
 
+def folder_url(folder: str) -> str:
+    """Return the URL of a folder that files are in, with '/' at its end, given a path or a URL."""
+    if scheme_of(folder) in ("", "file"):
+        return f"{folder_at(folder).resolve().as_uri()}/"
+    return f"{folder.rstrip('/')}/"
+
+
 def open_storage(url: str, options: dict[str, Any]) -> icechunk.Storage:
     """Return the Icechunk storage for a path, or for a URL with `file://` or `s3://`."""
     scheme = scheme_of(url)
@@ -55,20 +62,19 @@ def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.Vi
         raise StoreConfigError("virtual", expected, describe(folder))
     scheme = scheme_of(folder)
     if scheme in ("", "file"):
-        path = folder_at(folder).resolve()
-        store = icechunk.local_filesystem_store(str(path))
-        container = icechunk.VirtualChunkContainer(f"{path.as_uri()}/", store=store)
+        store = icechunk.local_filesystem_store(str(folder_at(folder).resolve()))
+        container = icechunk.VirtualChunkContainer(folder_url(folder), store=store)
         return container, icechunk.credentials.LocalFileSystemAccess
     if scheme in ("http", "https"):
         web = icechunk.http_store({"allow_http": "true"} if scheme == "http" else {})
-        return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=web), icechunk.credentials.HttpAccess
+        return icechunk.VirtualChunkContainer(folder_url(folder), store=web), icechunk.credentials.HttpAccess
     if scheme != "s3":
         expected = "a path, s3://, http:// or https://, for files that chunks refer to"
         raise StoreConfigError("virtual", expected, describe(folder))
     known = open_url(folder, options, create=False).config
     server = _server(known)
     s3 = icechunk.s3_store(s3_compatible=server["endpoint_url"] is not None, **server)
-    return icechunk.VirtualChunkContainer(f"{folder.rstrip('/')}/", store=s3), _access(known)
+    return icechunk.VirtualChunkContainer(folder_url(folder), store=s3), _access(known)
 
 
 def _access(known: Mapping[str, Any]) -> Any:

@@ -91,7 +91,7 @@ def adopt(
         list[str] | None,
         typer.Option(
             metavar="FOLDER",
-            help="Another folder that files refer to, such as that of the files in kerchunk JSON. May be repeated.",
+            help="Another folder that files, or stored arrays, refer to. May be repeated.",
             rich_help_panel=_FILES,
             show_default=False,
         ),
@@ -166,17 +166,19 @@ def adopt(
         raise StoreConfigError("--branch", "'main', because there is no repository yet", repr(branch))
     if is_new and append_dim is not None:
         raise StoreConfigError("INTO", "a repository with arrays to append to", f"none at {into!r}")
+    # What is stored may refer to other folders, and is compared with the files of an append.
+    folders = [*prepared.folders, *(virtual or ())]
     if is_new or dry_run:
         # Everything is checked before a repository is created.
-        scratch = _open_for_reading(into, prepared.folders, given, branch=branch, is_new=is_new)
+        scratch = _open_for_reading(into, folders, given, branch=branch, is_new=is_new)
         report = prepared.write(scratch, path, append_dim=append_dim, overwrite=overwrite, dry_run=True)
     if not dry_run:
-        store = open_branch(into, branch=branch, virtual=prepared.folders, create=is_new, **given)
+        store = open_branch(into, branch=branch, virtual=folders, create=is_new, **given)
         with output.progress("adopt", "arrays") as progress:
             report = prepared.write(store, path, append_dim=append_dim, overwrite=overwrite, progress=progress)
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
-            _store_folders(into, prepared.folders, given)
+            _store_folders(into, folders, given)
     how = ["dry run: nothing was written"] if dry_run else report.how_to_open(into, path=path, branch=branch)
     return _show(report, output, how)
 

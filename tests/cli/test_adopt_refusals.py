@@ -80,8 +80,19 @@ def test_refused_adoption_leaves_the_repository_unchanged(
 def test_dry_run_leaves_the_repository_unchanged(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(made / "repository")
     arguments: list[str | Path] = ["adopt", made / "new/2003-03.nc", made / "repository", "--append-dim", "time"]
-    assert call([*arguments, "--dry-run"], capsys).code == OK
+    result = call([*arguments, "--dry-run"], capsys)
+    assert result.code == OK
+    # The stored area refers to a file in a folder that is not named.
+    assert "not compared with what is stored" in result.out
     assert contents(made / "repository") == before
+
+
+def test_stored_values_in_a_folder_that_is_named_are_compared(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments: list[str | Path] = ["adopt", made / "new/2003-03.nc", made / "repository", "--append-dim", "time"]
+    result = call([*arguments, "--dry-run", "--virtual", made / "data"], capsys)
+    assert result.code == OK
+    assert "not compared" not in result.out
+    assert "area: " in result.out
 
 
 @pytest.fixture
