@@ -46,8 +46,10 @@ def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArra
 def _references(array: Array, location: str, checksums: Checksums) -> References:
     """Return the references of an array, with one part."""
     header = array.header
+    codecs = [header.bytes_codec]
     match array:
-        case Chunked(chunk_shape=chunk_shape, codecs=codecs):
+        case Chunked(chunk_shape=chunk_shape):
+            codecs = array.all_codecs
             is_there = array.offsets != MISSING
             columns = Columns(
                 np.where(is_there, location, "").astype(np.dtypes.StringDType()),
@@ -55,14 +57,15 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
                 np.where(is_there, array.lengths, np.uint64(0)),
                 {},
             )
+            for place, data in array.copied.items():
+                columns.put(place, data)
         case Contiguous(offset=offset):
-            codecs = ()
             chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
-            chunk_shape, codecs = header.shape, ()
+            chunk_shape = header.shape
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), np.ascontiguousarray(values).tobytes())
-    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, [header.bytes_codec, *codecs]))
+    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
     return References.checked(metadata, [columns.manifest()], checksums)
 
 
@@ -71,7 +74,7 @@ def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: i
 
     Each chunk has the same number of whole rows, and up to 32 MiB.
     """
-    count = _count_of_chunks(shape, itemsize)
+    count = count_of_chunks(shape, itemsize)
     grid = tuple(count if axis == 0 else 1 for axis in range(len(shape)))
     length = np.uint64(math.prod(shape) * itemsize // count)
     offsets = np.uint64(offset) + np.arange(count, dtype=np.uint64) * length
@@ -80,7 +83,7 @@ def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: i
     return chunk_shape, Columns(paths, offsets.reshape(grid), np.full(grid, length), {})
 
 
-def _count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
+def count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
     """Return how many chunks of whole rows an array is divided into, such that all have the same size."""
     if not shape:
         return 1

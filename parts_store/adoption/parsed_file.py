@@ -10,7 +10,7 @@ import numpy as np
 from parts_store._compat.virtualizarr import group_of
 from parts_store.adoption import corrections, parsers, recognition, source_file
 from parts_store.adoption.formats import hdf5
-from parts_store.adoption.parsers import HDF5, Parser
+from parts_store.adoption.parsers import FormatParser, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -55,7 +55,7 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     found = None if parser is not None else _recognise(stored, reader)
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
-    if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
+    if isinstance(parser, FormatParser) and isinstance(stored, StoredFile):
         group, skipped = parser.describe(stored, reader)
     else:
         group, skipped = _run(stored, registries, parser, found, reader)

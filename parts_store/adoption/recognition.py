@@ -32,7 +32,7 @@ ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[za
 KERCHUNK_PARQUET: Final = Format(
     "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
 )
-TIFF: Final = Format("TIFF", None)
+TIFF: Final = Format("TIFF", "parts_store.adoption.parsers:TIFF", "parts_store[tiff]")
 N5: Final = Format("N5", None)
 
 _SIGNATURES: Final = (
