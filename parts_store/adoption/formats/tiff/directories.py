@@ -60,10 +60,12 @@ class Directories:
     children: dict[int, list[int]] = field(default_factory=dict)
     # What is damaged. tifffile leaves it out.
     skipped: list[Skipped] = field(default_factory=list)
+    # Other bytes for some places of the file, with which the pages do not form a loop.
+    changes: dict[int, bytes] = field(default_factory=dict)
 
 
 def read_directories(file: BinaryIO, nbytes: int) -> Directories:
-    """Return the directories of a file; raise `CannotBeReadError` if they form a loop, or are too many or too large."""
+    """Return the directories of a file; raise `CannotBeReadError` if they are too many, or SubIFDs form a loop."""
     file.seek(0)
     head = file.read(16)
     order = {b"II": "<", b"MM": ">"}[head[:2]]
@@ -83,6 +85,8 @@ class _Walk:
     kind: _Kind
     found: Directories = field(default_factory=Directories)
     visited: set[int] = field(default_factory=set)
+    # Where the offset of the next directory is.
+    pointer: int = 0
     tag_nbytes: int = 0
     segments: int = 0
 
@@ -90,6 +94,11 @@ class _Walk:
         """Return all directories, given the offset of the first."""
         while offset:
             name = f"page {len(self.found.pages)}"
+            if offset in self.visited:
+                problem = f"its directory at {offset} was read before: the directories form a loop"
+                self.found.skipped.append(Skipped(name, problem))
+                self.found.changes[self.pointer] = bytes(self.kind.offset.size)
+                break
             following = self._visit(offset, name)
             if following is None:
                 break
@@ -137,6 +146,7 @@ class _Walk:
                 self.found.children[offset] = list(self._numbers(dtype, values, value))
         if self.segments > 2 * _MAX_SEGMENTS:
             raise CannotBeReadError(f"more than {_MAX_SEGMENTS:,} tiles and strips")
+        self.pointer = offset + kind.count.size + count * kind.tag.size
         last = data[count * kind.tag.size :]
         return int(kind.offset.unpack(last)[0]) if len(last) == kind.offset.size else 0
 

@@ -8,13 +8,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from tifffile import TiffFile, TiffPage, TiffPageSeries
 
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.tiff.directories import Directories, read_directories
 from parts_store.adoption.formats.tiff.images import Image, ImageReader
+from parts_store.adoption.formats.tiff.small_reads import SmallReads
 from parts_store.adoption.report import Skipped
 
 _ARRAY: Final = "data"
@@ -28,7 +29,10 @@ _ORDER: Final = re.compile(r"""\bDimensionOrder\s*=\s*["']XY""")
 
 def describe(file: BinaryIO, nbytes: int) -> Description:
     """Return what is in a TIFF file of `nbytes` bytes."""
+    view = SmallReads(file, nbytes)
+    file = cast("BinaryIO", view)
     directories = read_directories(file, nbytes)
+    view.changes.update(directories.changes)
     description = Description({"": {}}, skipped=list(directories.skipped))
     # Without `_multifile`, tifffile would take the pages of other files of an OME-TIFF image for zeros.
     with TiffFile(file, offset=0, _multifile=False) as tif:
