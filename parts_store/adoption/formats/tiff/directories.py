@@ -13,7 +13,7 @@ from parts_store.adoption.description import CannotBeReadError
 from parts_store.adoption.report import Skipped
 
 # The largest number of directories in a file, and of tags in a directory.
-MAX_PAGES: Final = 1 << 17
+MAX_PAGES: Final = 1 << 16
 _MAX_TAGS: Final = 4096
 # The largest number of bytes of the values of all tags, and the largest number of tiles and strips.
 _MAX_NBYTES: Final = 1 << 28

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tifffile import TiffPage, TiffPageSeries
 
 from parts_store.adoption.described_group import count_of_chunks
-from parts_store.adoption.description import MISSING, Array, CannotBeReadError, Chunked, Contiguous, Header, Values
+from parts_store.adoption.description import MISSING, CannotBeReadError, Chunked, Contiguous, Header
 from parts_store.adoption.formats.tiff.chunk_values import ChunkCodec, SegmentReader
 from parts_store.adoption.formats.tiff.codecs import NoReferenceError, PageCodecs, codecs_of
 from parts_store.adoption.formats.tiff.layout import (
@@ -29,8 +29,9 @@ from parts_store.adoption.formats.tiff.tags import attributes_of
 from parts_store.adoption.report import Skipped
 
 # Images that Zarr cannot decode are loaded up to this number of bytes in a file, and chunks encoded again up to this.
-_MAX_LOADED: Final = 1 << 25
+_MAX_LOADED: Final = 1 << 26
 _MAX_ENCODED: Final = 1 << 28
+_ZSTD: Final = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 # Chunks up to this size are decoded to compare them, and larger ones than this cannot be decoded at all.
 _MAX_COMPARED: Final = 1 << 26
 _MAX_CHUNK: Final = (1 << 31) - 1
@@ -100,7 +101,7 @@ class ImageReader:
     loaded: int = 0
     encoded: int = 0
 
-    def describe(self, image: Image, name: str) -> Array:
+    def describe(self, image: Image, name: str) -> Chunked | Contiguous:
         """Return an image as an array; raise `CannotBeReadError` if it cannot be adopted."""
         page = image.keyframe
         if not image.shape or 0 in image.shape or not page.dataoffsets:
@@ -118,7 +119,7 @@ class ImageReader:
         attributes = {**title, **attributes_of(page, name, self.skipped)}
         return replace(array, header=replace(header, attributes=attributes))
 
-    def _references(self, image: Image, header: Header) -> Array:
+    def _references(self, image: Image, header: Header) -> Chunked | Contiguous:
         if image.is_transformed:
             raise NoReferenceError("values that are computed of those that are stored")
         if image.offset is not None:
@@ -190,8 +191,8 @@ class ImageReader:
         self.encoded += nbytes
         return chunks.encode_again(array, is_short)
 
-    def _values(self, image: Image, header: Header, problem: NoReferenceError) -> Values:
-        """Return an image with its values, if it is small; raise `CannotBeReadError` with the problem if it is not."""
+    def _values(self, image: Image, header: Header, problem: NoReferenceError) -> Chunked:
+        """Return an image as one chunk with its values; raise `CannotBeReadError` with the problem if it is large."""
         if self.loaded + header.nbytes > _MAX_LOADED:
             reason = f"{problem}; its {header.nbytes:,} bytes are not copied (at most {_MAX_LOADED:,} of a file)"
             raise CannotBeReadError(reason) from problem
@@ -205,7 +206,9 @@ class ImageReader:
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
         self.loaded += header.nbytes
-        return Values(header, values.astype(header.dtype, copy=False))
+        nowhere = np.full((1,) * len(header.shape), MISSING, np.uint64)
+        array = Chunked(header, header.shape, (_ZSTD,), nowhere, nowhere)
+        return replace(array, copied={(0,) * len(header.shape): ChunkCodec.of(array).encode(values)})
 
 
 def _short_segments(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, cast
 
-from tifffile import TiffFile, TiffPage, TiffPageSeries
+from tifffile import TIFF, TiffFile, TiffPage, TiffPageSeries
 
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.tiff.directories import Directories, read_directories
@@ -19,6 +19,8 @@ from parts_store.adoption.formats.tiff.small_reads import SmallReads
 from parts_store.adoption.report import Skipped
 
 _ARRAY: Final = "data"
+# The largest number of pages of different kinds: tifffile compares each of them with the others.
+_MAX_GROUPED: Final = 1 << 14
 # The largest number of planes of an OME-TIFF image. tifffile makes a list of them.
 _MAX_PLANES: Final = 1 << 20
 _PIXELS: Final = re.compile(r"<(?:\w+:)?Pixels\b[^>]*>")
@@ -80,6 +82,9 @@ class _Walk:
         if problem is not None:
             self.tif.is_ome = False
             self.description.skipped.append(Skipped("the OME-XML document", problem))
+        if len(self.directories.pages) > _MAX_GROUPED and not self._is_of_one_kind():
+            count = len(self.directories.pages)
+            raise CannotBeReadError(f"{count:,} pages of different kinds, and at most {_MAX_GROUPED:,} can be grouped")
         try:
             found = list(self.tif.series)
         # The parsers for the many kinds of TIFF raise any error for a damaged file.
@@ -91,6 +96,9 @@ class _Walk:
             reason = "it cannot be used, mostly because it names other files; the pages of this file are adopted"
             self.description.skipped.append(Skipped("the OME-XML document", reason))
         return found
+
+    def _is_of_one_kind(self) -> bool:
+        return any(getattr(self.tif, f"is_{kind}", False) for kind in TIFF.SERIES if kind != "generic")
 
     def _implausible_planes(self) -> str | None:
         """Return why tifffile should not read the OME-XML document; None if it can, or there is none."""

@@ -76,12 +76,20 @@ def test_a_loop_between_subifds_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_many_pages_of_different_kinds_are_refused(tmp_path: Path) -> None:
+    size, count = len(page()), (1 << 14) + 1
+    pages = [page(following=8 + size * (number + 1), t257=1 + number % 3) for number in range(count)]
+    with pytest.raises(AdoptionError, match="pages of different kinds, and at most 16,384 can be grouped"):
+        adopted(write(tmp_path / "a.tif", *pages))
+
+
+@pytest.mark.slow
 def test_many_small_directories_are_refused(tmp_path: Path) -> None:
     # Directories of one tag each, which overlap.
-    count = (1 << 17) + 10
+    count = (1 << 16) + 10
     data = b"".join(directory([(256, LONG, 1, 1)], 8 + 18 * (number + 1)) for number in range(count))
     begin = time.monotonic()
-    with pytest.raises(AdoptionError, match=r"more than 131,072 pages"):
+    with pytest.raises(AdoptionError, match="more than 65,536 pages"):
         adopted(write(tmp_path / "a.tif", data))
     assert time.monotonic() - begin < 20
 
