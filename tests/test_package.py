@@ -95,6 +95,7 @@ FOREIGN = {
     "adoption/formats/hdf5/reader": {"h5py", "numpy"},
     "adoption/formats/tiff/chunk_values": {"numpy", "tifffile", "zarr"},
     "adoption/formats/tiff/codecs": {"imagecodecs", "tifffile", "zstandard"},
+    "adoption/formats/tiff/image_sizes": {"tifffile"},
     "adoption/formats/tiff/images": {"numpy", "tifffile"},
     "adoption/formats/tiff/layout": {"numpy", "tifffile"},
     "adoption/formats/tiff/reader": {"tifffile"},

@@ -35,15 +35,23 @@ class ChunkCodec:
         return cls(document, "/".join(["c", *("0" for _ in array.chunk_shape)]))
 
     def decode(self, data: bytes) -> NDArray[Any]:
-        """Return the values of a chunk as zarr reads them."""
+        """Return the values of a chunk as zarr reads them; raise `NoReferenceError` if it cannot read them."""
         store = MemoryStore({**self._documents(), self.key: cpu.Buffer.from_bytes(data)})
-        return np.asarray(zarr.open_array(store, mode="r")[...])
+        try:
+            return np.asarray(zarr.open_array(store, mode="r")[...])
+        # Codecs raise any error for data that they cannot decode.
+        except Exception as error:
+            raise NoReferenceError(f"a tile or strip that Zarr cannot decode: {error}") from error
 
     def encode(self, values: NDArray[Any]) -> bytes:
-        """Return the bytes of a chunk as zarr writes them."""
+        """Return the bytes of a chunk as zarr writes them; raise `NoReferenceError` if it cannot write them."""
         stored = self._documents()
-        # Without the setting, zarr does not write zeros.
-        zarr.open_array(MemoryStore(stored), mode="r+", config={"write_empty_chunks": True})[...] = values
+        try:
+            # Without the setting, zarr does not write zeros.
+            zarr.open_array(MemoryStore(stored), mode="r+", config={"write_empty_chunks": True})[...] = values
+        # Codecs raise any error for values that they cannot encode.
+        except Exception as error:
+            raise NoReferenceError(f"a last strip with fewer rows that Zarr cannot encode: {error}") from error
         return stored[self.key].to_bytes()
 
     def _documents(self) -> dict[str, Buffer]:
@@ -64,7 +72,7 @@ class SegmentReader:
             raise CannotBeReadError(f"a tile or strip of {size:,} bytes, expected at most {limit:,}")
         self.file.seek(offset)
         data = self.file.read(size)
-        require_bounded(self.keyframe, data, self.shape[1:])
+        require_bounded(self.keyframe, data, self.shape[1:3])
         return data
 
     @property
@@ -86,12 +94,8 @@ class SegmentReader:
 
     def require_equal(self, codec: ChunkCodec, data: bytes, page: Page, number: int) -> None:
         """Raise `NoReferenceError` unless zarr decodes a tile or strip to the values that tifffile reads."""
-        require_decoded_size(self.keyframe, data, self.shape[1:], nbytes_of_segment(self.keyframe))
+        require_decoded_size(self.keyframe, data, self.shape[1:3], nbytes_of_segment(self.keyframe))
         expected = self.decode(data, page, number)
-        try:
-            found = codec.decode(data)
-        # Codecs raise any error for data that they cannot decode.
-        except Exception as error:
-            raise NoReferenceError(f"a tile or strip that Zarr cannot decode: {error}") from error
+        found = codec.decode(data)
         if found.astype(expected.dtype, copy=False).tobytes() != expected.tobytes():
             raise NoReferenceError("a tile or strip that the codecs of Zarr decode to other values")

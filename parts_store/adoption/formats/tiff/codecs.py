@@ -13,22 +13,28 @@ import imagecodecs
 import zstandard
 from imagecodecs import zarr as image_codecs
 from tifffile import COMPRESSION, TiffPage
-from tifffile.tifffile import jpeg_decode_colorspace, jpeg_shape
+from tifffile.tifffile import jpeg_decode_colorspace
 
 from parts_store.adoption.description import CannotBeReadError, Json
+from parts_store.adoption.formats.tiff.image_sizes import IMAGE_COMPRESSIONS, Size, size_of_image
 
 # For an environment with imagecodecs and without imagecodecs-zarr.
-image_codecs.register_codecs(
-    {"ccittfax3", "ccittfax4", "ccittrle", "delta", "floatpred", "jpeg", "lzw", "packbits", "packints"}, verbose=False
-)
+_CODECS: Final = "ccittfax3 ccittfax4 ccittrle delta floatpred jpeg jpeg2k lerc lzw packbits packints png webp"
+image_codecs.register_codecs(_CODECS.split(), verbose=False)
 
 _LZW: Final = 5
 _DEFLATE: Final = (8, 32946)
 _PACKBITS: Final = 32773
 _LZMA: Final = 34925
 _ZSTD: Final = (34926, 50000)
-_JPEG: Final = (7, 33007, 34892)
 _OLD_JPEG: Final = 6
+_WEBP: Final = 50001
+# Images without settings of their own.
+_IMAGES: Final = {
+    **dict.fromkeys((33003, 33004, 33005, 34712), "imagecodecs_jpeg2k"),
+    34887: "imagecodecs_lerc",
+    34933: "imagecodecs_png",
+}
 _CCITT: Final = {2: "imagecodecs_ccittrle", 3: "imagecodecs_ccittfax3", 4: "imagecodecs_ccittfax4"}
 _T4_OPTIONS: Final = 292
 # The codec for a predictor, and the distance of the values whose difference is stored.
@@ -74,7 +80,7 @@ def codecs_of(page: TiffPage, x_axis: int) -> PageCodecs:
     """
     if page.dtype is None:
         raise CannotBeReadError(f"values of {page.bitspersample} bits with the sample format {int(page.sampleformat)}")
-    if page.compression in (*_JPEG, _OLD_JPEG, *_CCITT):
+    if page.compression in IMAGE_COMPRESSIONS or page.compression in _CCITT:
         return PageCodecs(serializer=_image_codec(page), can_encode=False)
     if page.is_subsampled:
         raise CannotBeReadError(f"subsampled colours with the compression {_name(page)}")
@@ -138,7 +144,11 @@ def _image_codec(page: TiffPage) -> Json:
     """Return the codec for a compression that makes bytes of pixels, which zarr cannot encode without a loss."""
     if page.compression == _OLD_JPEG:
         raise NoReferenceError(f"the compression {_name(page)}")
-    return _jpeg(page) if page.compression in _JPEG else _ccitt(page)
+    if page.compression == _WEBP:
+        return {"name": "imagecodecs_webp", "configuration": {"hasalpha": page.samplesperpixel == 4}}
+    if page.compression in _IMAGES:
+        return {"name": _IMAGES[page.compression]}
+    return _ccitt(page) if page.compression in _CCITT else _jpeg(page)
 
 
 def _jpeg(page: TiffPage) -> Json:
@@ -161,28 +171,31 @@ def _ccitt(page: TiffPage) -> Json:
     return {"name": _CCITT[page.compression], "configuration": settings}
 
 
-def require_bounded(page: TiffPage, data: bytes, shape: tuple[int, ...]) -> None:
-    """Raise `CannotBeReadError` if tifffile would decode more than a tile or strip of this shape."""
-    if page.compression in (*_JPEG, _OLD_JPEG) and page.jpegheader is None:
-        found = jpeg_shape(data)[1:]
-        if any(length > limit for length, limit in zip(found, shape, strict=True)):
-            raise CannotBeReadError(f"a JPEG image of the shape {found}, expected {shape}")
+def require_bounded(page: TiffPage, data: bytes, size: Size) -> None:
+    """Raise `CannotBeReadError` if a tile or strip is an image with more rows or columns than this, or may be one."""
+    if page.compression not in IMAGE_COMPRESSIONS or page.jpegheader is not None:
+        return
+    found = size_of_image(int(page.compression), data)
+    if found is None:
+        raise CannotBeReadError(f"an image in a tile or strip whose header is not known ({_name(page)})")
+    if found[0] > size[0] or found[1] > size[1]:
+        raise CannotBeReadError(f"an image of the size {found} in a tile or strip of the size {size}")
 
 
-def require_decoded_size(page: TiffPage, data: bytes, shape: tuple[int, ...], nbytes: int) -> None:
-    """Raise `NoReferenceError` unless a tile or strip has this shape, or this number of bytes, when it is decoded.
+def require_decoded_size(page: TiffPage, data: bytes, size: Size, nbytes: int) -> None:
+    """Raise `NoReferenceError` unless a tile or strip has this size, or this number of bytes, when it is decoded.
 
     The codecs of zarr decode everything that is there, without a limit.
     """
     compression = int(page.compression)
-    if compression in _JPEG and page.jpegheader is None and jpeg_shape(data)[1:] != shape:
-        raise NoReferenceError(f"a JPEG image of the shape {jpeg_shape(data)[1:]}, expected {shape}")
-    # The decoders of JPEG and CCITT know how much to decode.
-    if compression in (1, *_JPEG, *_CCITT):
+    if compression in IMAGE_COMPRESSIONS and page.jpegheader is None and size_of_image(compression, data) != size:
+        raise NoReferenceError(f"an image in a tile or strip of another size than {size}")
+    # The decoders of images and of CCITT know how much to decode.
+    if compression == 1 or compression in IMAGE_COMPRESSIONS or compression in _CCITT:
         return
-    size = _decoded_nbytes(compression, data, nbytes + 1)
-    if size != nbytes:
-        found = f"more than {nbytes}" if size > nbytes else str(size)
+    decoded = _decoded_nbytes(compression, data, nbytes + 1)
+    if decoded != nbytes:
+        found = f"more than {nbytes}" if decoded > nbytes else str(decoded)
         raise NoReferenceError(f"a tile or strip of {found} bytes when it is decoded, expected {nbytes}")
 
 

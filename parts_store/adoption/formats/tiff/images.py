@@ -206,6 +206,7 @@ class ImageReader:
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
         self.loaded += header.nbytes
+        self.skipped.append(Skipped(header.name, f"its values are stored: {problem}", has_values=False))
         nowhere = np.full((1,) * len(header.shape), MISSING, np.uint64)
         array = Chunked(header, header.shape, (_ZSTD,), nowhere, nowhere)
         return replace(array, copied={(0,) * len(header.shape): ChunkCodec.of(array).encode(values)})

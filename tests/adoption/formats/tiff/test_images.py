@@ -184,12 +184,25 @@ def test_jpeg_is_read_as_tifffile_reads_it(tmp_path: Path, samples: str) -> None
     require_equal(store, "data", tifffile.imread(path))
 
 
+@pytest.mark.parametrize("compression", ["webp", "png", "lerc"])
+@pytest.mark.parametrize("samples", [3, 4])
+def test_tiles_that_are_images_are_read_as_tifffile_reads_them(tmp_path: Path, compression: str, samples: int) -> None:
+    path, values = tmp_path / "a.tif", random((50, 70, samples), "u1")
+    # tifffile writes lossless images.
+    tifffile.imwrite(path, values, tile=(32, 32), compression=compression, photometric="rgb")
+    report, store = adopted(path, strict=True)
+    assert report.references == 6
+    require_equal(store, "data", tifffile.imread(path))
+
+
 def test_jpeg_with_a_short_last_strip_is_stored_with_its_values(tmp_path: Path) -> None:
     path, values = tmp_path / "a.tif", random((50, 40), "u1")
     tifffile.imwrite(path, values, rowsperstrip=16, compression="jpeg")
     report, store = adopted(path, strict=True)
     (array,) = report.arrays
     assert (array.references, array.chunks_written) == (0, 1)
+    assert reason(report, "data").startswith("its values are stored: last strips with fewer rows")
+    assert report.is_complete
     require_equal(store, "data", tifffile.imread(path))
 
 
