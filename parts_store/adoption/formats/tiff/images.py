@@ -122,10 +122,14 @@ class ImageReader:
     def _references(self, image: Image, header: Header) -> Chunked | Contiguous:
         if image.is_transformed:
             raise NoReferenceError("values that are computed of those that are stored")
+        is_whole = all(page is not None and page.is_final and page.dataoffsets for page in image.pages)
+        # These formats have other numbers there.
+        if is_whole and not (image.keyframe.is_stk or image.keyframe.is_lsm):
+            _require_whole(image.pages)
         if image.offset is not None:
             self._require_end(image.offset + header.nbytes)
             return Contiguous(header, image.offset)
-        if all(page is not None and page.is_final and page.dataoffsets for page in image.pages):
+        if is_whole:
             return self._whole_pages(image, header)
         return self._segments(image, header)
 
@@ -210,6 +214,13 @@ class ImageReader:
         nowhere = np.full((1,) * len(header.shape), MISSING, np.uint64)
         array = Chunked(header, header.shape, (_ZSTD,), nowhere, nowhere)
         return replace(array, copied={(0,) * len(header.shape): ChunkCodec.of(array).encode(values)})
+
+
+def _require_whole(pages: Pages) -> None:
+    """Raise if a page without compression has fewer bytes than values. tifffile would read what is behind them."""
+    for page in pages:
+        if page is not None and sum(page.databytecounts) < page.nbytes:
+            raise CannotBeReadError(f"{sum(page.databytecounts):,} bytes of values, expected {page.nbytes:,}")
 
 
 def _short_segments(

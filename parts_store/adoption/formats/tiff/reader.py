@@ -6,7 +6,7 @@ array `data`, in a group of its own if there are several images or levels.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, cast
 
@@ -38,7 +38,8 @@ def describe(file: BinaryIO, nbytes: int) -> Description:
     description = Description({"": {}}, skipped=list(directories.skipped))
     # Without `_multifile`, tifffile would take the pages of other files of an OME-TIFF image for zeros.
     with TiffFile(file, offset=0, _multifile=False) as tif:
-        _Walk(tif, directories, description, ImageReader(file, nbytes, description.skipped)).describe()
+        reader = ImageReader(file, nbytes, description.skipped)
+        _Walk(tif, directories, description, reader, _places(directories)).describe()
     return description
 
 
@@ -50,6 +51,8 @@ class _Walk:
     directories: Directories
     description: Description
     reader: ImageReader
+    # The numbers of the page and of its SubIFD, None for the page itself, by the offsets of their directories.
+    places: Mapping[int, tuple[int, int | None]]
     # The offsets of the directories whose pages are described, or named as skipped.
     done: set[int] = field(default_factory=set)
 
@@ -74,7 +77,13 @@ class _Walk:
             base = f"series_{number}" if len(series) > 1 else ""
             for depth, level in enumerate(each.levels):
                 names = [base, f"level_{depth}" if len(each.levels) > 1 else ""]
-                found.append(Image.of_series(level, "/".join(filter(None, names))))
+                group = "/".join(filter(None, names))
+                try:
+                    found.append(Image.of_series(level, group))
+                # The pages are then described one by one.
+                except Exception as error:
+                    reason = f"its pages are adopted one by one: {type(error).__name__}: {error}"
+                    self.description.skipped.append(Skipped(f"{group}/{_ARRAY}", reason, has_values=False))
         return found
 
     def _series(self) -> Sequence[TiffPageSeries]:
@@ -121,14 +130,11 @@ class _Walk:
     def _other_pages(self, images: Sequence[Image]) -> dict[str, int]:
         """Return the offsets of the directories that belong to no image, by the names of their groups."""
         used = {offset for image in images for offset in image.directories(self.directories.pages)}
-        found = {}
-        for number, page in enumerate(self.directories.pages):
-            if page not in used:
-                found[f"page_{number}"] = page
-            for which, child in enumerate(self.directories.children.get(page, ())):
-                if child not in used:
-                    found[f"page_{number}_subifd_{which}"] = child
-        return found
+        return {self._name(offset): offset for offset in self.places if offset not in used}
+
+    def _name(self, offset: int) -> str:
+        number, which = self.places[offset]
+        return f"page_{number}" if which is None else f"page_{number}_subifd_{which}"
 
     def _add(self, image: Image, group: str) -> None:
         """Add an image, or its pages one by one if they cannot make up one array."""
@@ -136,16 +142,17 @@ class _Walk:
         problem = self._problem_of(image, name)
         if problem is None:
             return
-        offsets = [each for each in image.directories(self.directories.pages) if each not in self.done]
+        offsets = [
+            each for each in image.directories(self.directories.pages) if each in self.places and each not in self.done
+        ]
         self.done.update(offsets)
         if len(offsets) < 2:
             self.description.skipped.append(Skipped(name, problem))
             return
         reason = f"its pages are adopted one by one: {problem}"
         self.description.skipped.append(Skipped(name, reason, has_values=False))
-        numbers = {offset: number for number, offset in enumerate(self.directories.pages)}
         for offset in offsets:
-            self._add_page(f"page_{numbers.get(offset, f'at_{offset}')}", offset)
+            self._add_page(self._name(offset), offset)
 
     def _problem_of(self, image: Image, name: str) -> str | None:
         """Add an image; return why it cannot be added, None if it was."""
@@ -174,12 +181,19 @@ class _Walk:
             self.description.skipped.append(Skipped(name, problem))
 
     def _page_at(self, offset: int) -> TiffPage:
-        pages = self.directories.pages
-        if offset in pages:
-            return self.tif.pages[pages.index(offset)].aspage()
-        for parent, children in self.directories.children.items():
-            if offset in children and parent in pages:
-                below = self.tif.pages[pages.index(parent)].aspage().pages
-                if below is not None:
-                    return below[children.index(offset)].aspage()
-        raise CannotBeReadError(f"no page has the directory at {offset}")
+        number, which = self.places[offset]
+        page = self.tif.pages[number].aspage()
+        if which is None:
+            return page
+        if page.pages is None:
+            raise CannotBeReadError(f"the page has no SubIFD {which}")
+        return page.pages[which].aspage()
+
+
+def _places(directories: Directories) -> dict[int, tuple[int, int | None]]:
+    """Return the numbers of pages and SubIFDs by the offsets of their directories, in the order of the file."""
+    found: dict[int, tuple[int, int | None]] = {}
+    for number, page in enumerate(directories.pages):
+        found[page] = (number, None)
+        found |= {child: (number, which) for which, child in enumerate(directories.children.get(page, ()))}
+    return found

@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parts_store.adoption.description import Chunked, Contiguous
 from parts_store.adoption.formats import tiff
 from parts_store.errors import AdoptionError, PartsStoreError
 from tests.adoption.adopting import adopted
@@ -125,14 +127,15 @@ def test_tables_that_are_shared_by_many_pages_are_counted_each_time(tmp_path: Pa
     ("changed", "expected"),
     [
         ({"t256": 0}, "no values"),
-        ({"t257": 1 << 31, "t256": 1 << 31, "t278": 1 << 31}, "its values end at"),
+        ({"t257": 1 << 31, "t256": 1 << 31, "t278": 1 << 31, "t279": (1 << 32) - 1}, "bytes of values, expected"),
         ({"t273": 1 << 30}, "its values end at"),
+        ({"t257": 2, "t278": 2}, "1 bytes of values, expected 2"),
         ({"t258": 7000}, "values of 7000 bits"),
         ({"t259": 9999}, "the compression 9999: it is not supported"),
         ({"t259": 8}, "damaged"),
         ({"t322": 0, "t323": 0, "t324": 8, "t325": 1}, "of the shape (0, 1)"),
         ({"t322": 16, "t323": 16, "t324": 8, "t325": 1, "t257": 5}, "damaged: TiffFileError: corrupted tile"),
-        ({"t277": 60000}, "its values end at"),
+        ({"t277": 60000, "t279": 60000}, "its values end at"),
         ({"t278": 0, "t259": 8}, "strips of the shape (0, 1)"),
     ],
 )
@@ -151,7 +154,7 @@ def test_a_page_beyond_the_end_of_the_file_is_named_and_the_others_are_adopted(t
 @pytest.mark.parametrize("compression", [8, 34925, 50000])
 def test_a_decompression_bomb_is_not_decoded(tmp_path: Path, compression: int) -> None:
     # A strip of 64 or 512 MiB of zeros in place of 100,000 bytes.
-    compressors = {
+    compressors: dict[int, Any] = {
         8: zlib.compressobj(1),
         34925: lzma.LZMACompressor(preset=0),
         50000: zstandard.ZstdCompressor().compressobj(),
@@ -245,10 +248,10 @@ def described(data: bytes) -> None:
     except Exception:
         return
     for array in description.arrays:
-        if hasattr(array, "offsets"):
+        if isinstance(array, Chunked):
             is_there = array.offsets != np.iinfo("u8").max
             assert not is_there.any() or int((array.offsets + array.lengths)[is_there].max()) <= len(data)
-        if hasattr(array, "offset"):
+        if isinstance(array, Contiguous):
             assert array.offset + array.header.nbytes <= len(data)
     assert all(each.reason for each in description.skipped)
 

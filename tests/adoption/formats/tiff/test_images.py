@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import tifffile
 import xarray as xr
-import zarr
 from numpy.typing import NDArray
 from PIL import Image
 
 import parts_store as ps
 from parts_store.adoption import adopt
 from parts_store.errors import AdoptionError
-from tests.adoption.adopting import adopted, repository, settle
+from tests.adoption.adopting import adopted, array, repository, settle
 from tests.adoption.formats.tiff.files import read, reason, require_all_equal, require_equal
 
 
@@ -29,12 +28,12 @@ def test_one_image_is_the_array_data_with_the_names_of_its_axes(tmp_path: Path) 
     path, values = tmp_path / "a.tif", random((40, 50, 3), "u1")
     tifffile.imwrite(path, values, photometric="rgb", tile=(16, 16), compression="zlib", description="a flower")
     report, store = adopted(path, strict=True)
-    found = zarr.open_array(store, path="data", mode="r")
+    found = array(store, "data")
     assert (found.metadata.dimension_names, found.chunks) == (("y", "x", "s"), (16, 16, 3))
     assert (found.attrs["ImageDescription"], found.attrs["PhotometricInterpretation"]) == ("a flower", "RGB")
     require_equal(store, "data", values)
-    (array,) = report.arrays
-    assert (array.chunks, array.references, array.chunks_written, array.install) == (12, 12, 0, "")
+    (only,) = report.arrays
+    assert (only.chunks, only.references, only.chunks_written, only.install) == (12, 12, 0, "")
     with Image.open(path) as image:
         assert np.array_equal(read(store, "data"), np.asarray(image))
 
@@ -51,10 +50,10 @@ def test_a_short_last_strip_is_written_and_counted(tmp_path: Path) -> None:
     path, values = tmp_path / "a.tif", random((100, 30))
     tifffile.imwrite(path, values, rowsperstrip=32, compression="lzw")
     report, store = adopted(path, strict=True)
-    (array,) = report.arrays
-    assert (array.chunks, array.references, array.chunks_written) == (4, 3, 1)
+    (only,) = report.arrays
+    assert (only.chunks, only.references, only.chunks_written) == (4, 3, 1)
     assert 0 < report.nbytes_written < 32 * 30 * 2
-    assert array.install == "imagecodecs-zarr"
+    assert only.install == "imagecodecs-zarr"
     assert "1 chunks written" in str(report)
     assert "readers need: pip install imagecodecs-zarr" in str(report)
     assert report.to_json()["arrays"][0]["chunks_written"] == 1
@@ -69,7 +68,7 @@ def test_pages_of_one_shape_are_one_array(tmp_path: Path, rows: int, compression
         for page in values:
             file.write(page, metadata=None, contiguous=False, rowsperstrip=rows, compression=compression)
     report, store = adopted(path, strict=True)
-    found = zarr.open_array(store, path="data", mode="r")
+    found = array(store, "data")
     assert found.metadata.dimension_names == ("i", "y", "x")
     short = 5 if compression and rows == 10 else 0
     assert report.arrays[0].chunks_written == short
@@ -80,7 +79,7 @@ def test_the_axes_of_ome_tiff_are_the_names_of_the_dimensions(tmp_path: Path) ->
     path, values = tmp_path / "a.ome.tif", random((2, 3, 4, 20, 24))
     tifffile.imwrite(path, values, metadata={"axes": "TCZYX", "Name": "cells"}, tile=(16, 16), compression="lzw")
     _, store = adopted(path, strict=True)
-    found = zarr.open_array(store, path="data", mode="r")
+    found = array(store, "data")
     assert (found.metadata.dimension_names, found.chunks) == (("t", "c", "z", "y", "x"), (1, 1, 1, 16, 16))
     assert found.attrs["ImageDescription"].endswith("</OME>")
     assert found.attrs["name"] == "cells"
@@ -92,7 +91,7 @@ def test_an_imagej_stack_without_directories_of_its_pages_is_one_array(tmp_path:
     tifffile.imwrite(path, values, imagej=True, metadata={"axes": "TZCYX"}, byteorder=">", truncate=True)
     report, store = adopted(path, strict=True)
     assert report.references == 1
-    found = zarr.open_array(store, path="data", mode="r")
+    found = array(store, "data")
     assert found.metadata.dimension_names == ("t", "z", "c", "y", "x")
     require_equal(store, "data", values)
 
@@ -199,8 +198,8 @@ def test_jpeg_with_a_short_last_strip_is_stored_with_its_values(tmp_path: Path) 
     path, values = tmp_path / "a.tif", random((50, 40), "u1")
     tifffile.imwrite(path, values, rowsperstrip=16, compression="jpeg")
     report, store = adopted(path, strict=True)
-    (array,) = report.arrays
-    assert (array.references, array.chunks_written) == (0, 1)
+    (only,) = report.arrays
+    assert (only.references, only.chunks_written) == (0, 1)
     assert reason(report, "data").startswith("its values are stored: last strips with fewer rows")
     assert report.is_complete
     require_equal(store, "data", tifffile.imread(path))
@@ -249,7 +248,7 @@ def test_many_files_are_joined_along_a_new_dimension(tmp_path: Path, options: di
     session = repository(tmp_path).writable_session("main")
     adopt(tmp_path / "*.tif", into=session, concat_dim="time")
     store = ps.PartsStore.from_session(session)
-    found = zarr.open_array(store, path="data", mode="r")
+    found = array(store, "data")
     assert found.metadata.dimension_names == ("time", "y", "x")
     require_equal(store, "data", values[:3])
     tifffile.imwrite(tmp_path / "3.tif", values[3], **options)
@@ -285,7 +284,7 @@ def test_large_and_binary_tags_are_kept_or_named(tmp_path: Path) -> None:
     tags = [(65000, "B", 4, b"\0\1\2\3", True), (65001, "B", 1 << 15, bytes(1 << 15), True)]
     tifffile.imwrite(path, random((8, 8)), extratags=tags, metadata=None)
     report, store = adopted(path)
-    attributes = dict(zarr.open_array(store, path="data", mode="r").attrs)
+    attributes = dict(array(store, "data").attrs)
     assert attributes["65000"] == {"base64": "AAECAw=="}
     assert reason(report, "data, tag 65001") == "32,768 bytes, and at most 16,384 are attributes"
     assert not report.is_complete
