@@ -20,6 +20,9 @@ _MAX_NBYTES: Final = 1 << 28
 _MAX_SEGMENTS: Final = 1 << 23
 _SEGMENTS: Final = (273, 279, 324, 325)
 _SUBDIRECTORIES: Final = 330
+# The tags in which pages of one image are equal, and the largest number of bytes of them that are compared.
+_KIND: Final = frozenset({256, 257, 258, 259, 262, 266, 277, 278, 284, 317, 322, 323, 338, 339, 32997, 32998})
+_MAX_COMPARED: Final = 1 << 10
 # The number of bytes of a value of each data type.
 _SIZES: Final = {
     **dict.fromkeys((1, 2, 6, 7), 1),
@@ -60,6 +63,8 @@ class Directories:
     children: dict[int, list[int]] = field(default_factory=dict)
     # What is damaged. tifffile leaves it out.
     skipped: list[Skipped] = field(default_factory=list)
+    # The values of tags in which pages of one image are equal.
+    kinds: set[bytes] = field(default_factory=set)
     # Other bytes for some places of the file, with which the pages do not form a loop.
     changes: dict[int, bytes] = field(default_factory=dict)
 
@@ -138,12 +143,16 @@ class _Walk:
             problem = f"its directory at {offset} is damaged, or beyond the end of the file at {self.nbytes}"
             self.found.skipped.append(Skipped(name, problem))
             return None
+        compared = []
         for code, dtype, values, value in kind.tag.iter_unpack(data[: count * kind.tag.size]):
             self._add_tag(name, code, values * _SIZES.get(dtype, 1), value)
+            if code in _KIND:
+                compared.append(struct.pack("<HHQ", code, dtype, values) + self._compared(dtype, values, value))
             if code in _SEGMENTS:
                 self.segments += values
             if code == _SUBDIRECTORIES:
                 self.found.children[offset] = list(self._numbers(dtype, values, value))
+        self.found.kinds.add(b"".join(compared))
         if self.segments > 2 * _MAX_SEGMENTS:
             raise CannotBeReadError(f"more than {_MAX_SEGMENTS:,} tiles and strips")
         self.pointer = offset + kind.count.size + count * kind.tag.size
@@ -162,6 +171,14 @@ class _Walk:
         self.tag_nbytes += size
         if self.tag_nbytes > _MAX_NBYTES:
             raise CannotBeReadError(f"tags with more than {_MAX_NBYTES:,} bytes in all")
+
+    def _compared(self, dtype: int, count: int, value: bytes) -> bytes:
+        """Return the bytes of the values of a tag, or of their offset if they are many."""
+        size = count * _SIZES.get(dtype, 1)
+        if not len(value) < size <= _MAX_COMPARED:
+            return value
+        self.file.seek(min(self.kind.offset.unpack(value)[0], self.nbytes))
+        return self.file.read(size)
 
     def _numbers(self, dtype: int, count: int, value: bytes) -> Iterator[int]:
         """Yield the values of a tag with offsets."""

@@ -19,8 +19,10 @@ from parts_store.adoption.formats.tiff.small_reads import SmallReads
 from parts_store.adoption.report import Skipped
 
 _ARRAY: Final = "data"
-# The largest number of pages of different kinds: tifffile compares each of them with the others.
+# The largest number of pages without a common format, and the largest number of kinds of pages: tifffile compares each
+# of them with the others.
 _MAX_GROUPED: Final = 1 << 14
+_MAX_KINDS: Final = 1 << 10
 # The largest number of planes of an OME-TIFF image. tifffile makes a list of them.
 _MAX_PLANES: Final = 1 << 20
 _PIXELS: Final = re.compile(r"<(?:\w+:)?Pixels\b[^>]*>")
@@ -83,7 +85,7 @@ class _Walk:
                 # The pages are then described one by one.
                 except Exception as error:
                     reason = f"its pages are adopted one by one: {type(error).__name__}: {error}"
-                    self.description.skipped.append(Skipped(f"{group}/{_ARRAY}", reason, has_values=False))
+                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=False))
         return found
 
     def _series(self) -> Sequence[TiffPageSeries]:
@@ -94,6 +96,10 @@ class _Walk:
         if len(self.directories.pages) > _MAX_GROUPED and not self._is_of_one_kind():
             count = len(self.directories.pages)
             raise CannotBeReadError(f"{count:,} pages of different kinds, and at most {_MAX_GROUPED:,} can be grouped")
+        if len(self.directories.kinds) > _MAX_KINDS:
+            reason = f"pages of more than {_MAX_KINDS:,} kinds are not grouped, and are adopted one by one"
+            self.description.skipped.append(Skipped("the file", reason, has_values=False))
+            return ()
         try:
             found = list(self.tif.series)
         # The parsers for the many kinds of TIFF raise any error for a damaged file.

@@ -86,6 +86,17 @@ def test_many_pages_of_different_kinds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_pages_of_many_sizes_are_adopted_one_by_one(tmp_path: Path) -> None:
+    size, count = len(page()), 1100
+    following = [8 + size * (number + 1) for number in range(count - 1)] + [0]
+    pages = [page(following=each, t257=1 + rows, t278=1 + rows, t279=1 + rows) for rows, each in enumerate(following)]
+    path = write(tmp_path / "a.tif", *pages, bytes(count))
+    description = tiff.describe(io.BytesIO(path.read_bytes()), path.stat().st_size)
+    assert [each.header.shape for each in description.arrays] == [(1 + rows, 1) for rows in range(count)]
+    assert "not grouped" in description.skipped[0].reason
+
+
+@pytest.mark.slow
 def test_many_small_directories_are_refused(tmp_path: Path) -> None:
     # Directories of one tag each, which overlap.
     count = (1 << 16) + 10
