@@ -26,7 +26,7 @@ from parts_store.store import PartsStore
 def adopt_copy(
     url: str | Path, store: PartsStore, path: str, *, strict: bool, overwrite: bool, progress: Progress, **options: Any
 ) -> Adoption:
-    """Copy an HDF5 file to a store as an array with an index, and return the report. The store is not a session."""
+    """Copy a file to a store as an array with an index, and return the report. The store is not a session."""
     source = source_file.read_source(source_file.open_stored(str(url), lambda: open_file(url, options)))
     stored, description = source.stored, source.description
     source_file.require_same(stored, source_file.open_stored(stored.location, lambda: open_file(url, options)))
@@ -45,7 +45,7 @@ def adopt_copy(
 
 
 def require_file(url: str | Path, **options: Any) -> None:
-    """Raise `AdoptionError` unless there is an HDF5 or netCDF4 file at a URL or a path.
+    """Raise `AdoptionError` unless there is an HDF5, netCDF4 or TIFF file at a URL or a path.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def find_chunked_array(source: SourceFile) -> Chunked:
     """Return the only array whose bytes are in the file; raise `AdoptionError` unless it is one and chunked."""
     arrays = [array for array in source.description.arrays if array.header.nbytes]
     placed = [array for array in arrays if isinstance(array, Chunked | Contiguous)]
-    if len(placed) == 1 and isinstance(placed[0], Chunked):
+    if len(placed) == 1 and isinstance(placed[0], Chunked) and not placed[0].copied:
         return placed[0]
     names = ", ".join(repr(array.header.name) for array in placed) or "none"
     problem = f"expected one chunked dataset (a copy is one shard), found {names}; adopt it into an Icechunk session"
@@ -39,7 +39,7 @@ def document_of(array: Chunked, source: SourceFile, *, must_understand: bool) ->
     parts = ConcatParts([main, Part(".index", size=SHARD_INDEX)])
     grid = array.offsets.shape
     shard_shape = tuple(size * count for size, count in zip(array.chunk_shape, grid, strict=True))
-    codec = sharding_codec(array.chunk_shape, [array.header.bytes_codec, *array.codecs])
+    codec = sharding_codec(array.chunk_shape, array.all_codecs)
     document = array.header.to_json(shard_shape, [codec])
     return with_parts(document, parts, array.header.name, must_understand=must_understand)
 

@@ -46,8 +46,10 @@ def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArra
 def _references(array: Array, location: str, checksums: Checksums) -> References:
     """Return the references of an array, with one part."""
     header = array.header
+    codecs = [header.bytes_codec]
     match array:
-        case Chunked(chunk_shape=chunk_shape, codecs=codecs):
+        case Chunked(chunk_shape=chunk_shape):
+            codecs = array.all_codecs
             is_there = array.offsets != MISSING
             columns = Columns(
                 np.where(is_there, location, "").astype(np.dtypes.StringDType()),
@@ -55,14 +57,15 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
                 np.where(is_there, array.lengths, np.uint64(0)),
                 {},
             )
+            for place, data in array.copied.items():
+                columns.put(place, data)
         case Contiguous(offset=offset):
-            codecs = ()
             chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
-            chunk_shape, codecs = header.shape, ()
+            chunk_shape = header.shape
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), np.ascontiguousarray(values).tobytes())
-    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, [header.bytes_codec, *codecs]))
+    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
     return References.checked(metadata, [columns.manifest()], checksums)
 
 

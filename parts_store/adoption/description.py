@@ -107,6 +107,16 @@ class Chunked:
     # For every chunk of the grid; the offset of a missing chunk is `MISSING`.
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
+    # The codecs before those: filters of values, and what makes bytes of values if it is not the codec `bytes`.
+    filters: tuple[Json, ...] = ()
+    serializer: Json | None = None
+    # The encoded bytes of chunks that are copied, by their positions in the grid. There they are missing.
+    copied: Mapping[tuple[int, ...], bytes] = field(default_factory=dict)
+
+    @property
+    def all_codecs(self) -> list[Json]:
+        """Return all codecs of a chunk, in the order in which they encode."""
+        return [*self.filters, self.serializer or self.header.bytes_codec, *self.codecs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ def adopt(
         decoded; the report lists them.
     copy : bool
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
-        server copies it if possible, and on a local disk it is linked. Only for HDF5 files with one chunked dataset.
+        server copies it if possible, and on a local disk it is linked. Only for HDF5
+        files with one chunked dataset and TIFF files with one tiled image.
     shard_chunks : int
         The largest number of chunks of the files in a shard. A shard has one reference for each file that it draws on,
         and 16 bytes of index for each chunk.

@@ -13,7 +13,7 @@ from parts_store.adoption.description import CannotBeReadError
 from parts_store.adoption.formats import hdf5
 from parts_store.adoption.formats.n5 import dataset as n5_dataset
 from parts_store.adoption.formats.n5.reader import MAX_NBYTES
-from parts_store.adoption.parsers import HDF5, N5, Parser
+from parts_store.adoption.parsers import N5, FormatParser, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -61,7 +61,7 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
     notes: Mapping[str, str] = {}
-    if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
+    if isinstance(parser, FormatParser) and isinstance(stored, StoredFile):
         group, skipped = parser.describe(stored, reader)
     elif isinstance(parser, N5) and isinstance(stored, StoredFolder):
         group, skipped, notes = parser.describe(stored.location, registries)
@@ -122,8 +122,6 @@ def _recognise(stored: Stored, registries: Registries, reader: source_file.Block
         problem = "expected a format that is known, found another format; pass a `parser`"
     if found is None:
         raise _refused(stored.location, problem)
-    if found.parser is None:
-        raise _refused(stored.location, f"{found.name} cannot be adopted yet; it is planned for the next release")
     return found
 
 

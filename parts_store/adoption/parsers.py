@@ -1,4 +1,4 @@
-"""Parsers for HDF5 files, N5 containers and flat files, and which parser there is for a format.
+"""Parsers for HDF5 and TIFF files, N5 containers and flat files, and which parser there is for a format.
 
 A parser has the interface of VirtualiZarr: a callable `(url, registry)` that returns a `ManifestStore`. Every parser of
 VirtualiZarr can be used in place of these.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -17,9 +17,10 @@ from virtualizarr.manifests import ManifestStore
 from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.adoption import source_file
+from parts_store.adoption import recognition, source_file
 from parts_store.adoption.described_group import group_of, rows_of_file
 from parts_store.adoption.description import Header
+from parts_store.adoption.formats import FileFormat, hdf5, tiff
 from parts_store.adoption.formats.n5 import reader as n5_reader
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
@@ -31,15 +32,13 @@ from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.group import PartsGroup
 
-__all__ = ["HDF5", "N5", "Parser", "Raw"]
+__all__ = ["HDF5", "N5", "TIFF", "Parser", "Raw"]
 
 _ORDERS: Final = ("C", "F")
 
 
 def find_parser(found: Format) -> Parser:
     """Return the parser for a format; raise `ImportError` with what to install if its packages are missing."""
-    if found.parser is None:
-        raise TypeError(f"a format without a parser: {found.name}")
     module, _, name = found.parser.partition(":")
     try:
         return cast("Parser", getattr(import_module(module), name)())
@@ -54,19 +53,11 @@ def missing_packages(found: Format, error: ImportError) -> ImportError:
 
 
 @dataclass(frozen=True, slots=True)
-class HDF5:
-    """A parser for HDF5 and netCDF4 files.
+class FormatParser:
+    """A parser for a file format that this package reads itself."""
 
-    `ps.adopt` and `ps.open_virtual_dataset` use it for these files. It can be passed to VirtualiZarr, too.
-
-    Examples
-    --------
-    >>> import h5py
-    >>> with h5py.File("file.h5", "w") as file:
-    ...     dataset = file.create_dataset("x", data=np.arange(6), chunks=(2,), compression="gzip")
-    >>> ps.open_virtual_dataset("file.h5", parser=ps.parsers.HDF5())["x"].shape
-    (6,)
-    """
+    FORMAT: ClassVar[Format]
+    READER: ClassVar[FileFormat]
 
     def __call__(self, url: str, registry: Any) -> ManifestStore:
         """Return the arrays in a file as manifests; raise `AdoptionError` if the file cannot be read.
@@ -93,10 +84,50 @@ class HDF5:
         reader : BlockReader, optional
             What has read the file so far, and keeps blocks of it.
         """
-        description = source_file.read_source(file, reader).description
+        try:
+            description = source_file.read_source(file, reader, (self.READER,)).description
+        except ImportError as error:
+            raise missing_packages(self.FORMAT, error) from error
         source_file.skip_invalid_names(description)
         group = group_of(description, file.location, {file.location: file.checksum})
         return group, tuple(description.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class HDF5(FormatParser):
+    """A parser for HDF5 and netCDF4 files.
+
+    `ps.adopt` and `ps.open_virtual_dataset` use it for these files. It can be passed to VirtualiZarr, too.
+
+    Examples
+    --------
+    >>> import h5py
+    >>> with h5py.File("file.h5", "w") as file:
+    ...     dataset = file.create_dataset("x", data=np.arange(6), chunks=(2,), compression="gzip")
+    >>> ps.open_virtual_dataset("file.h5", parser=ps.parsers.HDF5())["x"].shape
+    (6,)
+    """
+
+    FORMAT: ClassVar[Format] = recognition.HDF5
+    READER: ClassVar[FileFormat] = hdf5
+
+
+@dataclass(frozen=True, slots=True)
+class TIFF(FormatParser):
+    """A parser for TIFF files: BigTIFF, COG, OME-TIFF and others that tifffile reads.
+
+    `ps.adopt` and `ps.open_virtual_dataset` use it for these files. It can be passed to VirtualiZarr, too.
+
+    Examples
+    --------
+    >>> import tifffile
+    >>> tifffile.imwrite("file.tif", np.zeros((64, 48), "uint16"), tile=(16, 16), compression="zlib")
+    >>> ps.open_virtual_dataset("file.tif", parser=ps.parsers.TIFF())["data"].sizes
+    Frozen({'y': 64, 'x': 48})
+    """
+
+    FORMAT: ClassVar[Format] = recognition.TIFF
+    READER: ClassVar[FileFormat] = tiff
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ class Format:
     """A file format, and the parser for it."""
 
     name: str
-    # The module and the class of the parser; None if there is no parser yet.
-    parser: str | None
+    # The module and the class of the parser.
+    parser: str
     # What installs the packages that the parser needs, besides those of the extra `virtual`.
     install: str | None = None
 
@@ -32,7 +32,7 @@ ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[za
 KERCHUNK_PARQUET: Final = Format(
     "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
 )
-TIFF: Final = Format("TIFF", None)
+TIFF: Final = Format("TIFF", "parts_store.adoption.parsers:TIFF", "parts_store[tiff]")
 N5: Final = Format("N5", "parts_store.adoption.parsers:N5")
 
 _SIGNATURES: Final = (

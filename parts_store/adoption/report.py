@@ -31,6 +31,10 @@ class AdoptedArray:
         The number of bytes of indexes and values that were written.
     plan : str
         Whether the chunks were grouped into shards, and why.
+    chunks_written : int
+        The number of chunks that were written, because no reference to them is possible.
+    install : str
+        The package that readers need for the codecs of the array; empty if zarr has all of them.
 
     Examples
     --------
@@ -46,6 +50,17 @@ class AdoptedArray:
     nbytes_referenced: int
     nbytes_written: int
     plan: str = ""
+    chunks_written: int = 0
+    install: str = ""
+
+    @property
+    def line(self) -> str:
+        """The array as a line of text."""
+        written = f", {self.chunks_written:,} chunks written" if self.chunks_written else ""
+        plan = f" ({self.plan})" if self.plan else ""
+        install = f"; readers need: pip install {self.install}" if self.install else ""
+        chunks = f"{self.chunks:,} chunks in {self.references:,} references"
+        return f"{self.path}: {self.dtype}{list(self.shape)}, {chunks}{written}{plan}{install}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,8 @@ class Adoption:
                 "bytes_referenced": each.nbytes_referenced,
                 "bytes_written": each.nbytes_written,
                 "plan": each.plan,
+                "chunks_written": each.chunks_written,
+                "install": each.install,
             }
             for each in self.arrays
         ]
@@ -169,11 +186,7 @@ class Adoption:
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
-        lines = [
-            f"{each.path}: {each.dtype}{list(each.shape)}, {each.chunks:,} chunks in {each.references:,} references"
-            + (f" ({each.plan})" if each.plan else "")
-            for each in self.arrays[:_MAX_SHOWN]
-        ]
+        lines = [each.line for each in self.arrays[:_MAX_SHOWN]]
         lines += [f"skipped: {each.name}: {each.reason}" for each in self.skipped[:_MAX_SHOWN]]
         lines += [f"failed: {each.name}: {each.reason}" for each in self.failed[:_MAX_SHOWN]]
         left = sum(max(0, len(each) - _MAX_SHOWN) for each in (self.arrays, self.skipped, self.failed))

@@ -51,6 +51,8 @@ from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
 _AT_ONCE = 32
+# The packages that register codecs, by the beginning of the names of the codecs.
+_PACKAGES = {"imagecodecs_": "imagecodecs-zarr"}
 
 type ArrayPlan = PlannedArray | Continuation | CutAgain
 type Tree = Mapping[str, SourceGroup]
@@ -249,7 +251,15 @@ def _report(path: str, source: References, written: References | None, plan: str
         sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
         sum(len(data) for each in columns for data in each.inlined.values()),
         plan,
+        sum(len(each.inlined) for each in source.columns()),
+        _package_of(source),
     )
+
+
+def _package_of(references: References) -> str:
+    """Return the package that makes the codecs of an array known to zarr; empty if zarr has all of them."""
+    names = [str(codec.to_dict().get("name")) for codec in references.metadata.codecs]
+    return next((package for name in names for start, package in _PACKAGES.items() if name.startswith(start)), "")
 
 
 def _location(arrays: Sequence[References]) -> str:

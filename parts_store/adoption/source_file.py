@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
@@ -41,13 +41,20 @@ def open_stored[T](location: str, open_it: Callable[[], T]) -> T:
         raise_translated(_unreadable(location, error), error)
 
 
-def read_source(stored: StoredFile, reader: "BlockReader | None" = None) -> SourceFile:
-    """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged."""
+def read_source(
+    stored: StoredFile, reader: "BlockReader | None" = None, formats: Sequence[FileFormat] = FORMATS
+) -> SourceFile:
+    """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged.
+
+    Raises `ImportError` if a package for its format is not installed.
+    """
     reader = reader or BlockReader(stored)
     file = reader.buffered()
-    found = _find_format(file, reader, stored)
+    found = _find_format(file, reader, stored, formats)
     try:
         description = found.describe(file, reader.nbytes)
+    except ImportError:
+        raise
     # The libraries raise any error for a damaged file.
     except Exception as error:
         if reader.failure is None:
@@ -61,13 +68,15 @@ def read_source(stored: StoredFile, reader: "BlockReader | None" = None) -> Sour
 def require_known_format(stored: StoredFile) -> None:
     """Raise `AdoptionError` unless the file has a format whose copies can be adopted."""
     reader = BlockReader(stored)
-    _find_format(reader.buffered(), reader, stored)
+    _find_format(reader.buffered(), reader, stored, FORMATS)
 
 
-def _find_format(file: BinaryIO, reader: "BlockReader", stored: StoredFile) -> FileFormat:
-    found = read_from(reader, lambda: find_format(file, reader.nbytes))
+def _find_format(
+    file: BinaryIO, reader: "BlockReader", stored: StoredFile, formats: Sequence[FileFormat]
+) -> FileFormat:
+    found = read_from(reader, lambda: find_format(file, reader.nbytes, formats))
     if found is None:
-        names = " or ".join(each.NAME for each in FORMATS)
+        names = " or ".join(each.NAME for each in formats)
         raise AdoptionError(stored.location, (("the file", f"expected {names}, found another format"),))
     return found
 
@@ -142,6 +151,11 @@ class BlockReader(io.RawIOBase):
         if self._buffered is None:
             self._buffered = io.BufferedReader(self, 1 << 16)
         return cast("BinaryIO", self._buffered)
+
+    @property
+    def name(self) -> str:
+        """The name of the file, without its folder. OME-TIFF files name themselves."""
+        return self.location.rpartition("/")[2]
 
     def readable(self) -> bool:
         """Return True."""

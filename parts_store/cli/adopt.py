@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from parts_store.store import PartsStore
 
 _FILES: Final = "Which files"
-_COPY_ONLY: Final = "no --copy: a copy of one HDF5 file becomes an array"
+_COPY_ONLY: Final = "no --copy: a copy of one HDF5 or TIFF file becomes an array"
 
 
 def adopt(
@@ -135,8 +135,8 @@ def adopt(
 ) -> int:
     """Make existing files readable as Zarr.
 
-    HDF5, netCDF, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data is not
-    copied: the arrays refer to the files. Several files become one dataset.
+    HDF5, netCDF, TIFF, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data is
+    not copied: the arrays refer to the files. Several files become one dataset.
     """
     from parts_store.adoption.preparation import AdoptionRequest
     from parts_store.repositories import is_repository, open_branch
@@ -277,5 +277,5 @@ def _find_parser(name: str | None) -> "Parser | None":
         if isinstance(found, type):
             made: Parser = found()
             return made
-    expected = "HDF5, a parser of VirtualiZarr such as NetCDF3Parser, or module:Class"
+    expected = "HDF5, TIFF, a parser of VirtualiZarr such as NetCDF3Parser, or module:Class"
     raise StoreConfigError("--parser", expected, repr(name))

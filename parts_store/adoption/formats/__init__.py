@@ -3,10 +3,11 @@
 A new format is a module or a package in this folder, and an entry in `FORMATS`.
 """
 
+from collections.abc import Sequence
 from typing import BinaryIO, Final, Protocol
 
 from parts_store.adoption.description import Description
-from parts_store.adoption.formats import hdf5
+from parts_store.adoption.formats import hdf5, tiff
 
 
 class FileFormat(Protocol):
@@ -27,9 +28,9 @@ class FileFormat(Protocol):
         """Return what is in a file of `nbytes` bytes."""
 
 
-FORMATS: Final[tuple[FileFormat, ...]] = (hdf5,)
+FORMATS: Final[tuple[FileFormat, ...]] = (tiff, hdf5)
 
 
-def find_format(file: BinaryIO, nbytes: int) -> FileFormat | None:
-    """Return the format of a file, None if it cannot be adopted."""
-    return next((each for each in FORMATS if each.recognise(file, nbytes)), None)
+def find_format(file: BinaryIO, nbytes: int, formats: Sequence[FileFormat] = FORMATS) -> FileFormat | None:
+    """Return the format of a file, None if it is not one of these formats."""
+    return next((each for each in formats if each.recognise(file, nbytes)), None)

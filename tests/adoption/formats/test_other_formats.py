@@ -231,15 +231,6 @@ def test_references_to_files_that_are_missing_or_too_short_are_refused(tmp_path:
         adopted(path, "v")
 
 
-@pytest.mark.parametrize(
-    ("content", "name"),
-    [(b"II*\0" + bytes(20), "TIFF"), (b"MM\0+" + bytes(20), "TIFF")],
-)
-def test_formats_of_the_next_release_are_named(tmp_path: Path, content: bytes, name: str) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(content)
-    with pytest.raises(AdoptionError, match=f"{name} cannot be adopted yet"):
-        adopted(path, "v")
 
 
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

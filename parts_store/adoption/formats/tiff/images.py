@@ -1,0 +1,272 @@
+"""Describe an image of a TIFF file as an array: references to its tiles and strips, or its values.
+
+Chunks that Zarr cannot decode as they are, such as a last strip with fewer rows, are encoded again and copied.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tifffile import TiffPage, TiffPageSeries
+
+from parts_store.adoption.described_group import count_of_chunks
+from parts_store.adoption.description import MISSING, CannotBeReadError, Chunked, Contiguous, Header
+from parts_store.adoption.formats.tiff.chunk_values import ChunkCodec, SegmentReader
+from parts_store.adoption.formats.tiff.codecs import NoReferenceError, PageCodecs, codecs_of
+from parts_store.adoption.formats.tiff.layout import (
+    Layout,
+    Page,
+    Pages,
+    nbytes_of_segment,
+    page_chunk,
+    plan_layout,
+    segments_of,
+)
+from parts_store.adoption.formats.tiff.tags import attributes_of
+from parts_store.adoption.report import Skipped
+
+# Images that Zarr cannot decode are loaded up to this number of bytes in a file, and chunks encoded again up to this.
+_MAX_LOADED: Final = 1 << 26
+_MAX_ENCODED: Final = 1 << 28
+_ZSTD: Final = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+# Chunks up to this size are decoded to compare them, and larger ones than this cannot be decoded at all.
+_MAX_COMPARED: Final = 1 << 26
+_MAX_CHUNK: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """Pages of the same shape and type that make up one array."""
+
+    group: str
+    title: str
+    shape: tuple[int, ...]
+    dimension_names: tuple[str, ...]
+    pages: Pages
+    # The number of pages. It can be larger than that of `pages` if one follows the other in the file.
+    count: int
+    keyframe: TiffPage
+    # Where the values of all pages begin, if they follow each other in the file, without compression.
+    offset: int | None
+    is_transformed: bool
+    read: Callable[[], NDArray[Any]]
+
+    @classmethod
+    def of_series(cls, series: TiffPageSeries, group: str) -> "Image":
+        """Return the image of a series, or of one level of a pyramid."""
+        pages: list[Page | None]
+        try:
+            pages = [series[0]] if series.dataoffset is not None else list(series)
+        # The shape may be that of more pages than there are.
+        except IndexError:
+            pages = [series[0]]
+        return cls(
+            group,
+            series.name,
+            series.shape,
+            tuple(name.lower() for name in series.dims),
+            pages,
+            len(series),
+            series.keyframe,
+            series.dataoffset,
+            series.transform is not None,
+            lambda: series.asarray(maxworkers=1),
+        )
+
+    @classmethod
+    def of_page(cls, page: TiffPage, group: str) -> "Image":
+        """Return the image of one page."""
+        offset = page.dataoffsets[0] if page.is_final and page.dataoffsets else None
+        names = tuple(name.lower() for name in page.dims)
+        return cls(group, "", page.shape, names, [page], 1, page, offset, False, lambda: page.asarray(maxworkers=1))
+
+    def directories(self, pages: Sequence[int]) -> list[int]:
+        """Return the offsets of the directories of the image, given those of all pages of the file."""
+        first = self.pages[0]
+        if len(self.pages) == 1 and self.count > 1 and first is not None and not first.is_subifd:
+            return list(pages[first.index : first.index + self.count])
+        return [page.offset for page in self.pages if page is not None]
+
+
+@dataclass(slots=True)
+class ImageReader:
+    """Images of one file as arrays, with limits for what is copied of the file."""
+
+    file: BinaryIO
+    nbytes: int
+    skipped: list[Skipped]
+    loaded: int = 0
+    encoded: int = 0
+
+    def describe(self, image: Image, name: str) -> Chunked | Contiguous:
+        """Return an image as an array; raise `CannotBeReadError` if it cannot be adopted."""
+        page = image.keyframe
+        if not image.shape or 0 in image.shape or not page.dataoffsets:
+            raise CannotBeReadError(f"no values: its shape is {image.shape}")
+        if page.dtype is None:
+            raise CannotBeReadError(f"values of {page.bitspersample} bits in the format {int(page.sampleformat)}")
+        # By its size: NumPy has two types of 64 bits, and zarr knows one.
+        dtype = np.dtype(page.dtype.str).newbyteorder(page.parent.byteorder)
+        header = Header(name, image.shape, dtype, dtype.type(page.nodata), {}, image.dimension_names)
+        try:
+            array = self._references(image, header)
+        except NoReferenceError as error:
+            array = self._values(image, header, error)
+        title = {"name": image.title} if image.title else {}
+        attributes = {**title, **attributes_of(page, name, self.skipped)}
+        return replace(array, header=replace(header, attributes=attributes))
+
+    def _references(self, image: Image, header: Header) -> Chunked | Contiguous:
+        if image.is_transformed:
+            raise NoReferenceError("values that are computed of those that are stored")
+        is_whole = all(page is not None and page.is_final and page.dataoffsets for page in image.pages)
+        # These formats have other numbers there.
+        if is_whole and not (image.keyframe.is_stk or image.keyframe.is_lsm):
+            _require_whole(image.pages)
+        if image.offset is not None:
+            self._require_end(image.offset + header.nbytes)
+            return Contiguous(header, image.offset)
+        if is_whole:
+            return self._whole_pages(image, header)
+        return self._segments(image, header)
+
+    def _require_end(self, end: int) -> None:
+        if end > self.nbytes:
+            raise CannotBeReadError(f"its values end at {end:,}, and the file at {self.nbytes:,}")
+
+    def _whole_pages(self, image: Image, header: Header) -> Chunked:
+        """Return pages without compression, each of which is in one piece, as chunks of whole rows."""
+        page = image.keyframe
+        count = count_of_chunks(page.shape, header.dtype.itemsize)
+        layout = plan_layout(image.shape, page, (page.shape[0] // count, *page.shape[1:]), len(image.pages))
+        nbytes = math.prod(layout.chunk_shape) * header.dtype.itemsize
+        starts = np.array([each.dataoffsets[0] for each in image.pages if each is not None], np.uint64)
+        self._require_end(int(starts.max()) + nbytes * count)
+        offsets = starts[:, None] + np.arange(count, dtype=np.uint64) * np.uint64(nbytes)
+        sizes = np.full(layout.grid, nbytes, np.uint64)
+        return Chunked(header, layout.chunk_shape, (), offsets.reshape(layout.grid), sizes)
+
+    def _segments(self, image: Image, header: Header) -> Chunked:
+        """Return the tiles or strips of pages as chunks."""
+        page, pages = image.keyframe, image.pages
+        layout = plan_layout(image.shape, page, page_chunk(page), len(pages))
+        codecs = codecs_of(page, layout.x_axis)
+        offsets, sizes = segments_of(pages, layout)
+        self._require_end(int((offsets + sizes)[sizes > 0].max(initial=0)))
+        if any(each is None for each in pages) and page.nodata:
+            raise NoReferenceError("missing pages, whose values are not those of missing tiles")
+        if len({each.jpegtables for each in pages if each is not None}) > 1:
+            raise CannotBeReadError("pages with different JPEG tables")
+        nbytes = math.prod(layout.chunk_shape) * header.dtype.itemsize
+        if nbytes > _MAX_CHUNK:
+            raise CannotBeReadError(f"tiles or strips of {nbytes:,} bytes, and at most {_MAX_CHUNK:,} can be decoded")
+        sizes, is_short = _short_segments(page, layout, sizes)
+        is_there = (sizes > 0) & ~is_short
+        array = Chunked(
+            header,
+            layout.chunk_shape,
+            codecs.compressors,
+            np.where(is_there, offsets, np.uint64(MISSING)),
+            np.where(is_there, sizes, np.uint64(MISSING)),
+            codecs.filters,
+            codecs.serializer,
+        )
+        chunks = _Chunks(SegmentReader(self.file, page), pages, layout, offsets, sizes)
+        if not codecs.is_plain and nbytes <= _MAX_COMPARED:
+            chunks.require_equal(array, is_there)
+        return replace(array, copied=self._encoded(chunks, array, is_short, codecs))
+
+    def _encoded(
+        self, chunks: "_Chunks", array: Chunked, is_short: NDArray[np.bool_], codecs: PageCodecs
+    ) -> dict[tuple[int, ...], bytes]:
+        """Return the chunks that Zarr cannot decode as they are, encoded again."""
+        count = int(is_short.sum())
+        nbytes = count * math.prod(array.chunk_shape) * array.header.dtype.itemsize
+        if not count:
+            return {}
+        if not codecs.can_encode:
+            raise NoReferenceError("last strips with fewer rows, which cannot be encoded again without a loss")
+        if self.encoded + nbytes > _MAX_ENCODED:
+            problem = f"{count:,} last strips with fewer rows, {nbytes:,} bytes"
+            raise NoReferenceError(f"{problem}, and at most {_MAX_ENCODED:,} bytes of a file are encoded again")
+        self.encoded += nbytes
+        return chunks.encode_again(array, is_short)
+
+    def _values(self, image: Image, header: Header, problem: NoReferenceError) -> Chunked:
+        """Return an image as one chunk with its values; raise `CannotBeReadError` with the problem if it is large."""
+        if self.loaded + header.nbytes > _MAX_LOADED:
+            reason = f"{problem}; its {header.nbytes:,} bytes are not copied (at most {_MAX_LOADED:,} of a file)"
+            raise CannotBeReadError(reason) from problem
+        reader = SegmentReader(self.file, image.keyframe)
+        for page in image.pages:
+            for offset, size in () if page is None else zip(page.dataoffsets, page.databytecounts, strict=False):
+                self._require_end(offset + size)
+                if size:
+                    reader.read(offset, size)
+        values = image.read()
+        if values.shape != header.shape:
+            raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
+        self.loaded += header.nbytes
+        self.skipped.append(Skipped(header.name, f"its values are stored: {problem}", has_values=False))
+        nowhere = np.full((1,) * len(header.shape), MISSING, np.uint64)
+        array = Chunked(header, header.shape, (_ZSTD,), nowhere, nowhere)
+        return replace(array, copied={(0,) * len(header.shape): ChunkCodec.of(array).encode(values)})
+
+
+def _require_whole(pages: Pages) -> None:
+    """Raise if a page without compression has fewer bytes than values. tifffile would read what is behind them."""
+    for page in pages:
+        if page is not None and sum(page.databytecounts) < page.nbytes:
+            raise CannotBeReadError(f"{sum(page.databytecounts):,} bytes of values, expected {page.nbytes:,}")
+
+
+def _short_segments(
+    page: TiffPage, layout: Layout, sizes: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the sizes of the chunks, and which of them have fewer rows or bytes than the others."""
+    is_short = np.zeros(layout.grid, bool)
+    if not page.is_tiled and page.imagelength % page.rowsperstrip:
+        is_short.swapaxes(layout.y_axis, 0)[-1] = True
+    if page.compression == 1:
+        expected = np.uint64(nbytes_of_segment(page))
+        # Bytes after the values are left out.
+        sizes = np.where(is_short, sizes, np.minimum(sizes, expected))
+        is_short |= sizes < expected
+    return sizes, is_short & (sizes > 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """The tiles or strips of an image, by their numbers in the grid."""
+
+    reader: SegmentReader
+    pages: Pages
+    layout: Layout
+    offsets: NDArray[np.uint64]
+    sizes: NDArray[np.uint64]
+
+    def require_equal(self, array: Chunked, is_there: NDArray[np.bool_]) -> None:
+        """Raise `NoReferenceError` unless zarr decodes the first and the last chunk as tifffile does."""
+        codec = ChunkCodec.of(array)
+        numbers = np.flatnonzero(is_there)
+        for number in {*numbers[:1].tolist(), *numbers[-1:].tolist()}:
+            self.reader.require_equal(codec, *self._segment(number))
+
+    def encode_again(self, array: Chunked, chosen: NDArray[np.bool_]) -> dict[tuple[int, ...], bytes]:
+        """Return the bytes of some chunks as zarr writes them, by their positions in the grid."""
+        codec, found = ChunkCodec.of(array), {}
+        for number in np.flatnonzero(chosen).tolist():
+            values = self.reader.decode(*self._segment(number)).reshape(array.chunk_shape)
+            place = tuple(int(at) for at in np.unravel_index(number, self.layout.grid))
+            found[place] = codec.encode(values)
+        return found
+
+    def _segment(self, number: int) -> tuple[bytes, Page, int]:
+        which, segment = divmod(number, self.layout.per_page)
+        page = self.pages[which]
+        if page is None:
+            raise CannotBeReadError(f"chunk {number} of a page that is missing")
+        return self.reader.read(int(self.offsets.flat[number]), int(self.sizes.flat[number])), page, segment

@@ -1,0 +1,205 @@
+"""Describe TIFF files: find their images, and give them names.
+
+tifffile reads the directories, and groups pages to images ("series"): stacks, pyramids, OME-TIFF. An image becomes an
+array `data`, in a group of its own if there are several images or levels.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, cast
+
+from tifffile import TIFF, TiffFile, TiffPage, TiffPageSeries
+
+from parts_store.adoption.description import CannotBeReadError, Description
+from parts_store.adoption.formats.tiff.directories import Directories, read_directories
+from parts_store.adoption.formats.tiff.images import Image, ImageReader
+from parts_store.adoption.formats.tiff.small_reads import SmallReads
+from parts_store.adoption.report import Skipped
+
+_ARRAY: Final = "data"
+# The largest number of pages without a common format, and the largest number of kinds of pages: tifffile compares each
+# of them with the others.
+_MAX_GROUPED: Final = 1 << 14
+_MAX_KINDS: Final = 1 << 10
+# The largest number of planes of an OME-TIFF image. tifffile makes a list of them.
+_MAX_PLANES: Final = 1 << 20
+_PIXELS: Final = re.compile(r"<(?:\w+:)?Pixels\b[^>]*>")
+_SIZE: Final = re.compile(r"""\bSize([XYZCT])\s*=\s*["'](\d+)["']""")
+_COUNT: Final = re.compile(r"""\b(?:NumPlanes|PlaneCount|SamplesPerPixel)\s*=\s*["'](\d+)["']""")
+_ORDER: Final = re.compile(r"""\bDimensionOrder\s*=\s*["']XY""")
+
+
+def describe(file: BinaryIO, nbytes: int) -> Description:
+    """Return what is in a TIFF file of `nbytes` bytes."""
+    view = SmallReads(file, nbytes)
+    file = cast("BinaryIO", view)
+    directories = read_directories(file, nbytes)
+    view.changes.update(directories.changes)
+    description = Description({"": {}}, skipped=list(directories.skipped))
+    # Without `_multifile`, tifffile would take the pages of other files of an OME-TIFF image for zeros.
+    with TiffFile(file, offset=0, _multifile=False) as tif:
+        reader = ImageReader(file, nbytes, description.skipped)
+        _Walk(tif, directories, description, reader, _places(directories)).describe()
+    return description
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The walk through all images of a file."""
+
+    tif: TiffFile
+    directories: Directories
+    description: Description
+    reader: ImageReader
+    # The numbers of the page and of its SubIFD, None for the page itself, by the offsets of their directories.
+    places: Mapping[int, tuple[int, int | None]]
+    # The offsets of the directories whose pages are described, or named as skipped.
+    done: set[int] = field(default_factory=set)
+
+    def describe(self) -> None:
+        """Add all images to the description."""
+        images = self._images()
+        others = self._other_pages(images)
+        if len(images) == 1 and not others:
+            self._add(images[0], "")
+            return
+        for image in images:
+            self._add(image, image.group)
+        for name, offset in others.items():
+            self.done.add(offset)
+            self._add_page(name, offset)
+
+    def _images(self) -> list[Image]:
+        """Return the images as tifffile finds them, with the names of groups."""
+        series = self._series()
+        found = []
+        for number, each in enumerate(series):
+            base = f"series_{number}" if len(series) > 1 else ""
+            for depth, level in enumerate(each.levels):
+                names = [base, f"level_{depth}" if len(each.levels) > 1 else ""]
+                group = "/".join(filter(None, names))
+                try:
+                    found.append(Image.of_series(level, group))
+                # The pages are then described one by one.
+                except Exception as error:
+                    reason = f"its pages are adopted one by one: {type(error).__name__}: {error}"
+                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=False))
+        return found
+
+    def _series(self) -> Sequence[TiffPageSeries]:
+        problem = self._implausible_planes()
+        if problem is not None:
+            self.tif.is_ome = False
+            self.description.skipped.append(Skipped("the OME-XML document", problem))
+        if len(self.directories.pages) > _MAX_GROUPED and not self._is_of_one_kind():
+            count = len(self.directories.pages)
+            raise CannotBeReadError(f"{count:,} pages of different kinds, and at most {_MAX_GROUPED:,} can be grouped")
+        if len(self.directories.kinds) > _MAX_KINDS:
+            reason = f"pages of more than {_MAX_KINDS:,} kinds are not grouped, and are adopted one by one"
+            self.description.skipped.append(Skipped("the file", reason, has_values=False))
+            return ()
+        try:
+            found = list(self.tif.series)
+        # The parsers for the many kinds of TIFF raise any error for a damaged file.
+        except Exception as error:
+            reason = f"pages cannot be grouped, and are adopted one by one: {type(error).__name__}: {error}"
+            self.description.skipped.append(Skipped("the file", reason, has_values=False))
+            return ()
+        if self.tif.is_ome and not any(each.kind == "ome" for each in found):
+            reason = "it cannot be used, mostly because it names other files; the pages of this file are adopted"
+            self.description.skipped.append(Skipped("the OME-XML document", reason))
+        return found
+
+    def _is_of_one_kind(self) -> bool:
+        return any(getattr(self.tif, f"is_{kind}", False) for kind in TIFF.SERIES if kind != "generic")
+
+    def _implausible_planes(self) -> str | None:
+        """Return why tifffile should not read the OME-XML document; None if it can, or there is none."""
+        if not self.tif.is_ome:
+            return None
+        text = self.tif.pages.first.description
+        if "<!ENTITY" in text or "<!DOCTYPE" in text:
+            return "it has definitions of its own, which are not read"
+        for pixels in _PIXELS.findall(text):
+            sizes = {axis: int(size) for axis, size in _SIZE.findall(pixels)}
+            if (
+                not _ORDER.search(pixels)
+                or math.prod(size for axis, size in sizes.items() if axis in "ZCT") > _MAX_PLANES
+            ):
+                return f"an image of more than {_MAX_PLANES:,} planes, or not of planes: {sizes}"
+        if any(int(count) > _MAX_PLANES for count in _COUNT.findall(text)):
+            return f"more than {_MAX_PLANES:,} planes"
+        return None
+
+    def _other_pages(self, images: Sequence[Image]) -> dict[str, int]:
+        """Return the offsets of the directories that belong to no image, by the names of their groups."""
+        used = {offset for image in images for offset in image.directories(self.directories.pages)}
+        return {self._name(offset): offset for offset in self.places if offset not in used}
+
+    def _name(self, offset: int) -> str:
+        number, which = self.places[offset]
+        return f"page_{number}" if which is None else f"page_{number}_subifd_{which}"
+
+    def _add(self, image: Image, group: str) -> None:
+        """Add an image, or its pages one by one if they cannot make up one array."""
+        name = f"{group}/{_ARRAY}" if group else _ARRAY
+        problem = self._problem_of(image, name)
+        if problem is None:
+            return
+        offsets = [
+            each for each in image.directories(self.directories.pages) if each in self.places and each not in self.done
+        ]
+        self.done.update(offsets)
+        if len(offsets) < 2:
+            self.description.skipped.append(Skipped(name, problem))
+            return
+        reason = f"its pages are adopted one by one: {problem}"
+        self.description.skipped.append(Skipped(name, reason, has_values=False))
+        for offset in offsets:
+            self._add_page(self._name(offset), offset)
+
+    def _problem_of(self, image: Image, name: str) -> str | None:
+        """Add an image; return why it cannot be added, None if it was."""
+        try:
+            self.description.arrays.append(self.reader.describe(image, name))
+        except CannotBeReadError as error:
+            return str(error)
+        # tifffile and the codecs raise any error for a damaged page. The other pages may be intact.
+        except Exception as error:
+            return f"it is damaged: {type(error).__name__}: {error}"
+        group = name.rpartition("/")[0]
+        for end in [at for at, letter in enumerate(group) if letter == "/"]:
+            self.description.groups.setdefault(group[:end], {})
+        self.description.groups.setdefault(group, {})
+        return None
+
+    def _add_page(self, group: str, offset: int) -> None:
+        name = f"{group}/{_ARRAY}"
+        try:
+            image = Image.of_page(self._page_at(offset), group)
+        except Exception as error:
+            self.description.skipped.append(Skipped(name, f"it is damaged: {type(error).__name__}: {error}"))
+            return
+        problem = self._problem_of(image, name)
+        if problem is not None:
+            self.description.skipped.append(Skipped(name, problem))
+
+    def _page_at(self, offset: int) -> TiffPage:
+        number, which = self.places[offset]
+        page = self.tif.pages[number].aspage()
+        if which is None:
+            return page
+        if page.pages is None:
+            raise CannotBeReadError(f"the page has no SubIFD {which}")
+        return page.pages[which].aspage()
+
+
+def _places(directories: Directories) -> dict[int, tuple[int, int | None]]:
+    """Return the numbers of pages and SubIFDs by the offsets of their directories, in the order of the file."""
+    found: dict[int, tuple[int, int | None]] = {}
+    for number, page in enumerate(directories.pages):
+        found[page] = (number, None)
+        found |= {child: (number, which) for which, child in enumerate(directories.children.get(page, ()))}
+    return found

@@ -1,0 +1,276 @@
+"""Truncated, damaged and hostile files are named, with bounded memory and time."""
+
+import io
+import lzma
+import resource
+import struct
+import time
+import tracemalloc
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parts_store.adoption.description import Chunked, Contiguous
+from parts_store.adoption.formats import tiff
+from parts_store.errors import AdoptionError, PartsStoreError
+from tests.adoption.adopting import adopted
+from tests.adoption.formats.tiff.files import read, reason
+from tests.effort import examples
+
+SHORT, LONG, LONG8, ASCII = 3, 4, 16, 2
+# The tags of a page with one value of 8 bits; the data is the signature of the file.
+PAGE = [(256, LONG, 1, 1), (257, LONG, 1, 1), (258, SHORT, 1, 8), (259, SHORT, 1, 1), (262, SHORT, 1, 1)]
+PLACE = [(273, LONG, 1, 0), (277, SHORT, 1, 1), (278, LONG, 1, 1), (279, LONG, 1, 1)]
+
+type Tag = tuple[int, int, int, int]
+
+
+def directory(tags: Sequence[Tag], following: int = 0) -> bytes:
+    body = b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags))
+    return struct.pack("<H", len(tags)) + body + struct.pack("<I", following)
+
+
+def page(*, following: int = 0, **changed: int | tuple[int, int]) -> bytes:
+    """A directory in which some tags have other values, or other numbers of values: `t256=5`, `t273=(count, value)`."""
+    tags = {tag[0]: tag for tag in [*PAGE, *PLACE]}
+    tags[273] = (273, LONG, 1, 4)
+    for name, value in changed.items():
+        code = int(name.removeprefix("t"))
+        kind = tags[code][1] if code in tags else LONG
+        count, number = value if isinstance(value, tuple) else (1, value)
+        tags[code] = (code, kind, count, number)
+    return directory(list(tags.values()), following)
+
+
+def write(path: Path, *parts: bytes) -> Path:
+    """A file with directories, the first one behind the header of 8 bytes."""
+    path.write_bytes(struct.pack("<2sHI", b"II", 42, 8) + b"".join(parts))
+    return path
+
+
+def test_the_smallest_file_is_read(tmp_path: Path) -> None:
+    _, store = adopted(write(tmp_path / "a.tif", page()), strict=True)
+    assert read(store, "data").tolist() == [[8]]
+
+
+@pytest.mark.parametrize(("count", "back"), [(1, 0), (3, 1), (151, 120)])
+def test_a_loop_between_directories_is_named_and_the_pages_are_adopted(tmp_path: Path, count: int, back: int) -> None:
+    # tifffile finds loops only among the first hundred pages.
+    size = len(page())
+    chain = [page(following=8 + size * ((number + 1) if number < count - 1 else back)) for number in range(count)]
+    report, store = adopted(write(tmp_path / "a.tif", *chain))
+    assert "the directories form a loop" in reason(report, f"page {count}")
+    assert not report.is_complete
+    assert read(store, "data").ravel().tolist() == [8] * count
+
+
+def test_a_loop_between_subifds_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AdoptionError, match="form a loop"):
+        adopted(write(tmp_path / "a.tif", page(t330=8)))
+
+
+@pytest.mark.slow
+def test_many_pages_of_different_kinds_are_refused(tmp_path: Path) -> None:
+    size, count = len(page()), (1 << 14) + 1
+    pages = [page(following=8 + size * (number + 1), t257=1 + number % 3) for number in range(count)]
+    with pytest.raises(AdoptionError, match="pages of different kinds, and at most 16,384 can be grouped"):
+        adopted(write(tmp_path / "a.tif", *pages))
+
+
+@pytest.mark.slow
+def test_pages_of_many_sizes_are_adopted_one_by_one(tmp_path: Path) -> None:
+    size, count = len(page()), 1100
+    following = [8 + size * (number + 1) for number in range(count - 1)] + [0]
+    pages = [page(following=each, t257=1 + rows, t278=1 + rows, t279=1 + rows) for rows, each in enumerate(following)]
+    path = write(tmp_path / "a.tif", *pages, bytes(count))
+    description = tiff.describe(io.BytesIO(path.read_bytes()), path.stat().st_size)
+    assert [each.header.shape for each in description.arrays] == [(1 + rows, 1) for rows in range(count)]
+    assert "not grouped" in description.skipped[0].reason
+
+
+@pytest.mark.slow
+def test_many_small_directories_are_refused(tmp_path: Path) -> None:
+    # Directories of one tag each, which overlap.
+    count = (1 << 16) + 10
+    data = b"".join(directory([(256, LONG, 1, 1)], 8 + 18 * (number + 1)) for number in range(count))
+    begin = time.monotonic()
+    with pytest.raises(AdoptionError, match="more than 65,536 pages"):
+        adopted(write(tmp_path / "a.tif", data))
+    assert time.monotonic() - begin < 20
+
+
+def test_tags_that_claim_many_values_take_no_memory(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tif", page(t273=((1 << 32) - 1, 8), t279=((1 << 32) - 1, 8)))
+    assert peak_of_memory(path) < 1 << 24
+
+
+def peak_of_memory(path: Path) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(PartsStoreError):
+            adopted(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_tables_that_are_shared_by_many_pages_are_counted_each_time(tmp_path: Path) -> None:
+    size, count, values = len(page()), 300, 1 << 19
+    table = 8 + size * count
+    pages = [
+        page(following=8 + size * (number + 1) if number < count - 1 else 0, t273=(values, table), t279=(values, table))
+        for number in range(count)
+    ]
+    path = write(tmp_path / "a.tif", *pages, bytes(4 * values))
+    with pytest.raises(AdoptionError, match=r"more than 8,388,608 tiles and strips|tags with more than"):
+        adopted(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"t256": 0}, "no values"),
+        ({"t257": 1 << 31, "t256": 1 << 31, "t278": 1 << 31, "t279": (1 << 32) - 1}, "bytes of values, expected"),
+        ({"t273": 1 << 30}, "its values end at"),
+        ({"t257": 2, "t278": 2}, "1 bytes of values, expected 2"),
+        ({"t258": 7000}, "values of 7000 bits"),
+        ({"t259": 9999}, "the compression 9999: it is not supported"),
+        ({"t259": 8}, "damaged"),
+        ({"t322": 0, "t323": 0, "t324": 8, "t325": 1}, "of the shape (0, 1)"),
+        ({"t322": 16, "t323": 16, "t324": 8, "t325": 1, "t257": 5}, "damaged: TiffFileError: corrupted tile"),
+        ({"t277": 60000, "t279": 60000}, "its values end at"),
+        ({"t278": 0, "t259": 8}, "strips of the shape (0, 1)"),
+    ],
+)
+def test_impossible_pages_are_named(tmp_path: Path, changed: dict[str, int], expected: str) -> None:
+    report, _ = adopted(write(tmp_path / "a.tif", page(**changed)))
+    assert not report.arrays
+    assert expected in reason(report, "data")
+
+
+def test_a_page_beyond_the_end_of_the_file_is_named_and_the_others_are_adopted(tmp_path: Path) -> None:
+    report, store = adopted(write(tmp_path / "a.tif", page(following=1 << 30)))
+    assert read(store, "data").tolist() == [[8]]
+    assert "beyond the end of the file" in reason(report, "page 1")
+
+
+@pytest.mark.parametrize("compression", [8, 34925, 50000])
+def test_a_decompression_bomb_is_not_decoded(tmp_path: Path, compression: int) -> None:
+    # A strip of 64 or 512 MiB of zeros in place of 100,000 bytes.
+    compressors: dict[int, Any] = {
+        8: zlib.compressobj(1),
+        34925: lzma.LZMACompressor(preset=0),
+        50000: zstandard.ZstdCompressor().compressobj(),
+    }
+    compressor, nbytes = compressors[compression], 1 << (29 if compression == 50000 else 26)
+    data = b"".join(compressor.compress(bytes(1 << 20)) for _ in range(nbytes >> 20)) + compressor.flush()
+    changed = {"t256": 1000, "t257": 100, "t278": 100, "t259": compression, "t279": len(data)}
+    path = write(tmp_path / "a.tif", page(t273=8 + len(page()), **changed), data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report, store = adopted(path)
+    # In KiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 15
+    # tifffile reads the first values, or refuses the strip.
+    if report.arrays:
+        assert np.array_equal(read(store, "data"), tifffile.imread(path))
+        assert report.references == 0
+    else:
+        assert "damaged" in reason(report, "data")
+
+
+def test_a_jpeg_image_that_is_larger_than_its_tile_is_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((64, 64), "u1"), tile=(64, 64), compression="jpeg")
+    data = path.read_bytes()
+    # The size in the frame header: 65,500 by 65,500.
+    place = data.index(b"\xff\xc0") + 5
+    path.write_bytes(data[:place] + struct.pack(">HH", 65500, 65500) + data[place + 4 :])
+    report, _ = adopted(path)
+    assert "an image of the size (65500, 65500) in a tile or strip of the size (64, 64)" in reason(report, "data")
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        'DimensionOrder="XYZCT" SizeX="1" SizeY="1" SizeZ="1" SizeC="1" SizeT="1000000000"',
+        'DimensionOrder="TCZYX" SizeX="100000" SizeY="100000" SizeZ="1" SizeC="1" SizeT="1"',
+    ],
+)
+def test_ome_xml_that_claims_many_planes_is_not_used(tmp_path: Path, pixels: str) -> None:
+    path = tmp_path / "a.tif"
+    xml = f'<?xml version="1.0"?><OME><Image><Pixels {pixels} Type="uint8"><TiffData/></Pixels></Image></OME>'
+    tifffile.imwrite(path, np.full((1, 1), 5, "u1"), description=xml, metadata=None)
+    report, store = adopted(path)
+    assert "planes" in reason(report, "the OME-XML document")
+    assert read(store, "data").tolist() == [[5]]
+
+
+def test_an_ome_image_of_several_files_is_named_and_its_pages_are_adopted(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.tif"
+    values = np.arange(64, dtype="u1").reshape(8, 8)
+    xml = (
+        '<?xml version="1.0"?><OME UUID="urn:uuid:1"><Image><Pixels DimensionOrder="XYZCT" SizeX="8" SizeY="8" '
+        'SizeZ="1" SizeC="1" SizeT="2" Type="uint8"><TiffData IFD="0"><UUID FileName="a.ome.tif">urn:uuid:1</UUID>'
+        '</TiffData><TiffData IFD="0" FirstT="1"><UUID FileName="/etc/b.ome.tif">urn:uuid:2</UUID></TiffData>'
+        "</Pixels></Image></OME>"
+    )
+    tifffile.imwrite(path, values, description=xml, metadata=None)
+    report, store = adopted(path)
+    assert "other files" in reason(report, "the OME-XML document")
+    assert np.array_equal(read(store, "data"), values)
+
+
+def sample() -> bytes:
+    """A file with tiles, strips and SubIFDs, compressed and not."""
+    file = io.BytesIO()
+    values = np.arange(48 * 40, dtype="u2").reshape(48, 40)
+    with tifffile.TiffWriter(file) as writer:
+        writer.write(values, tile=(16, 16), compression="zlib", predictor=True, subifds=1)
+        writer.write(values[::2, ::2], tile=(16, 16), compression="lzw", subfiletype=1)
+        writer.write(values, rowsperstrip=9, compression="packbits", contiguous=False)
+        writer.write(values[:30], rowsperstrip=9, contiguous=False)
+    return file.getvalue()
+
+
+SAMPLE = sample()
+
+
+@pytest.mark.parametrize("length", range(0, len(SAMPLE), 97))
+def test_a_truncated_file_is_named_or_its_whole_pages_are_described(length: int) -> None:
+    described(SAMPLE[:length])
+
+
+def described(data: bytes) -> None:
+    """Describe a file, and require that every range is in the file; named errors only."""
+    file = io.BytesIO(data)
+    if not tiff.recognise(file, len(data)):
+        return
+    try:
+        description = tiff.describe(file, len(data))
+    # What `read_source` translates. Errors of the interpreter would not be translated.
+    except Exception:
+        return
+    for array in description.arrays:
+        if isinstance(array, Chunked):
+            is_there = array.offsets != np.iinfo("u8").max
+            assert not is_there.any() or int((array.offsets + array.lengths)[is_there].max()) <= len(data)
+        if isinstance(array, Contiguous):
+            assert array.offset + array.header.nbytes <= len(data)
+    assert all(each.reason for each in description.skipped)
+
+
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow], deadline=5000)
+@given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
+def test_any_damage_gives_a_named_error_or_ranges_in_the_file(changes: list[tuple[int, bytes]]) -> None:
+    data = bytearray(SAMPLE)
+    for place, new in changes:
+        data[place : place + len(new)] = new
+    described(bytes(data[: len(SAMPLE)]))
