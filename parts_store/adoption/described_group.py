@@ -30,6 +30,12 @@ def group_of(description: Description, location: str, checksums: Checksums) -> P
     return nest(description.groups, arrays)
 
 
+def notes_of(description: Description) -> dict[str, str]:
+    """Return why values were loaded, or chunks encoded again, for each array of a file to which this applies."""
+    noted = (each for each in description.arrays if not isinstance(each, Contiguous) and each.note)
+    return {each.header.name: each.note for each in noted}
+
+
 def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArray]) -> PartsGroup:
     """Return the root group, with all groups and arrays in it, given by their paths."""
     members: dict[str, tuple[dict[str, PartsArray], dict[str, PartsGroup]]] = {path: ({}, {}) for path in groups}
@@ -55,13 +61,15 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
                 np.where(is_there, array.lengths, np.uint64(0)),
                 {},
             )
+            for place, data in array.encoded.items():
+                columns.put(place, data)
         case Contiguous(offset=offset):
             codecs = ()
             chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
             chunk_shape, codecs = header.shape, ()
             columns = Columns.empty((1,) * len(header.shape))
-            columns.put((0,) * len(header.shape), np.ascontiguousarray(values).tobytes())
+            columns.put((0,) * len(header.shape), header.encode(values))
     metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, [header.bytes_codec, *codecs]))
     return References.checked(metadata, [columns.manifest()], checksums)
 

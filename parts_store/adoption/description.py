@@ -10,20 +10,31 @@ from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
+from numcodecs.vlen import VLenUTF8
 from numpy.typing import NDArray
 
-from parts_store._compat.zarr import get_data_type_from_native_dtype
+from parts_store._compat.zarr import get_data_type_from_native_dtype, unstable_types
 from parts_store.adoption.report import Skipped
 from parts_store.format.shard_index import NO_CHUNK
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""
+TEXT: Final = np.dtypes.StringDType()
+"""The data type of texts of any length."""
 
 type Json = dict[str, Any]
 
 
 class CannotBeReadError(Exception):
     """Something in a file cannot be adopted; the message is the reason in the report."""
+
+
+class NothingLostError(CannotBeReadError):
+    """Something in a file has no values, or they are adopted under another name."""
+
+
+class NoReferenceError(CannotBeReadError):
+    """The library of the format can read the values, but zarr cannot decode their bytes in the file."""
 
 
 @cache
@@ -46,12 +57,14 @@ class Header:
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
         """Return the metadata document of the array with these chunks and codecs."""
-        kind = _data_type(self.dtype.newbyteorder("="))
+        kind = _data_type(self._native)
+        with unstable_types():
+            data_type = kind.to_json(zarr_format=3)
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
-            "data_type": kind.to_json(zarr_format=3),
+            "data_type": data_type,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3)),
@@ -63,20 +76,31 @@ class Header:
 
     def _fill_value(self, json: Any) -> Any:
         """Return the fill value in JSON; a NaN as its bits, which zarr reads but does not write."""
+        if self.dtype.kind not in "fc":
+            return json
         value = np.asarray(self.fill_value, self.dtype.newbyteorder(">"))
         if self.dtype.kind == "c":
             parts = value.reshape(1).view(f">f{self.dtype.itemsize // 2}")
             return [_nan(part) if np.isnan(part) else each for part, each in zip(parts, json, strict=True)]
-        return _nan(value) if self.dtype.kind == "f" and np.isnan(value) else json
+        return _nan(value) if np.isnan(value) else json
+
+    @property
+    def _native(self) -> np.dtype[Any]:
+        return self.dtype if self.dtype == TEXT else self.dtype.newbyteorder("=")
 
     @property
     def keeps_fill_value(self) -> bool:
         """Return whether zarr reads exactly the same fill value; it changes the bits of some NaNs."""
-        native = self.dtype.newbyteorder("=")
+        native = self._native
         kind = _data_type(native)
         json = self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3))
         again: Any = kind.from_json_scalar(json, zarr_format=3)
         return np.asarray(again, native).tobytes() == np.asarray(self.fill_value, native).tobytes()
+
+    @property
+    def type_name(self) -> str:
+        """Return the name of the data type."""
+        return "string" if self.dtype == TEXT else str(self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -85,11 +109,19 @@ class Header:
 
     @property
     def bytes_codec(self) -> Json:
-        """Return the codec for numbers in the byte order of the file."""
-        if self.dtype.itemsize == 1:
+        """Return the codec for values in the byte order of the file."""
+        if self.dtype == TEXT:
+            return {"name": "vlen-utf8"}
+        if self.dtype.itemsize == 1 or (self.dtype.kind in "SV" and self.dtype.names is None):
             return {"name": "bytes"}
-        order: Literal["big", "little"] = "big" if self.dtype.newbyteorder("=") != self.dtype else "little"
+        order: Literal["big", "little"] = "big" if self._native != self.dtype else "little"
         return {"name": "bytes", "configuration": {"endian": order}}
+
+    def encode(self, values: NDArray[Any]) -> bytes:
+        """Return values as bytes, without compression."""
+        if self.dtype == TEXT:
+            return bytes(VLenUTF8().encode(np.asarray(values, object)))
+        return np.ascontiguousarray(values, self.dtype).tobytes()
 
 
 def _nan(value: Any) -> str:
@@ -107,6 +139,9 @@ class Chunked:
     # For every chunk of the grid; the offset of a missing chunk is `MISSING`.
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
+    # Chunks that are encoded again, because zarr cannot decode those of the file; and why.
+    encoded: Mapping[tuple[int, ...], bytes] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +154,12 @@ class Contiguous:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """A small array whose values are copied, because no reference to them is possible."""
+    """An array whose values are copied, because no reference to them is possible, or because they are few."""
 
     header: Header
     values: NDArray[Any]
+    # Why no reference is possible; empty for a few values.
+    note: str = ""
 
 
 type Array = Chunked | Contiguous | Values

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import numpy as np
@@ -41,6 +41,8 @@ class ParsedFile:
     state: tuple[str, ...]
     group: PartsGroup
     skipped: tuple[Skipped, ...]
+    # Why values were loaded, or chunks encoded again, by the paths of the arrays.
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedFile:
@@ -56,12 +58,14 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
     if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
-        group, skipped = parser.describe(stored, reader)
+        described = parser.describe(stored, reader)
+        group, skipped, notes = described.group, described.skipped, described.notes
     else:
+        notes = {}
         group, skipped = _run(stored, registries, parser, found, reader)
     require_same(stored, registries)
     name = type(parser).__name__ if found is None else found.name
-    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped)
+    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped, notes)
 
 
 def look_at(url: str, registries: Registries) -> Stored:

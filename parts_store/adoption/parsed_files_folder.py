@@ -109,6 +109,7 @@ def _to_header(parsed: ParsedFile) -> tuple[dict[str, Any], dict[str, NDArray[An
         "format": parsed.format,
         "state": parsed.state,
         "skipped": [asdict(each) for each in parsed.skipped],
+        "notes": dict(parsed.notes),
         "groups": groups,
         "arrays": described,
     }
@@ -129,4 +130,5 @@ def _from_header(header: Mapping[str, Any], archive: Mapping[str, NDArray[Any]])
         made[each["path"]] = PartsArray.of(references, None, ())
     skipped = tuple(Skipped(**each) for each in header["skipped"])
     group = nest(header["groups"], made)
-    return ParsedFile(header["location"], header["format"], tuple(header["state"]), group, skipped)
+    state = tuple(header["state"])
+    return ParsedFile(header["location"], header["format"], state, group, skipped, header["notes"])

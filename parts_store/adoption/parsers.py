@@ -17,7 +17,7 @@ from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.adoption import source_file
-from parts_store.adoption.described_group import group_of, rows_of_file
+from parts_store.adoption.described_group import group_of, notes_of, rows_of_file
 from parts_store.adoption.description import Header
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
@@ -50,6 +50,15 @@ def missing_packages(found: Format, error: ImportError) -> ImportError:
     return ImportError(f"{found.name} files need {error.name or 'more packages'}{install}", name=error.name)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DescribedFile:
+    """The arrays of a file as references, what is skipped, and notes about arrays whose values were loaded."""
+
+    group: PartsGroup
+    skipped: tuple[Skipped, ...]
+    notes: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class HDF5:
     """A parser for HDF5 and netCDF4 files.
@@ -75,12 +84,10 @@ class HDF5:
         registry : ObjectStoreRegistry
             The stores that may be read.
         """
-        group, _ = self.describe(open_registered(url, registry))
-        return ManifestStore(group.to_manifest_group(), registry=registry)
+        described = self.describe(open_registered(url, registry))
+        return ManifestStore(described.group.to_manifest_group(), registry=registry)
 
-    def describe(
-        self, file: StoredFile, reader: source_file.BlockReader | None = None
-    ) -> tuple[PartsGroup, tuple[Skipped, ...]]:
+    def describe(self, file: StoredFile, reader: source_file.BlockReader | None = None) -> DescribedFile:
         """Return the arrays in a file as references with its checksum, and what is skipped.
 
         Parameters
@@ -93,7 +100,7 @@ class HDF5:
         description = source_file.read_source(file, reader).description
         source_file.skip_invalid_names(description)
         group = group_of(description, file.location, {file.location: file.checksum})
-        return group, tuple(description.skipped)
+        return DescribedFile(group, tuple(description.skipped), notes_of(description))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class AdoptedArray:
         The number of bytes of indexes and values that were written.
     plan : str
         Whether the chunks were grouped into shards, and why.
+    loaded : str
+        Why values were loaded from the file and stored, or chunks encoded again; empty if all chunks are references,
+        or the values are few.
 
     Examples
     --------
@@ -46,6 +49,7 @@ class AdoptedArray:
     nbytes_referenced: int
     nbytes_written: int
     plan: str = ""
+    loaded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class Adoption:
         The files that could not be parsed and were skipped, and why.
     folders : tuple of str
         The URLs of the folders that the references point to. A repository has to be opened with them.
+    needs : tuple of str
+        The packages that readers need for the codecs of the files, besides parts_store.
 
     Examples
     --------
@@ -105,11 +111,17 @@ class Adoption:
     nbytes_copied: int = 0
     failed: tuple[Skipped, ...] = ()
     folders: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether everything in the files that has values was adopted."""
         return not any(each.has_values for each in self.skipped) and not self.failed
+
+    @property
+    def loaded(self) -> tuple[AdoptedArray, ...]:
+        """The arrays whose values were loaded from the files and stored, because zarr cannot decode their bytes."""
+        return tuple(each for each in self.arrays if each.loaded)
 
     @property
     def references(self) -> int:
@@ -152,6 +164,7 @@ class Adoption:
                 "bytes_referenced": each.nbytes_referenced,
                 "bytes_written": each.nbytes_written,
                 "plan": each.plan,
+                "loaded": each.loaded,
             }
             for each in self.arrays
         ]
@@ -165,6 +178,7 @@ class Adoption:
             "skipped": skipped,
             "failed": [{"name": each.name, "reason": each.reason} for each in self.failed],
             "folders": list(self.folders),
+            "needs": list(self.needs),
         }
 
     def lines(self) -> list[str]:
@@ -172,6 +186,7 @@ class Adoption:
         lines = [
             f"{each.path}: {each.dtype}{list(each.shape)}, {each.chunks:,} chunks in {each.references:,} references"
             + (f" ({each.plan})" if each.plan else "")
+            + (f"; loaded: {each.loaded}" if each.loaded else "")
             for each in self.arrays[:_MAX_SHOWN]
         ]
         lines += [f"skipped: {each.name}: {each.reason}" for each in self.skipped[:_MAX_SHOWN]]
@@ -180,13 +195,16 @@ class Adoption:
         if left:
             lines.append(f"and {left} more")
         referenced = sum(each.nbytes_referenced for each in self.arrays)
+        loaded = f", {len(self.loaded)} of them loaded" if self.loaded else ""
         failed = f", {len(self.failed)} files failed" if self.failed else ""
         lines.append(
-            f"{len(self.arrays)} arrays adopted, {len(self.skipped)} skipped{failed}; {referenced:,} bytes referred "
-            f"to, {self.nbytes_written:,} bytes of indexes and values written, {self.nbytes_copied:,} bytes copied"
+            f"{len(self.arrays)} arrays adopted{loaded}, {len(self.skipped)} skipped{failed}; {referenced:,} bytes "
+            f"referred to, {self.nbytes_written:,} bytes of indexes and values written, "
+            f"{self.nbytes_copied:,} bytes copied"
         )
         return lines
 
     def __str__(self) -> str:
         how = [f"to open it: ps.open_repository(URL, virtual={list(self.folders)!r})"] if self.folders else []
-        return "\n".join([*self.lines(), *how])
+        needs = [f"to read it: pip install {' '.join(self.needs)}"] if self.needs else []
+        return "\n".join([*self.lines(), *how, *needs])

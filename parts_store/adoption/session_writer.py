@@ -21,6 +21,7 @@ from parts_store.adoption.appending import (
     read_stored,
     require_same_form,
 )
+from parts_store.adoption.description import TEXT
 from parts_store.adoption.report import AdoptedArray, Adoption
 from parts_store.adoption.source_tree import SourceArray, SourceGroup, merged_attributes
 from parts_store.adoption.stored_values import ChangedValues, NewValues, detect_region, plan_values
@@ -276,7 +277,7 @@ def _report(path: str, source: References, written: References | None, plan: str
     return AdoptedArray(
         path,
         source.metadata.shape,
-        str(source.dtype),
+        "string" if source.dtype == TEXT else str(source.dtype),
         int((~source.is_missing()).sum()),
         sum(int(each.is_in_file.sum()) for each in columns),
         sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
