@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.adoption.description import MISSING, Array, Chunked, Contiguous, Description, Values
+from parts_store.adoption.description import MISSING, THIS_FILE, Array, Chunked, Contiguous, Description, Values
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.checksums import Checksums
@@ -56,7 +57,7 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
         case Chunked(chunk_shape=chunk_shape, codecs=codecs):
             is_there = array.offsets != MISSING
             columns = Columns(
-                np.where(is_there, location, "").astype(np.dtypes.StringDType()),
+                _paths(array, location),
                 np.where(is_there, array.offsets, np.uint64(0)),
                 np.where(is_there, array.lengths, np.uint64(0)),
                 {},
@@ -65,13 +66,21 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
                 columns.put(place, data)
         case Contiguous(offset=offset):
             codecs = ()
-            chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
+            place = array.location or location
+            chunk_shape, columns = rows_of_file(place, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
             chunk_shape, codecs = header.shape, ()
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), header.encode(values))
     metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, [header.bytes_codec, *codecs]))
     return References.checked(metadata, [columns.manifest()], checksums)
+
+
+def _paths(array: Chunked, location: str) -> NDArray[Any]:
+    """Return the URL of the file of each chunk, an empty text for a missing chunk."""
+    if array.locations is not None:
+        return np.where(array.locations == THIS_FILE, location, array.locations).astype(np.dtypes.StringDType())
+    return np.where(array.offsets != MISSING, location, "").astype(np.dtypes.StringDType())
 
 
 def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Columns]:

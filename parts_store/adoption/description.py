@@ -4,10 +4,10 @@ Every format module returns a `Description`. This module knows neither formats n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 from numcodecs.vlen import VLenUTF8
@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from parts_store._compat.zarr import get_data_type_from_native_dtype, unstable_types
 from parts_store.adoption.report import Skipped
 from parts_store.format.shard_index import NO_CHUNK
+from parts_store.manifests.pieces import Checksum
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""
+THIS_FILE: Final = "."
+"""What stands for the URL of the file that is described."""
 TEXT: Final = np.dtypes.StringDType()
 """The data type of texts of any length."""
 
@@ -142,6 +145,8 @@ class Chunked:
     # Chunks that are encoded again, because zarr cannot decode those of the file; and why.
     encoded: Mapping[tuple[int, ...], bytes] = field(default_factory=dict)
     note: str = ""
+    # The URL of the file of each chunk, or `THIS_FILE`; None if all are in the file that is described.
+    locations: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ class Contiguous:
 
     header: Header
     offset: int
+    # The URL of another file that has the bytes.
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,3 +180,24 @@ class Description:
     groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    # The checksums of other files that arrays refer to, by their URLs.
+    checksums: dict[str, Checksum] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """A file that another file refers to."""
+
+    location: str
+    file: BinaryIO
+    nbytes: int
+    checksum: Checksum
+
+
+type OpenOther = Callable[[str], OtherFile]
+"""Open a file by the name that another file has for it; raise `CannotBeReadError` if that is not possible."""
+
+
+def open_no_other(name: str) -> OtherFile:
+    """Raise `CannotBeReadError`: no other file is read."""
+    raise CannotBeReadError(f"its values are in another file: {name}")

@@ -10,6 +10,7 @@ import numpy as np
 from parts_store._compat.virtualizarr import group_of
 from parts_store.adoption import corrections, parsers, recognition, source_file
 from parts_store.adoption.formats import hdf5
+from parts_store.adoption.other_files import other_files
 from parts_store.adoption.parsers import HDF5, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
@@ -58,7 +59,7 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
     if isinstance(parser, HDF5) and isinstance(stored, StoredFile):
-        described = parser.describe(stored, reader)
+        described = parser.describe(stored, reader, other_files(url, registries))
         group, skipped, notes = described.group, described.skipped, described.notes
     else:
         notes = {}

@@ -18,7 +18,8 @@ from virtualizarr.parsers.typing import Parser
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.adoption import source_file
 from parts_store.adoption.described_group import group_of, notes_of, rows_of_file
-from parts_store.adoption.description import Header
+from parts_store.adoption.description import Header, OpenOther, open_no_other
+from parts_store.adoption.other_files import other_files
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -84,10 +85,16 @@ class HDF5:
         registry : ObjectStoreRegistry
             The stores that may be read.
         """
-        described = self.describe(open_registered(url, registry))
+        stored = open_registered(url, registry)
+        described = self.describe(stored, open_other=other_files(url, (parse_registry(registry),)))
         return ManifestStore(described.group.to_manifest_group(), registry=registry)
 
-    def describe(self, file: StoredFile, reader: source_file.BlockReader | None = None) -> DescribedFile:
+    def describe(
+        self,
+        file: StoredFile,
+        reader: source_file.BlockReader | None = None,
+        open_other: OpenOther = open_no_other,
+    ) -> DescribedFile:
         """Return the arrays in a file as references with its checksum, and what is skipped.
 
         Parameters
@@ -96,10 +103,12 @@ class HDF5:
             The file.
         reader : BlockReader, optional
             What has read the file so far, and keeps blocks of it.
+        open_other : callable, optional
+            What opens files that the file refers to. By default none is opened.
         """
-        description = source_file.read_source(file, reader).description
+        description = source_file.read_source(file, reader, open_other).description
         source_file.skip_invalid_names(description)
-        group = group_of(description, file.location, {file.location: file.checksum})
+        group = group_of(description, file.location, {file.location: file.checksum, **description.checksums})
         return DescribedFile(group, tuple(description.skipped), notes_of(description))
 
 

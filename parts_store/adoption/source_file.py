@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
 
-from parts_store.adoption.description import Description
+from parts_store.adoption.description import Description, OpenOther, open_no_other
 from parts_store.adoption.formats import FORMATS, FileFormat, find_format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile
@@ -43,13 +43,18 @@ def open_stored[T](location: str, open_it: Callable[[], T]) -> T:
         raise_translated(_unreadable(location, error), error)
 
 
-def read_source(stored: StoredFile, reader: "BlockReader | None" = None) -> SourceFile:
-    """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged."""
+def read_source(
+    stored: StoredFile, reader: "BlockReader | None" = None, open_other: OpenOther = open_no_other
+) -> SourceFile:
+    """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged.
+
+    `open_other` opens files that it refers to.
+    """
     reader = reader or BlockReader(stored)
     file = reader.buffered()
     found = _find_format(file, reader, stored)
     try:
-        description = found.describe(file, reader.nbytes)
+        description = found.describe(file, reader.nbytes, open_other)
     # The libraries raise any error for a damaged file.
     except Exception as error:
         if reader.failure is None:

@@ -27,11 +27,12 @@ def _look_up(group: h5py.Group, name: str, left: int) -> h5py.Group | h5py.Datas
         case h5py.ExternalLink(filename=filename, path=path):
             raise CannotBeReadError(shown(f"a link into another file: {filename}:{path}"))
         case h5py.SoftLink(path=path):
-            return _follow_path(group, path, left)
+            return follow_path(group, path, left)
     return group[name]
 
 
-def _follow_path(group: h5py.Group, path: str, left: int) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+def follow_path(group: h5py.Group, path: str, left: int = _MOST_LINKS) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    """Return the object at a path, from a group or from the root; raise `CannotBeReadError` without one."""
     if not left:
         raise NothingLostError(shown(f"a link to {path}, which leads to more than {_MOST_LINKS} links"))
     found: h5py.Group | h5py.Dataset | h5py.Datatype = group.file["/"] if path.startswith("/") else group

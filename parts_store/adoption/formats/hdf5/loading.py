@@ -32,9 +32,10 @@ class Loader:
 
     def require_small(self, dataset: h5py.Dataset, reason: str) -> None:
         """Raise `CannotBeReadError`, with the reason for loading a dataset, if it is too large."""
-        self._require_small(dataset.size * dataset.dtype.itemsize, reason)
+        itemsize = max(dataset.dtype.itemsize, dataset.id.get_type().get_size())
+        self._require_small(dataset.size * itemsize, reason)
         if dataset.chunks is not None:
-            self._require_small(math.prod(dataset.chunks) * dataset.dtype.itemsize, f"{reason}, in large chunks")
+            self._require_small(math.prod(dataset.chunks) * itemsize, f"{reason}, in large chunks")
 
     def load(self, dataset: h5py.Dataset, reason: str) -> NDArray[Any]:
         """Return the values of a small dataset as zarr can store them, with little-endian numbers.

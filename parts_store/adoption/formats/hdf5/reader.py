@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from parts_store.adoption.description import (
     MISSING,
     TEXT,
+    THIS_FILE,
     Array,
     CannotBeReadError,
     Chunked,
@@ -24,7 +25,9 @@ from parts_store.adoption.description import (
     Header,
     NoReferenceError,
     NothingLostError,
+    OpenOther,
     Values,
+    open_no_other,
 )
 from parts_store.adoption.formats.hdf5 import attributes as names
 from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
@@ -35,9 +38,10 @@ from parts_store.adoption.formats.hdf5.filters import (
     require_filters,
     unfiltered_edges,
 )
-from parts_store.adoption.formats.hdf5.links import follow
+from parts_store.adoption.formats.hdf5.links import follow, follow_path
 from parts_store.adoption.formats.hdf5.loading import Loader
 from parts_store.adoption.formats.hdf5.types import StoredType, stored_type
+from parts_store.adoption.formats.hdf5.virtual import describe_virtual
 from parts_store.adoption.report import Skipped
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
@@ -60,11 +64,12 @@ def recognise(file: BinaryIO, nbytes: int) -> bool:
     return False
 
 
-def describe(file: BinaryIO, nbytes: int) -> Description:
-    """Return what is in an HDF5 file of `nbytes` bytes."""
+def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
+    """Return what is in an HDF5 file of `nbytes` bytes; `open_other` opens files that it refers to."""
     description = Description()
     with h5py.File(file, "r") as root:
-        _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes)).describe_group(root, "", {})
+        walk = _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes), open_other)
+        walk.describe_group(root, "", {})
     return description
 
 
@@ -77,6 +82,7 @@ class _Walk:
     has_user_block: bool
     description: Description
     loader: Loader
+    open_other: OpenOther
     # The names of the groups that were visited, by their addresses in the file.
     visited: dict[int, str] = field(default_factory=dict)
     # The lengths of unlimited dimensions, by the addresses of their scales.
@@ -125,7 +131,6 @@ class _Walk:
             self.description.arrays.append(self._describe_dataset(each, _variable_name(group, path), dimensions))
 
     def _describe_dataset(self, dataset: h5py.Dataset, path: str, dimensions: Dimensions) -> Array:
-        _require_own_values(dataset)
         stored = stored_type(dataset)
         scales = [] if dataset.shape is None else dimensions.scales_of(dataset)
         # A dataset of HDF5 can have a type and attributes, and no values.
@@ -141,10 +146,57 @@ class _Walk:
         )
         if dataset.size is None or not math.prod(shape):
             return _without_chunks(header)
+        if dataset.is_virtual or dataset.external:
+            if stored.conversion is not None or stored.shape:
+                raise CannotBeReadError(f"{stored.conversion or 'arrays'}, in other files or datasets")
+            return self._virtual(dataset, header) if dataset.is_virtual else self._external(dataset, header)
         try:
             return self._placed(dataset, header, stored)
         except NoReferenceError as error:
             return self._loaded(dataset, header, str(error))
+
+    def _virtual(self, dataset: h5py.Dataset, header: Header) -> Chunked:
+        def source(file_name: str, path: str) -> tuple[Array, str]:
+            if file_name == ".":
+                return self.describe_source(dataset.file, path), THIS_FILE
+            other = self.open_other(file_name)
+            self.description.checksums[other.location] = other.checksum
+            with h5py.File(other.file, "r") as root:
+                walk = _Walk(
+                    other.file,
+                    other.nbytes,
+                    root.userblock_size > 0,
+                    Description(),
+                    Loader(other.nbytes),
+                    open_no_other,
+                )
+                return walk.describe_source(root, path), other.location
+
+        array = describe_virtual(dataset, header, source)
+        _require_fill_value(array)
+        return array
+
+    def describe_source(self, file: h5py.File, path: str) -> Array:
+        """Return a dataset that is a source of a virtual one, and no virtual dataset itself."""
+        found = follow_path(file["/"], f"/{path}")
+        if not isinstance(found, h5py.Dataset) or found.shape is None or found.is_virtual or found.external:
+            raise CannotBeReadError(names.shown(f"a virtual dataset with a source that has no values: {path}"))
+        stored = stored_type(found)
+        if stored.conversion is not None or stored.shape:
+            raise CannotBeReadError(f"a virtual dataset of {stored.conversion or 'arrays'}")
+        header = Header(path, found.shape, stored.dtype, _fill_value(found, stored), {}, ())
+        return self._placed(found, header, stored)
+
+    def _external(self, dataset: h5py.Dataset, header: Header) -> Contiguous:
+        if len(dataset.external) > 1:
+            raise CannotBeReadError(f"its values are in {len(dataset.external)} other files")
+        name, offset, _ = dataset.external[0]
+        other = self.open_other(name)
+        if offset + header.nbytes > other.nbytes:
+            problem = f"its bytes end at {offset + header.nbytes}, and the file {name} at {other.nbytes}"
+            raise CannotBeReadError(names.shown(problem))
+        self.description.checksums[other.location] = other.checksum
+        return Contiguous(header, offset, other.location)
 
     def _placed(self, dataset: h5py.Dataset, header: Header, stored: StoredType) -> Array:
         """Return an array that refers to the file, or a few values; raise `NoReferenceError` if zarr cannot read it."""
@@ -240,16 +292,6 @@ def _variable_name(group: h5py.Group, path: str) -> str:
     if not name or name == own or (name in group and not _is_no_variable(group[name])):
         return path
     return f"{above}/{name}" if above else name
-
-
-def _require_own_values(dataset: h5py.Dataset) -> None:
-    """Raise unless the values of the dataset are in this file."""
-    if dataset.shape is None:
-        return
-    if dataset.is_virtual:
-        raise CannotBeReadError("a virtual dataset: its values are in other datasets")
-    if dataset.external:
-        raise CannotBeReadError(names.shown(f"its values are in another file: {dataset.external[0][0]}"))
 
 
 def _without_chunks(header: Header) -> Chunked:
