@@ -96,6 +96,7 @@ FOREIGN = {
     "adoption/formats/hdf5/filters": {"h5py", "numpy", "zarr"},
     "adoption/formats/hdf5/links": {"h5py"},
     "adoption/formats/hdf5/loading": {"h5py", "numpy"},
+    "adoption/formats/hdf5/object_paths": {"h5py"},
     "adoption/formats/hdf5/reader": {"h5py", "numpy"},
     "adoption/formats/hdf5/types": {"h5py", "numpy"},
     "adoption/formats/hdf5/virtual": {"h5py", "numpy"},

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
-from parts_store.adoption.formats.hdf5.loading import path_of
+from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
 
 # Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
@@ -19,12 +19,16 @@ _INTERNAL: Final = {
 }
 _FILL_VALUE: Final = "_FillValue"
 _MISSING_VALUE: Final = "missing_value"
+_SCALE: Final = "scale_factor"
+_OFFSET: Final = "add_offset"
 _OF_SCALES: Final = {"CLASS", "NAME"}
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
 
 
-def attributes_of(owner: h5py.Group | h5py.Dataset, description: Description, name: str) -> dict[str, Any]:
+def attributes_of(
+    owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
+) -> dict[str, Any]:
     """Return the attributes as JSON values; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
     internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
@@ -35,13 +39,25 @@ def attributes_of(owner: h5py.Group | h5py.Dataset, description: Description, na
             require_utf8(key)
             value = owner.attrs[key]
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
-                found |= _fill_attribute(value, owner)
+                found |= _fill_attribute(value, owner, paths)
             else:
-                found[key] = _plain(value, owner.file)
+                found[key] = _plain(value, paths)
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_as_single(owner):
+        reason = "xarray decodes the values as float64, and those of the file as float32: JSON has one type of numbers"
+        description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return found
+
+
+def _is_decoded_as_single(dataset: h5py.Dataset) -> bool:
+    """Return whether xarray decodes packed values of a file as float32: by the types of the attributes."""
+    scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
+    if scale != np.float32:
+        return False
+    is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
+    return _OFFSET not in dataset.attrs or (offset == np.float32 and not is_int32)
 
 
 def reason_of(error: Exception) -> str:
@@ -63,7 +79,7 @@ def require_utf8(value: str) -> str:
     return value
 
 
-def _plain(value: Any, file: h5py.File) -> Any:
+def _plain(value: Any, paths: ObjectPaths) -> Any:
     """Return a value as JSON with NaN and infinity; an array of one element becomes that element, as in netCDF."""
     match value:
         case bytes():
@@ -77,23 +93,23 @@ def _plain(value: Any, file: h5py.File) -> Any:
         case h5py.Empty():
             return "" if h5py.check_string_dtype(value.dtype) is not None else []
         case np.ndarray():
-            return _plain_array(value, file)
+            return _plain_array(value, paths)
         case np.void() if value.dtype.names is not None:
-            return {require_utf8(name): _plain(value[name], file) for name in value.dtype.names}
+            return {require_utf8(name): _plain(value[name], paths) for name in value.dtype.names}
         case np.generic() if value.dtype.kind in "biufSU" and value.dtype.char != "g":
-            return _plain(value.item(), file)
+            return _plain(value.item(), paths)
         case h5py.Reference() if not isinstance(value, h5py.RegionReference):
-            return require_utf8(path_of(value, file))
+            return require_utf8(paths.path_of(value))
     raise CannotBeReadError(f"an attribute of a type that JSON has none for: {type(value).__name__}")
 
 
-def _plain_array(values: NDArray[Any], file: h5py.File) -> Any:
+def _plain_array(values: NDArray[Any], paths: ObjectPaths) -> Any:
     if values.size > _MOST_ELEMENTS:
         raise CannotBeReadError(f"an attribute of {values.size:,} elements, and at most {_MOST_ELEMENTS:,} are read")
-    return _plain(values.ravel()[0], file) if values.size == 1 else [_plain(each, file) for each in values]
+    return _plain(values.ravel()[0], paths) if values.size == 1 else [_plain(each, paths) for each in values]
 
 
-def _fill_attribute(value: Any, owner: h5py.Dataset) -> dict[str, Any]:
+def _fill_attribute(value: Any, owner: h5py.Dataset, paths: ObjectPaths) -> dict[str, Any]:
     """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN.
 
     xarray cannot open texts with this attribute. `missing_value` has the same meaning.
@@ -103,7 +119,7 @@ def _fill_attribute(value: Any, owner: h5py.Dataset) -> dict[str, Any]:
     if h5py.check_string_dtype(owner.dtype) is not None:
         if _MISSING_VALUE in owner.attrs:
             raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
-        return {_MISSING_VALUE: _plain(number, owner.file)}
+        return {_MISSING_VALUE: _plain(number, paths)}
     number = complex(number) if owner.dtype.kind == "c" else number
     return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
 

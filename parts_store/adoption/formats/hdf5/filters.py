@@ -76,17 +76,15 @@ def require_bounded_chunks(dataset: h5py.Dataset) -> None:
     filters = _filters(dataset)
     if not filters or filters[-1][0] != h5py.h5z.FILTER_DEFLATE:
         return
-    # The size in the file: in memory, a text of a variable length is an object.
-    nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    # Checksums of other filters may be among the bytes.
-    most = nbytes + 4 * len(filters)
+    # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
+    most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + 4 * len(filters)
     for number in range(dataset.id.get_num_chunks()):
         mask, data = dataset.id.read_direct_chunk(dataset.id.get_chunk_info(number).chunk_offset)
         if mask >> (len(filters) - 1) & 1:
             continue
         decoder = zlib.decompressobj()
         if len(decoder.decompress(data, most)) == most and decoder.decompress(decoder.unconsumed_tail, 1):
-            raise CannotBeReadError(f"a chunk that is larger than {nbytes} bytes when it is decoded: it is damaged")
+            raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
 
 
 def _filters(dataset: h5py.Dataset) -> list[tuple[int, tuple[int, ...], bytes]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import MISSING, TEXT, CannotBeReadError, Chunked, NoReferenceError
 from parts_store.adoption.encoding import encode_chunk
+from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 
 MAX_LOADED: Final = 1 << 25
 """The largest number of bytes that is loaded of a dataset."""
@@ -28,11 +29,13 @@ class Loader:
     """Loads datasets of one file of `nbytes` bytes, and counts the bytes."""
 
     nbytes: int
+    paths: ObjectPaths
     loaded: int = 0
 
     def require_small(self, dataset: h5py.Dataset, reason: str) -> None:
         """Raise `CannotBeReadError`, with the reason for loading a dataset, if it is too large."""
-        itemsize = max(dataset.dtype.itemsize, dataset.id.get_type().get_size())
+        # A text of a variable length takes twice as much in the file as a pointer.
+        itemsize = dataset.dtype.itemsize * (2 if dataset.dtype.hasobject else 1)
         self._require_small(dataset.size * itemsize, reason)
         if dataset.chunks is not None:
             self._require_small(math.prod(dataset.chunks) * itemsize, f"{reason}, in large chunks")
@@ -42,7 +45,7 @@ class Loader:
 
         Raises `CannotBeReadError` with the reason for loading them if their texts are too large.
         """
-        values = _plain(self._read(dataset, reason), dataset.dtype, dataset.file)
+        values = _plain(self._read(dataset, reason), dataset.dtype, self.paths)
         self.loaded += values.nbytes
         return values
 
@@ -121,16 +124,16 @@ def _nbytes_of_objects(values: NDArray[Any]) -> int:
     return sum(len(each) for each in values.ravel() if isinstance(each, bytes)) if values.dtype.hasobject else 0
 
 
-def _plain(values: NDArray[Any], dtype: np.dtype[Any], file: h5py.File) -> NDArray[Any]:
+def _plain(values: NDArray[Any], dtype: np.dtype[Any], paths: ObjectPaths) -> NDArray[Any]:
     """Return values that h5py has read with this data type, as zarr can store them."""
     if dtype.subdtype is not None:
-        return _plain(values, dtype.base, file)
+        return _plain(values, dtype.base, paths)
     if dtype.names is not None:
-        return _with_fields({name: _plain(values[name], dtype[name], file) for name in dtype.names}, values.shape)
+        return _with_fields({name: _plain(values[name], dtype[name], paths) for name in dtype.names}, values.shape)
     if h5py.check_ref_dtype(dtype) is not None:
         if values.size > _MOST_REFERENCES:
             raise CannotBeReadError(f"{values.size:,} references to objects, and at most {_MOST_REFERENCES:,} are read")
-        return _mapped(values, lambda each: path_of(each, file))
+        return _mapped(values, paths.path_of)
     if not dtype.hasobject:
         return np.asarray(values, np.dtype(dtype.str).newbyteorder("<"))
     try:
@@ -160,16 +163,6 @@ def _mapped(values: NDArray[Any], convert: Callable[[Any], str]) -> NDArray[Any]
     for index, each in np.ndenumerate(values):
         found[index] = convert(each)
     return found
-
-
-def path_of(reference: Any, file: h5py.File) -> str:
-    """Return the path of the object that a reference points to, an empty text if it points to none."""
-    if not reference:
-        return ""
-    name = file[reference].name
-    if name is None:
-        raise CannotBeReadError("a reference to an object without a name")
-    return str(name)
 
 
 def _fixed_length(texts: NDArray[Any]) -> NDArray[Any]:

@@ -40,6 +40,7 @@ from parts_store.adoption.formats.hdf5.filters import (
 )
 from parts_store.adoption.formats.hdf5.links import follow, follow_path
 from parts_store.adoption.formats.hdf5.loading import Loader
+from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.formats.hdf5.types import StoredType, stored_type
 from parts_store.adoption.formats.hdf5.virtual import describe_virtual
 from parts_store.adoption.report import Skipped
@@ -68,7 +69,7 @@ def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other)
     """Return what is in an HDF5 file of `nbytes` bytes; `open_other` opens files that it refers to."""
     description = Description()
     with h5py.File(file, "r") as root:
-        walk = _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes), open_other)
+        walk = _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes, ObjectPaths(root)), open_other)
         walk.describe_group(root, "", {})
     return description
 
@@ -93,7 +94,7 @@ class _Walk:
         address = _address(group)
         above = {**above, address: name or "/"}
         self.visited.setdefault(address, name or "/")
-        self.description.groups[name] = names.attributes_of(group, self.description, name or "/")
+        self.description.groups[name] = names.attributes_of(group, self.description, name or "/", self.loader.paths)
         dimensions = Dimensions(self.lengths)
         for each_name in group:
             # h5py returns bytes for a name that is not text.
@@ -141,7 +142,7 @@ class _Walk:
             shape,
             stored.dtype,
             _fill_value(dataset, stored),
-            names.attributes_of(dataset, self.description, path),
+            names.attributes_of(dataset, self.description, path, self.loader.paths),
             tuple(dimensions.names_of(scales, shape)),
         )
         if dataset.size is None or not math.prod(shape):
@@ -167,7 +168,7 @@ class _Walk:
                     other.nbytes,
                     root.userblock_size > 0,
                     Description(),
-                    Loader(other.nbytes),
+                    Loader(other.nbytes, ObjectPaths(root)),
                     open_no_other,
                 )
                 return walk.describe_source(root, path), other.location

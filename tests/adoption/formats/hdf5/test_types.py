@@ -228,7 +228,7 @@ def test_a_chunk_that_is_larger_than_it_says_is_not_read(tmp_path: Path) -> None
             made[4:] = np.ones(4, kind)
         file["bomb"].id.write_direct_chunk((0,), zlib.compress(bytes(1 << 26)))
     report, store = adopted(path)
-    assert reasons(report) == {"bomb": "a chunk that is larger than 32 bytes when it is decoded: it is damaged"}
+    assert reasons(report) == {"bomb": "a chunk that is larger than 68 bytes when it is decoded: it is damaged"}
     assert np.asarray(array(store, "good")[:])["y"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
