@@ -66,8 +66,8 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
                 columns.put(place, data)
         case Contiguous(offset=offset):
             codecs = ()
-            place = array.location or location
-            chunk_shape, columns = rows_of_file(place, offset, header.shape, header.dtype.itemsize)
+            source = array.location or location
+            chunk_shape, columns = rows_of_file(source, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
             chunk_shape, codecs = header.shape, ()
             columns = Columns.empty((1,) * len(header.shape))

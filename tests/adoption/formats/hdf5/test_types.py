@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parts_store.adoption.formats.hdf5 import loading
-from tests.adoption.adopting import adopted, array
+from tests.adoption.adopting import adopted, array, flat
 from tests.adoption.formats.hdf5.files import reasons
 from tests.effort import examples
 
@@ -96,16 +96,6 @@ def test_texts_of_a_fixed_length_are_what_h5py_reads(tmp_path: Path, chunks: tup
     assert referred == {f"nullpad {charset}{end}" for charset in (0, 1) for end in ("", " S1")} | {
         f"nullterm {charset} S1" for charset in (0, 1)
     }
-
-
-def flat(values: Any) -> list[Any]:
-    """The numbers and bytes of any array, in order, for types that are made differently."""
-    found = np.asarray(values)
-    if found.dtype.names is not None:
-        return [each for name in found.dtype.names for each in flat(found[name])]
-    if found.dtype.kind in "OT":
-        return [each.encode() if isinstance(each, str) else each for each in found.ravel().tolist()]
-    return list(found.ravel().tolist())
 
 
 FIELDS: list[Any] = ["i1", "<i4", ">i4", "<f8", ">f2", "?", "S3", "<c8", "<u8"]
