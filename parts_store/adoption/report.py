@@ -67,8 +67,8 @@ class Skipped:
 
     Examples
     --------
-    >>> print(ps.adoption.Skipped("names", "values of type string: only numbers are read").reason)
-    values of type string: only numbers are read
+    >>> print(ps.adoption.Skipped("lists", "values of a type that Zarr has none for").reason)
+    values of a type that Zarr has none for
     """
 
     name: str
