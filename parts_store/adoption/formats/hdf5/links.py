@@ -1,6 +1,7 @@
 """Follow the links of HDF5 files to groups and datasets of the same file.
 
-The HDF5 library would follow a link into any other file of this machine, so each step of a path is looked up here.
+The file is read through a file object, so that the HDF5 library would look for the target of a link into another file in
+this file. Each step of a path is looked up here instead.
 """
 
 from typing import Final

@@ -290,9 +290,16 @@ def _variable_name(group: h5py.Group, path: str) -> str:
     """Return the path of a variable with its name in netCDF, unless another member has that name."""
     above, _, own = path.rpartition("/")
     name = own.removeprefix(_NOT_ALONG)
-    if not name or name == own or (name in group and not _is_no_variable(group[name])):
+    if not name or name == own or _is_taken(group, name):
         return path
     return f"{above}/{name}" if above else name
+
+
+def _is_taken(group: h5py.Group, name: str) -> bool:
+    """Return whether a group has a member with a name, except for a netCDF dimension without a variable."""
+    link = group.get(name, getlink=True)
+    # A link into another file is not followed.
+    return link is not None and not (isinstance(link, h5py.HardLink) and _is_no_variable(group[name]))
 
 
 def _without_chunks(header: Header) -> Chunked:

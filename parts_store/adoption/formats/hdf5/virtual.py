@@ -1,6 +1,6 @@
 """Describe virtual HDF5 datasets: their chunks are those of datasets in other files, or in the same one.
 
-The HDF5 library would open any file of this machine. Here sources are opened only where references are allowed.
+Sources are opened here, and not by the HDF5 library: only where references are allowed.
 """
 
 import math

@@ -26,6 +26,7 @@ def test_what_cannot_be_read_is_named_each_with_its_reason(tmp_path: Path) -> No
         file.create_dataset("long double", data=np.zeros(3, "g"))
         file["external"] = h5py.ExternalLink("other.h5", "/a")
         file["soft external"] = h5py.SoftLink("/external/b")
+        file["_nc4_non_coord_external"] = [7]
         file.create_dataset("many elements", (2,), [("x", "f4", (65,))])
     report, store = adopted(path)
     named = reasons(report)
@@ -40,7 +41,7 @@ def test_what_cannot_be_read_is_named_each_with_its_reason(tmp_path: Path) -> No
         assert reason in named.pop(name), name
     assert not named
     assert not report.is_complete
-    assert [each.path for each in report.arrays] == ["good"]
+    assert [each.path for each in report.arrays] == ["_nc4_non_coord_external", "good"]
     assert array(store, "good")[:].tolist() == [0, 1, 2, 3, 4]
     settle(path)
     session = repository(tmp_path).writable_session("main")
