@@ -1,7 +1,7 @@
 """Follow the links of HDF5 files to groups and datasets of the same file.
 
-The file is read through a file object, so that the HDF5 library would look for the target of a link into another file in
-this file. Each step of a path is looked up here instead.
+The file is read through a file object: the HDF5 library would look for the target of a link into another file in this
+file. Each step of a path is looked up here instead.
 """
 
 from typing import Final
