@@ -1,6 +1,10 @@
 """Names of zarr that have no public address yet."""
 
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +36,7 @@ from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChu
 from zarr.core.sync import sync
 
 # The rules for the path of a node: a path must mean the same to us as to zarr.
+from zarr.errors import UnstableSpecificationWarning
 from zarr.storage._utils import normalize_path
 
 __all__ = [
@@ -54,7 +59,22 @@ __all__ = [
     "subchunk_order",
     "supports_sync_io",
     "sync",
+    "unstable_types",
 ]
+
+_WARNINGS_LOCK = threading.Lock()
+
+
+@contextmanager
+def unstable_types() -> Iterator[None]:
+    """Write documents without zarr's warning of data types that have no specification.
+
+    What is adopted has the data types of its file. Two threads must not change the filters of warnings at once.
+    """
+    with _WARNINGS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableSpecificationWarning)
+        yield
+
 
 _ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_order_coords}
 

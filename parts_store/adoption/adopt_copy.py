@@ -153,5 +153,6 @@ class _Job:
         path = self._write_document(array, header.to_json(header.shape, [header.bytes_codec]))
         # Not with zarr, which does not write a chunk that equals the fill value; it treats all NaNs as equal.
         key = join(path, "/".join(["c", *("0" for _ in header.shape)]))
-        sync(self.store.set(key, cpu.Buffer.from_bytes(array.values.tobytes())))
-        return AdoptedArray(path, header.shape, str(header.dtype), 1, 0, 0, header.nbytes)
+        data = header.encode(array.values)
+        sync(self.store.set(key, cpu.Buffer.from_bytes(data)))
+        return AdoptedArray(path, header.shape, header.type_name, 1, 0, 0, len(data), loaded=array.note)

@@ -25,7 +25,7 @@ def find_chunked_array(source: SourceFile) -> Chunked:
     """Return the only array whose bytes are in the file; raise `AdoptionError` unless it is one and chunked."""
     arrays = [array for array in source.description.arrays if array.header.nbytes]
     placed = [array for array in arrays if isinstance(array, Chunked | Contiguous)]
-    if len(placed) == 1 and isinstance(placed[0], Chunked) and not placed[0].copied:
+    if len(placed) == 1 and isinstance(placed[0], Chunked) and not placed[0].encoded:
         return placed[0]
     names = ", ".join(repr(array.header.name) for array in placed) or "none"
     problem = f"expected one chunked dataset (a copy is one shard), found {names}; adopt it into an Icechunk session"

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.adoption.description import MISSING, Array, Chunked, Contiguous, Description, Values
+from parts_store.adoption.description import MISSING, THIS_FILE, Array, Chunked, Contiguous, Description, Values
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.checksums import Checksums
@@ -28,6 +29,12 @@ def group_of(description: Description, location: str, checksums: Checksums) -> P
         each.header.name: PartsArray.of(_references(each, location, checksums), None, ()) for each in description.arrays
     }
     return nest(description.groups, arrays)
+
+
+def loaded_of(description: Description) -> dict[str, str]:
+    """Return why values were loaded, or chunks encoded again, for each array of a file to which this applies."""
+    noted = (each for each in description.arrays if not isinstance(each, Contiguous) and each.note)
+    return {each.header.name: each.note for each in noted}
 
 
 def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArray]) -> PartsGroup:
@@ -52,21 +59,29 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
             codecs = array.all_codecs
             is_there = array.offsets != MISSING
             columns = Columns(
-                np.where(is_there, location, "").astype(np.dtypes.StringDType()),
+                _paths(array, location),
                 np.where(is_there, array.offsets, np.uint64(0)),
                 np.where(is_there, array.lengths, np.uint64(0)),
                 {},
             )
-            for place, data in array.copied.items():
+            for place, data in array.encoded.items():
                 columns.put(place, data)
         case Contiguous(offset=offset):
-            chunk_shape, columns = rows_of_file(location, offset, header.shape, header.dtype.itemsize)
+            source = array.location or location
+            chunk_shape, columns = rows_of_file(source, offset, header.shape, header.dtype.itemsize)
         case Values(values=values):
             chunk_shape = header.shape
             columns = Columns.empty((1,) * len(header.shape))
-            columns.put((0,) * len(header.shape), np.ascontiguousarray(values).tobytes())
+            columns.put((0,) * len(header.shape), header.encode(values))
     metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
     return References.checked(metadata, [columns.manifest()], checksums)
+
+
+def _paths(array: Chunked, location: str) -> NDArray[Any]:
+    """Return the URL of the file of each chunk, an empty text for a missing chunk."""
+    if array.locations is not None:
+        return np.where(array.locations == THIS_FILE, location, array.locations).astype(np.dtypes.StringDType())
+    return np.where(array.offsets != MISSING, location, "").astype(np.dtypes.StringDType())
 
 
 def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Columns]:

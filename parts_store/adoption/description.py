@@ -4,26 +4,40 @@ Every format module returns a `Description`. This module knows neither formats n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
+from numcodecs.vlen import VLenUTF8
 from numpy.typing import NDArray
 
-from parts_store._compat.zarr import get_data_type_from_native_dtype
+from parts_store._compat.zarr import get_data_type_from_native_dtype, unstable_types
 from parts_store.adoption.report import Skipped
 from parts_store.format.shard_index import NO_CHUNK
+from parts_store.manifests.pieces import Checksum
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""
+THIS_FILE: Final = "."
+"""What stands for the URL of the file that is described."""
+TEXT: Final = np.dtypes.StringDType()
+"""The data type of texts of any length."""
 
 type Json = dict[str, Any]
 
 
 class CannotBeReadError(Exception):
     """Something in a file cannot be adopted; the message is the reason in the report."""
+
+
+class NothingLostError(CannotBeReadError):
+    """Something in a file has no values, or they are adopted under another name."""
+
+
+class NoReferenceError(CannotBeReadError):
+    """The library of the format can read the values, but zarr cannot decode their bytes in the file."""
 
 
 @cache
@@ -46,12 +60,14 @@ class Header:
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
         """Return the metadata document of the array with these chunks and codecs."""
-        kind = _data_type(self.dtype.newbyteorder("="))
+        kind = _data_type(self._native)
+        with unstable_types():
+            data_type = kind.to_json(zarr_format=3)
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
-            "data_type": kind.to_json(zarr_format=3),
+            "data_type": data_type,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3)),
@@ -63,20 +79,31 @@ class Header:
 
     def _fill_value(self, json: Any) -> Any:
         """Return the fill value in JSON; a NaN as its bits, which zarr reads but does not write."""
+        if self.dtype.kind not in "fc":
+            return json
         value = np.asarray(self.fill_value, self.dtype.newbyteorder(">"))
         if self.dtype.kind == "c":
             parts = value.reshape(1).view(f">f{self.dtype.itemsize // 2}")
             return [_nan(part) if np.isnan(part) else each for part, each in zip(parts, json, strict=True)]
-        return _nan(value) if self.dtype.kind == "f" and np.isnan(value) else json
+        return _nan(value) if np.isnan(value) else json
+
+    @property
+    def _native(self) -> np.dtype[Any]:
+        return self.dtype if self.dtype == TEXT else self.dtype.newbyteorder("=")
 
     @property
     def keeps_fill_value(self) -> bool:
         """Return whether zarr reads exactly the same fill value; it changes the bits of some NaNs."""
-        native = self.dtype.newbyteorder("=")
+        native = self._native
         kind = _data_type(native)
         json = self._fill_value(kind.to_json_scalar(self.fill_value, zarr_format=3))
         again: Any = kind.from_json_scalar(json, zarr_format=3)
         return np.asarray(again, native).tobytes() == np.asarray(self.fill_value, native).tobytes()
+
+    @property
+    def type_name(self) -> str:
+        """Return the name of the data type."""
+        return "string" if self.dtype == TEXT else str(self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -85,11 +112,19 @@ class Header:
 
     @property
     def bytes_codec(self) -> Json:
-        """Return the codec for numbers in the byte order of the file."""
-        if self.dtype.itemsize == 1:
+        """Return the codec for values in the byte order of the file."""
+        if self.dtype == TEXT:
+            return {"name": "vlen-utf8"}
+        if self.dtype.itemsize == 1 or (self.dtype.kind in "SV" and self.dtype.names is None):
             return {"name": "bytes"}
-        order: Literal["big", "little"] = "big" if self.dtype.newbyteorder("=") != self.dtype else "little"
+        order: Literal["big", "little"] = "big" if self._native != self.dtype else "little"
         return {"name": "bytes", "configuration": {"endian": order}}
+
+    def encode(self, values: NDArray[Any]) -> bytes:
+        """Return values as bytes, without compression."""
+        if self.dtype == TEXT:
+            return bytes(VLenUTF8().encode(np.asarray(values, object)))
+        return np.ascontiguousarray(values, self.dtype).tobytes()
 
 
 def _nan(value: Any) -> str:
@@ -110,8 +145,11 @@ class Chunked:
     # The codecs before those: filters of values, and what makes bytes of values if it is not the codec `bytes`.
     filters: tuple[Json, ...] = ()
     serializer: Json | None = None
-    # The encoded bytes of chunks that are copied, by their positions in the grid. There they are missing.
-    copied: Mapping[tuple[int, ...], bytes] = field(default_factory=dict)
+    # Chunks that are encoded again, because zarr cannot decode those of the file; and why.
+    encoded: Mapping[tuple[int, ...], bytes] = field(default_factory=dict)
+    note: str = ""
+    # The URL of the file of each chunk, or `THIS_FILE`; None if all are in the file that is described.
+    locations: NDArray[Any] | None = None
 
     @property
     def all_codecs(self) -> list[Json]:
@@ -125,14 +163,18 @@ class Contiguous:
 
     header: Header
     offset: int
+    # The URL of another file that has the bytes.
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """A small array whose values are copied, because no reference to them is possible."""
+    """An array whose values are copied, because no reference to them is possible, or because they are few."""
 
     header: Header
     values: NDArray[Any]
+    # Why no reference is possible; empty for a few values.
+    note: str = ""
 
 
 type Array = Chunked | Contiguous | Values
@@ -146,3 +188,24 @@ class Description:
     groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     arrays: list[Array] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    # The checksums of other files that arrays refer to, by their URLs.
+    checksums: dict[str, Checksum] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """A file that another file refers to."""
+
+    location: str
+    file: BinaryIO
+    nbytes: int
+    checksum: Checksum
+
+
+type OpenOther = Callable[[str], OtherFile]
+"""Open a file by the name that another file has for it; raise `CannotBeReadError` if that is not possible."""
+
+
+def open_no_other(name: str) -> OtherFile:
+    """Raise `CannotBeReadError`: no other file is read."""
+    raise CannotBeReadError(f"its values are in another file: {name}")

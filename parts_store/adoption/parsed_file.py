@@ -13,6 +13,7 @@ from parts_store.adoption.description import CannotBeReadError
 from parts_store.adoption.formats import hdf5
 from parts_store.adoption.formats.n5 import dataset as n5_dataset
 from parts_store.adoption.formats.n5.reader import MAX_NBYTES
+from parts_store.adoption.other_files import other_files
 from parts_store.adoption.parsers import N5, FormatParser, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
@@ -46,6 +47,8 @@ class ParsedFile:
     skipped: tuple[Skipped, ...]
     # What the report says about arrays, by their paths.
     notes: Mapping[str, str] = field(default_factory=dict)
+    # Why values were loaded, or chunks encoded again, by the paths of the arrays.
+    loaded: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedFile:
@@ -61,8 +64,10 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
     notes: Mapping[str, str] = {}
+    loaded: Mapping[str, str] = {}
     if isinstance(parser, FormatParser) and isinstance(stored, StoredFile):
-        group, skipped = parser.describe(stored, reader)
+        described = parser.describe(stored, reader, other_files(url, registries))
+        group, skipped, loaded = described.group, described.skipped, described.loaded
     elif isinstance(parser, N5) and isinstance(stored, StoredFolder):
         group, skipped, notes = parser.describe(stored.location, registries)
         group = _with_checksums(group, stored, registries)
@@ -70,7 +75,7 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
         group, skipped = _run(stored, registries, parser, found, reader)
     require_same(stored, registries)
     name = type(parser).__name__ if found is None else found.name
-    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped, notes)
+    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped, notes, loaded)
 
 
 def look_at(url: str, registries: Registries) -> Stored:

@@ -110,6 +110,7 @@ def _to_header(parsed: ParsedFile) -> tuple[dict[str, Any], dict[str, NDArray[An
         "state": parsed.state,
         "skipped": [asdict(each) for each in parsed.skipped],
         "notes": dict(parsed.notes),
+        "loaded": dict(parsed.loaded),
         "groups": groups,
         "arrays": described,
     }
@@ -130,4 +131,5 @@ def _from_header(header: Mapping[str, Any], archive: Mapping[str, NDArray[Any]])
         made[each["path"]] = PartsArray.of(references, None, ())
     skipped = tuple(Skipped(**each) for each in header["skipped"])
     group = nest(header["groups"], made)
-    return ParsedFile(header["location"], header["format"], tuple(header["state"]), group, skipped, header["notes"])
+    state, notes, loaded = tuple(header["state"]), header["notes"], header["loaded"]
+    return ParsedFile(header["location"], header["format"], state, group, skipped, notes, loaded)

@@ -18,10 +18,11 @@ from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.adoption import recognition, source_file
-from parts_store.adoption.described_group import group_of, rows_of_file
-from parts_store.adoption.description import Header
+from parts_store.adoption.described_group import group_of, loaded_of, rows_of_file
+from parts_store.adoption.description import Header, OpenOther, open_no_other
 from parts_store.adoption.formats import FileFormat, hdf5, tiff
 from parts_store.adoption.formats.n5 import reader as n5_reader
+from parts_store.adoption.other_files import other_files
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -52,6 +53,15 @@ def missing_packages(found: Format, error: ImportError) -> ImportError:
     return ImportError(f"{found.name} files need {error.name or 'more packages'}{install}", name=error.name)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DescribedFile:
+    """The arrays of a file as references, what is skipped, and why values of arrays were loaded."""
+
+    group: PartsGroup
+    skipped: tuple[Skipped, ...]
+    loaded: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class FormatParser:
     """A parser for a file format that this package reads itself."""
@@ -69,12 +79,16 @@ class FormatParser:
         registry : ObjectStoreRegistry
             The stores that may be read.
         """
-        group, _ = self.describe(open_registered(url, registry))
-        return ManifestStore(group.to_manifest_group(), registry=registry)
+        stored = open_registered(url, registry)
+        described = self.describe(stored, open_other=other_files(url, (parse_registry(registry),)))
+        return ManifestStore(described.group.to_manifest_group(), registry=registry)
 
     def describe(
-        self, file: StoredFile, reader: source_file.BlockReader | None = None
-    ) -> tuple[PartsGroup, tuple[Skipped, ...]]:
+        self,
+        file: StoredFile,
+        reader: source_file.BlockReader | None = None,
+        open_other: OpenOther = open_no_other,
+    ) -> DescribedFile:
         """Return the arrays in a file as references with its checksum, and what is skipped.
 
         Parameters
@@ -83,14 +97,16 @@ class FormatParser:
             The file.
         reader : BlockReader, optional
             What has read the file so far, and keeps blocks of it.
+        open_other : callable, optional
+            What opens files that the file refers to. By default none is opened.
         """
         try:
-            description = source_file.read_source(file, reader, (self.READER,)).description
+            description = source_file.read_source(file, reader, (self.READER,), open_other).description
         except ImportError as error:
             raise missing_packages(self.FORMAT, error) from error
         source_file.skip_invalid_names(description)
-        group = group_of(description, file.location, {file.location: file.checksum})
-        return group, tuple(description.skipped)
+        group = group_of(description, file.location, {file.location: file.checksum, **description.checksums})
+        return DescribedFile(group, tuple(description.skipped), loaded_of(description))
 
 
 @dataclass(frozen=True, slots=True)

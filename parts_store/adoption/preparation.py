@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from parts_store._compat.zarr import normalize_path
 from parts_store.adoption.file_list import Files, list_files
@@ -25,12 +25,18 @@ from parts_store.backends.icechunk_storage import folder_url
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.manifests.array import PartsArray
+from parts_store.manifests.array_references import References
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
 from parts_store.manifests.group import PartsGroup
 from parts_store.options import parse_count
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
+
+# The packages whose codecs every reader has.
+_OWN_CODECS: Final = {"zarr", "numcodecs", "parts_store"}
+# What installs the codecs of a package, and makes them known to zarr, if it is not the package itself.
+_INSTALL: Final = {"imagecodecs": "imagecodecs-zarr"}
 
 type Combine = Literal["nested", "by_coords"]
 
@@ -111,8 +117,16 @@ class AdoptionRequest:
         if self.strict:
             _require_complete(parsed)
         locations = tuple(each.location for each in parsed)
+        loaded = {path: note for each in reversed(parsed) for path, note in each.loaded.items()}
         return PreparedFiles(
-            source, notes, locations, _skipped(parsed), failed, self.max_loaded_nbytes, self.variables is not None
+            source,
+            notes,
+            locations,
+            _skipped(parsed),
+            failed,
+            self.max_loaded_nbytes,
+            is_selection=self.variables is not None,
+            loaded=loaded,
         )
 
     def _trees(
@@ -207,13 +221,25 @@ class PreparedFiles:
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
     # Whether the caller chose variables, so that others may be missing.
     is_selection: bool = False
+    # Why values were loaded when a file was parsed, or chunks encoded again, by their paths.
+    loaded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def _references(self) -> list[References]:
+        return [array.references for each in read_tree(self.source).values() for array in each.arrays.values()]
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Return the URLs of the folders that the references point to."""
-        arrays = [array for each in read_tree(self.source).values() for array in each.arrays.values()]
-        locations = {location for array in arrays for location in array.references.locations()}
+        locations = {location for each in self._references for location in each.locations()}
         return tuple(fewest_folders(map(folder_of, locations)))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the packages, besides this one and zarr, that have codecs of the files."""
+        codecs = (codec for each in self._references for codec in each.metadata.codecs)
+        packages = {type(codec).__module__.partition(".")[0] for codec in codecs} - _OWN_CODECS
+        return tuple(sorted(_INSTALL.get(each, each) for each in packages))
 
     def write(
         self,
@@ -248,9 +274,15 @@ class PreparedFiles:
 
     def _complete(self, report: Adoption, prefix: str, reasons: Mapping[str, str]) -> Adoption:
         """Return the report of the write, with what is known of the files."""
-        notes = {f"{prefix}/{name}" if prefix else name: note for name, note in reasons.items()}
+        below = f"{prefix}/" if prefix else ""
+        notes = {f"{below}{name}": note for name, note in reasons.items()}
+        loaded = {f"{below}{name}": note for name, note in self.loaded.items()}
         arrays = tuple(
-            dataclasses.replace(each, plan=f"{each.plan}: {notes[each.path]}") if each.path in notes else each
+            dataclasses.replace(
+                each,
+                plan=f"{each.plan}: {notes[each.path]}" if each.path in notes else each.plan,
+                loaded=loaded.get(each.path, ""),
+            )
             for each in report.arrays
         )
         others = f" and {len(self.locations) - 1:,} other files" if len(self.locations) > 1 else ""
@@ -262,4 +294,5 @@ class PreparedFiles:
             skipped=self.skipped,
             failed=self.failed,
             folders=self.folders,
+            needs=self.needs,
         )

@@ -31,10 +31,11 @@ class AdoptedArray:
         The number of bytes of indexes and values that were written.
     plan : str
         Whether the chunks were grouped into shards, and why.
+    loaded : str
+        Why values were loaded from the file and stored, or chunks encoded again; empty if all chunks are references,
+        or the values are few.
     chunks_written : int
         The number of chunks that were written, because no reference to them is possible.
-    install : str
-        The package that readers need for the codecs of the array; empty if zarr has all of them.
 
     Examples
     --------
@@ -50,17 +51,17 @@ class AdoptedArray:
     nbytes_referenced: int
     nbytes_written: int
     plan: str = ""
+    loaded: str = ""
     chunks_written: int = 0
-    install: str = ""
 
     @property
     def line(self) -> str:
         """The array as a line of text."""
         written = f", {self.chunks_written:,} chunks written" if self.chunks_written else ""
         plan = f" ({self.plan})" if self.plan else ""
-        install = f"; readers need: pip install {self.install}" if self.install else ""
+        loaded = f"; loaded: {self.loaded}" if self.loaded else ""
         chunks = f"{self.chunks:,} chunks in {self.references:,} references"
-        return f"{self.path}: {self.dtype}{list(self.shape)}, {chunks}{written}{plan}{install}"
+        return f"{self.path}: {self.dtype}{list(self.shape)}, {chunks}{written}{plan}{loaded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ class Skipped:
 
     Examples
     --------
-    >>> print(ps.adoption.Skipped("names", "values of type string: only numbers are read").reason)
-    values of type string: only numbers are read
+    >>> print(ps.adoption.Skipped("lists", "values of a type that Zarr has none for").reason)
+    values of a type that Zarr has none for
     """
 
     name: str
@@ -105,6 +106,8 @@ class Adoption:
         The files that could not be parsed and were skipped, and why.
     folders : tuple of str
         The URLs of the folders that the references point to. A repository has to be opened with them.
+    needs : tuple of str
+        The packages that readers need for the codecs of the files, besides parts_store.
 
     Examples
     --------
@@ -120,11 +123,17 @@ class Adoption:
     nbytes_copied: int = 0
     failed: tuple[Skipped, ...] = ()
     folders: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether everything in the files that has values was adopted."""
         return not any(each.has_values for each in self.skipped) and not self.failed
+
+    @property
+    def loaded(self) -> tuple[AdoptedArray, ...]:
+        """The arrays whose values were loaded from the files and stored, because zarr cannot decode their bytes."""
+        return tuple(each for each in self.arrays if each.loaded)
 
     @property
     def references(self) -> int:
@@ -167,8 +176,8 @@ class Adoption:
                 "bytes_referenced": each.nbytes_referenced,
                 "bytes_written": each.nbytes_written,
                 "plan": each.plan,
+                "loaded": each.loaded,
                 "chunks_written": each.chunks_written,
-                "install": each.install,
             }
             for each in self.arrays
         ]
@@ -182,6 +191,7 @@ class Adoption:
             "skipped": skipped,
             "failed": [{"name": each.name, "reason": each.reason} for each in self.failed],
             "folders": list(self.folders),
+            "needs": list(self.needs),
         }
 
     def lines(self) -> list[str]:
@@ -193,13 +203,16 @@ class Adoption:
         if left:
             lines.append(f"and {left} more")
         referenced = sum(each.nbytes_referenced for each in self.arrays)
+        loaded = f", {len(self.loaded)} of them loaded" if self.loaded else ""
         failed = f", {len(self.failed)} files failed" if self.failed else ""
         lines.append(
-            f"{len(self.arrays)} arrays adopted, {len(self.skipped)} skipped{failed}; {referenced:,} bytes referred "
-            f"to, {self.nbytes_written:,} bytes of indexes and values written, {self.nbytes_copied:,} bytes copied"
+            f"{len(self.arrays)} arrays adopted{loaded}, {len(self.skipped)} skipped{failed}; {referenced:,} bytes "
+            f"referred to, {self.nbytes_written:,} bytes of indexes and values written, "
+            f"{self.nbytes_copied:,} bytes copied"
         )
         return lines
 
     def __str__(self) -> str:
         how = [f"to open it: ps.open_repository(URL, virtual={list(self.folders)!r})"] if self.folders else []
-        return "\n".join([*self.lines(), *how])
+        needs = [f"to read it: pip install {' '.join(self.needs)}"] if self.needs else []
+        return "\n".join([*self.lines(), *how, *needs])

@@ -27,6 +27,7 @@ from parts_store.adoption.change_checks import (
     require_no_other_groups,
     require_stored,
 )
+from parts_store.adoption.description import TEXT
 from parts_store.adoption.report import AdoptedArray, Adoption
 from parts_store.adoption.source_tree import SourceArray, SourceGroup, merged_attributes
 from parts_store.adoption.stored_values import ChangedValues, NewValues, detect_region, plan_values
@@ -51,8 +52,6 @@ from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
 _AT_ONCE = 32
-# The packages that register codecs, by the beginning of the names of the codecs.
-_PACKAGES = {"imagecodecs_": "imagecodecs-zarr"}
 
 type ArrayPlan = PlannedArray | Continuation | CutAgain
 type Tree = Mapping[str, SourceGroup]
@@ -245,21 +244,14 @@ def _report(path: str, source: References, written: References | None, plan: str
     return AdoptedArray(
         path,
         source.metadata.shape,
-        str(source.dtype),
+        "string" if source.dtype == TEXT else str(source.dtype),
         int((~source.is_missing()).sum()),
         sum(int(each.is_in_file.sum()) for each in columns),
         sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
         sum(len(data) for each in columns for data in each.inlined.values()),
         plan,
-        sum(len(each.inlined) for each in source.columns()),
-        _package_of(source),
+        chunks_written=sum(len(each.inlined) for each in source.columns()),
     )
-
-
-def _package_of(references: References) -> str:
-    """Return the package that makes the codecs of an array known to zarr; empty if zarr has all of them."""
-    names = [str(codec.to_dict().get("name")) for codec in references.metadata.codecs]
-    return next((package for name in names for start, package in _PACKAGES.items() if name.startswith(start)), "")
 
 
 def _location(arrays: Sequence[References]) -> str:

@@ -3,11 +3,11 @@
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
 
-from parts_store.adoption.description import Description
+from parts_store.adoption.description import Description, OpenOther, open_no_other
 from parts_store.adoption.formats import FORMATS, FileFormat, find_format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile
@@ -17,6 +17,8 @@ from parts_store.redaction import hide_secrets
 
 # The clock of a file system may be behind by this much.
 _LAG: Final = timedelta(milliseconds=50)
+# What stands for a backslash in the name of a Zarr node.
+_BACKSLASH: Final = "%5C"
 # Names that a Zarr node cannot have.
 _INVALID_NAMES: Final = ("", ".", "..", NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
 
@@ -42,17 +44,20 @@ def open_stored[T](location: str, open_it: Callable[[], T]) -> T:
 
 
 def read_source(
-    stored: StoredFile, reader: "BlockReader | None" = None, formats: Sequence[FileFormat] = FORMATS
+    stored: StoredFile,
+    reader: "BlockReader | None" = None,
+    formats: Sequence[FileFormat] = FORMATS,
+    open_other: OpenOther = open_no_other,
 ) -> SourceFile:
     """Return a file with what is in it; raise `AdoptionError` if no format matches, or the file is damaged.
 
-    Raises `ImportError` if a package for its format is not installed.
+    `open_other` opens files that it refers to. Raises `ImportError` if a package for its format is not installed.
     """
     reader = reader or BlockReader(stored)
     file = reader.buffered()
     found = _find_format(file, reader, stored, formats)
     try:
-        description = found.describe(file, reader.nbytes)
+        description = found.describe(file, reader.nbytes, open_other)
     except ImportError:
         raise
     # The libraries raise any error for a damaged file.
@@ -98,13 +103,35 @@ def _text(error: Exception) -> str:
 
 
 def skip_invalid_names(description: Description) -> None:
-    """Move groups and arrays whose names are not valid in Zarr to those that are skipped."""
+    """Move groups and arrays whose names are not valid in Zarr to those that are skipped.
+
+    A name with a backslash, which zarr takes for a slash, is valid with `%5C` in its place.
+    """
+    _replace_backslashes(description)
     names = [*filter(None, description.groups), *(array.header.name for array in description.arrays)]
     reasons = {name: reason for name in names if (reason := why_invalid(name)) is not None}
     for name, reason in reasons.items():
         description.groups.pop(name, None)
         description.skipped.append(Skipped(name, reason))
     description.arrays[:] = [array for array in description.arrays if array.header.name not in reasons]
+
+
+def _replace_backslashes(description: Description) -> None:
+    known = {*description.groups, *(array.header.name for array in description.arrays)}
+    new = {name: name.replace("\\", _BACKSLASH) for name in known if "\\" in name}
+    if known & set(new.values()):
+        return
+    reason = "zarr takes the backslash in its name for a slash; adopted as {}"
+    description.skipped += [
+        Skipped(name, reason.format(repr(each)), has_values=False) for name, each in sorted(new.items())
+    ]
+    groups = {new.get(name, name): attributes for name, attributes in description.groups.items()}
+    description.groups.clear()
+    description.groups.update(groups)
+    description.arrays[:] = [
+        replace(array, header=replace(array.header, name=new.get(array.header.name, array.header.name)))
+        for array in description.arrays
+    ]
 
 
 def why_invalid(name: str) -> str | None:

@@ -37,7 +37,7 @@ from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import NoAccessError, ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
-from parts_store.format.metadata import Document, is_array, parse
+from parts_store.format.metadata import Document, is_array, parse, without_constants
 from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import Tag
@@ -244,7 +244,11 @@ class SessionBackend:
             raise TypeError(f"expected no condition on an ETag in a session, where locks protect writes: {put}")
         generation = secrets.token_hex(16) if put.tag is None else put.tag.generation
         # Without a copy, and for any object with the buffer interface.
-        value = default_buffer_prototype().buffer.from_bytes(memoryview(put.data))
+        data = memoryview(put.data)
+        if split(put.key)[1] == DOCUMENT:
+            # Icechunk refuses numbers that JSON does not have.
+            data = memoryview(without_constants(bytes(data)))
+        value = default_buffer_prototype().buffer.from_bytes(data)
         with _translated(put.key), self._writes.writing(put.key, generation):
             await self.icechunk.set(put.key, value)
         return steps.Done()

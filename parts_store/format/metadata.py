@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import count
 from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
@@ -93,6 +94,23 @@ def parse(data: bytes) -> Document | None:
 def dump(document: Mapping[str, Any]) -> bytes:
     """Return the document as bytes, in the form that zarr writes."""
     return json.dumps(document, indent=2).encode()
+
+
+def without_constants(data: bytes) -> bytes:
+    """Return a document without the numbers that JSON does not have: NaN becomes null, and infinity becomes `1e999`.
+
+    Python reads `1e999` as infinity, and xarray takes null for NaN. A document without them is returned as it is.
+    """
+    if b"NaN" not in data and b"Infinity" not in data:
+        return data
+    # A text that is not in the document stands for infinity until the document is text again.
+    mark = next(each for number in count() if (each := f"infinity {number}").encode() not in data)
+    marks = {"NaN": None, "Infinity": mark, "-Infinity": f"-{mark}"}
+    try:
+        text = json.dumps(json.loads(data, parse_constant=marks.__getitem__), indent=2)
+    except (ValueError, RecursionError):
+        return data
+    return text.replace(f'"-{mark}"', "-1e999").replace(f'"{mark}"', "1e999").encode()
 
 
 def dump_compact(document: Mapping[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from virtualizarr.manifests import ChunkManifest, ManifestArray
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, TransposeCodec
 
-from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata
+from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata, unstable_types
 from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe, raise_translated
 from parts_store.format.metadata import complete, read_array
 from parts_store.format.parts import ConcatParts, Part
@@ -167,11 +167,11 @@ def parse_metadata(metadata: object) -> tuple[ArrayV3Metadata, ConcatParts | Non
 
 
 def document_of(metadata: ArrayV3Metadata) -> dict[str, Any]:
-    """Return the metadata document of an array as zarr writes it, with NaN and infinity in attributes as text."""
+    """Return the metadata document of an array as zarr writes it."""
     with as_manifest_errors("metadata", "metadata that can be written as JSON"):
-        stored_document = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
-        # JSON has no such numbers, and Icechunk refuses them.
-        document: dict[str, Any] = json.loads(stored_document, parse_constant=str)
+        with unstable_types():
+            stored_document = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+        document: dict[str, Any] = json.loads(stored_document)
     if document["fill_value"] == "NaN":
         # zarr reads a NaN with other bits from its hexadecimal form, but does not write it.
         stored = np.asarray(metadata.fill_value).astype(metadata.data_type.to_native_dtype().newbyteorder(">"))

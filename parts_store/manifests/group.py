@@ -85,11 +85,10 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
         return GroupMetadata(attributes=self.attributes)
 
     def document(self) -> dict[str, Any]:
-        """Return the metadata document of the group as zarr writes it, with NaN and infinity as text."""
+        """Return the metadata document of the group as zarr writes it."""
         with as_manifest_errors("attributes", "attributes that can be written as JSON"):
             stored = self.metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
-            # JSON has no such numbers, and Icechunk refuses them.
-            document: dict[str, Any] = json.loads(stored.to_bytes(), parse_constant=str)
+            document: dict[str, Any] = json.loads(stored.to_bytes())
         return document
 
     @override

@@ -6,6 +6,7 @@ attributes of the first one hold for all of them, so the others must not differ.
 
 import base64
 import binascii
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,17 +56,25 @@ def find_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Di
     from one that is present; only an absent `calendar` is the standard calendar.
     """
     for attribute in ATTRIBUTES:
-        if not _is_same(attribute, expected.get(attribute), found.get(attribute)):
-            return Difference(attribute, _shown(expected.get(attribute)), _shown(found.get(attribute)))
-    first, other = _decoded_type(expected), _decoded_type(found)
-    if first is None or other is None or _is_same_type(first, other):
+        first, other = (_value(each, attribute) for each in (expected, found))
+        if not _is_same(attribute, first, other):
+            return Difference(attribute, _shown(first), _shown(other))
+    one, two = _decoded_type(expected), _decoded_type(found)
+    if one is None or two is None or _is_same_type(one, two):
         return None
     attribute = "scale_factor" if "scale_factor" in expected else "add_offset"
     shown = [
-        f"{_shown(each.get(attribute))}, decoded as {kind.__name__}"
-        for each, kind in ((expected, first), (found, other))
+        f"{_shown(each.get(attribute))}, decoded as {kind.__name__}" for each, kind in ((expected, one), (found, two))
     ]
     return Difference(attribute, *shown)
+
+
+def _value(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute, None if it is absent. A NaN is stored as null."""
+    value = attributes.get(name)
+    if isinstance(value, list | tuple):
+        return [math.nan if each is None else each for each in value]
+    return math.nan if value is None and name in attributes else value
 
 
 def _shown(value: Any) -> str:

@@ -50,6 +50,22 @@ def bits(values: Any, dtype: np.dtype[Any]) -> bytes:
     return np.asarray(values).astype(dtype.newbyteorder("<")).tobytes()
 
 
+def flat(values: Any, file: h5py.File | None = None) -> list[Any]:
+    """The numbers and bytes of any array, in order, for types that are made differently; references as paths."""
+    found = np.asarray(values)
+    if found.dtype.names is not None:
+        return [each for name in found.dtype.names for each in flat(found[name], file)]
+    if found.dtype.kind not in "OT":
+        return list(found.ravel().tolist())
+    return [_flat_object(each, file) for each in found.ravel().tolist()]
+
+
+def _flat_object(each: Any, file: h5py.File | None) -> bytes:
+    if isinstance(each, h5py.Reference):
+        return file[each].name.encode() if each and file is not None else b""
+    return each.encode() if isinstance(each, str) else bytes(each)
+
+
 def datasets(group: h5py.Group) -> Iterator[h5py.Dataset]:
     """All datasets below a group, each once for every hard link."""
     for name in group:

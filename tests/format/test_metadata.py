@@ -10,7 +10,7 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsConfigError, UnknownTransformerError
-from parts_store.format.metadata import complete, put_back
+from parts_store.format.metadata import complete, put_back, without_constants
 from tests.format.documents import (
     EXAMPLES,
     EXTRA,
@@ -326,3 +326,25 @@ def test_consolidated_metadata_is_lifted_and_put_back(path: str) -> None:
         lifted[name] = zarr_writes(lifted[name])
     assert accepted(catalog, path, served, bucket) == group
     assert bucket.asked == [] or {request.key for request in bucket.asked} == {f"{prefix}plain/zarr.json"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1, "b": "text"}', {"a": 1, "b": "text"}),
+        ('{"a": NaN, "b": [Infinity, -Infinity, 1.5]}', {"a": None, "b": [np.inf, -np.inf, 1.5]}),
+        ('{"a": "NaN", "b": "-Infinity", "infinity 0": "infinity 1", "c": Infinity}', None),
+        ('{"a": "NaN"', None),
+    ],
+)
+def test_documents_for_icechunk_have_only_numbers_of_json(text: str, expected: Any) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    found = without_constants(text.encode())
+    if expected is None and text.endswith("}"):
+        expected = {"a": "NaN", "b": "-Infinity", "infinity 0": "infinity 1", "c": np.inf}
+    if expected is None:
+        assert found == text.encode()
+        return
+    assert json.loads(found, parse_constant=refuse) == expected

@@ -6,7 +6,7 @@ A new format is a module or a package in this folder, and an entry in `FORMATS`.
 from collections.abc import Sequence
 from typing import BinaryIO, Final, Protocol
 
-from parts_store.adoption.description import Description
+from parts_store.adoption.description import Description, OpenOther
 from parts_store.adoption.formats import hdf5, tiff
 
 
@@ -24,8 +24,8 @@ class FileFormat(Protocol):
     def recognise(self, file: BinaryIO, nbytes: int) -> bool:
         """Return whether a file of `nbytes` bytes has this format."""
 
-    def describe(self, file: BinaryIO, nbytes: int) -> Description:
-        """Return what is in a file of `nbytes` bytes."""
+    def describe(self, file: BinaryIO, nbytes: int, open_other: OpenOther = ...) -> Description:
+        """Return what is in a file of `nbytes` bytes; `open_other` opens files that it refers to."""
 
 
 FORMATS: Final[tuple[FileFormat, ...]] = (tiff, hdf5)

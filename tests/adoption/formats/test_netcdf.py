@@ -11,8 +11,7 @@ import xarray as xr
 import zarr
 
 import parts_store as ps
-from parts_store.errors import AdoptionError
-from tests.adoption.adopting import adopted
+from tests.adoption.adopting import adopted, array, repository, settle
 
 DAYS = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(30, "D")
 KINDS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
@@ -126,18 +125,17 @@ def test_a_missing_value_of_nan_is_no_obstacle(tmp_path: Path) -> None:
     assert np.array_equal(found["v"].values, expected["v"].values, equal_nan=True)
 
 
-def test_strings_are_reported_and_other_variables_adopted(tmp_path: Path) -> None:
+def test_texts_and_characters_are_as_xarray_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     dataset = weather()
     dataset["names"] = ("x", np.array(list("abcdefg"), object))
     dataset["characters"] = ("x", np.array([b"ab"] * 7, "S2"))
     dataset.to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
-    report, _ = adopted(path)
-    assert {each.name for each in report.skipped if each.has_values} == {"names", "characters"}
-    with pytest.raises(AdoptionError, match="names: values of type string"):
-        adopted(path, strict=True)
+    report, _ = adopted(path, strict=True)
+    # Characters have one byte each. Texts of any length are in a part of the file that zarr cannot read.
+    assert [each.path for each in report.loaded] == ["names"]
     file, found = open_both(path)
-    xr.testing.assert_identical(found, file.drop_vars(["names", "characters"]))
+    xr.testing.assert_identical(found, file)
 
 
 def test_dimensions_without_names_get_some(tmp_path: Path) -> None:
@@ -182,3 +180,102 @@ def test_append_to_adopted_array_leaves_file_unchanged(tmp_path: Path) -> None:
     array[3, 2] = 7
     assert np.all(zarr.open_array(ps.PartsStore.from_session(store.session), path="temperature")[3, 2] == 7)
     assert path.read_bytes() == before
+
+
+def test_variables_have_the_length_of_their_unlimited_dimension(tmp_path: Path) -> None:
+    """Xarray refused variables of different lengths; readers of netCDF fill the shorter ones."""
+    path = tmp_path / "a.nc"
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"time": None, "x": 3}
+        # Without filters, compressed, with a chunk that ends beyond the variable, as text, and without any values.
+        long = file.create_variable("long", ("time", "x"), "f8", chunks=(2, 3), fillvalue=-1.0)
+        short = file.create_variable("short", ("time", "x"), "i4", chunks=(4, 2), compression="gzip", fillvalue=-5)
+        names = file.create_variable("names", ("time",), h5py.string_dtype(), chunks=(2,))
+        file.create_variable("none", ("time",), "f4", chunks=(2,), fillvalue=7.0)
+        file.resize_dimension("time", 7)
+        long[...] = np.arange(21.0).reshape(7, 3)
+        short[...] = np.arange(21).reshape(7, 3)
+        names[...] = np.array(list("abcdefg"), object)
+    with h5py.File(path, "a") as plain:
+        plain["short"].resize((5, 3))
+        plain["names"].resize((3,))
+        plain["none"].resize((0,))
+    report, _ = adopted(path, strict=True)
+    assert {each.path: each.shape for each in report.arrays} == {
+        "long": (7, 3),
+        "short": (7, 3),
+        "names": (7,),
+        "none": (7,),
+    }
+    # xarray cannot open texts of another length with h5netcdf.
+    file_dataset, found = open_both(path, drop_variables=["names"])
+    assert file_dataset["short"].isnull().sum() == 6
+    xr.testing.assert_identical(found, file_dataset)
+    _, store = adopted(path)
+    assert array(store, "names")[:].tolist() == ["a", "b", "c", "", "", "", ""]
+
+
+def test_attributes_are_the_numbers_that_xarray_reads(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    not_finite = {"missing_value": np.float32(np.nan), "valid_range": np.array([-np.inf, np.nan]), "top": np.inf}
+    dataset = xr.Dataset({"v": (("x",), np.arange(4, dtype="f4"), not_finite)}, attrs={"limits": [np.nan, 1.0]})
+    dataset["texts"] = ("x", np.array(["a", "-", "", "d"], object))
+    dataset.to_netcdf(path, engine="h5netcdf")
+    with h5py.File(path, "a") as file:
+        file["texts"].attrs["_FillValue"] = "-"
+    file_dataset, found = open_both(path)
+    assert file_dataset["texts"].isnull().sum() == 1
+    xr.testing.assert_identical(found, file_dataset)
+    assert found["v"].attrs["top"] == np.inf
+
+
+def test_attributes_that_are_not_finite_can_be_changed_later(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    xr.Dataset({"v": (("x",), np.arange(4.0), {"top": np.inf})}).to_netcdf(path, engine="h5netcdf")
+    _, store = adopted(path)
+    stored: Any = zarr.open_array(store, path="v", mode="r+")
+    stored.attrs["bottom"] = -np.inf
+    assert dict(zarr.open_array(store, path="v", mode="r").attrs)["top"] == np.inf
+    assert dict(zarr.open_array(store, path="v", mode="r").attrs)["bottom"] == -np.inf
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [
+        ("i2", {"scale_factor": "f4"}),
+        ("i2", {"scale_factor": "f4", "add_offset": "f4"}),
+        ("i4", {"scale_factor": "f4", "add_offset": "f4"}),
+        ("i2", {"add_offset": "f4"}),
+        ("i2", {"scale_factor": "f4", "add_offset": "f8"}),
+        ("u1", {"scale_factor": "f8", "add_offset": "f8"}),
+    ],
+)
+def test_values_that_xarray_decodes_with_another_type_are_listed(
+    tmp_path: Path, dtype: str, attributes: dict[str, str]
+) -> None:
+    path = tmp_path / "a.nc"
+    given = {name: np.array(0.5, kind)[()] for name, kind in attributes.items()}
+    xr.Dataset({"v": (("x",), np.arange(4, dtype=dtype), given)}).to_netcdf(path, engine="h5netcdf")
+    report, _ = adopted(path, strict=True)
+    file, found = open_both(path)
+    xr.testing.assert_equal(found, file.astype("f8"))
+    listed = [each.name for each in report.skipped if "float32" in each.reason]
+    assert listed == (["v@scale_factor"] if found["v"].dtype != file["v"].dtype else [])
+
+
+def test_texts_of_many_files_are_joined(tmp_path: Path) -> None:
+    files = []
+    for number in range(3):
+        files.append(tmp_path / f"{number}.nc")
+        names = np.array([f"{number} {letter}" * (number + 1) for letter in "abü"], object)
+        dataset = xr.Dataset(
+            {"name": (("x",), names), "t": (("x",), np.arange(3.0) + number)}, {"x": np.arange(3) + 3 * number}
+        )
+        dataset.to_netcdf(files[-1], engine="h5netcdf")
+        settle(files[-1])
+    session = repository(tmp_path).writable_session("main")
+    assert ps.adopt(files, into=session, concat_dim="x").is_complete
+    found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False, chunks=None)
+    expected = xr.open_mfdataset(files, engine="h5netcdf", combine="nested", concat_dim="x")
+    xr.testing.assert_identical(found.load(), expected.load())
+    expected.close()

@@ -1,110 +1,63 @@
-"""Convert the attributes of HDF5 and netCDF4 files to JSON, and find the names of dimensions."""
+"""Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
-import base64
 import contextlib
-import math
-import struct
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
+from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
+from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
 
-# Attributes that HDF5 and netCDF4 use internally.
+# Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
 _INTERNAL: Final = {
-    *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
+    *("DIMENSION_LIST", "REFERENCE_LIST"),
     *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties", "_NCCOMPRESS"),
 }
-_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_FILL_VALUE: Final = "_FillValue"
+_MISSING_VALUE: Final = "missing_value"
+_SCALE: Final = "scale_factor"
+_OFFSET: Final = "add_offset"
+_OF_SCALES: Final = {"CLASS", "NAME"}
+# The largest number of elements of an attribute: JSON is much larger than the values.
+_MOST_ELEMENTS: Final = 1 << 16
 
 
-@dataclass(slots=True)
-class Dimensions:
-    """The names of the dimensions of a group, as far as they are known."""
-
-    # Generated names, by the size, and the position among axes of that size in an array.
-    phony: dict[tuple[int, int], str] = field(default_factory=dict)
-    # Names by their numbers in netCDF, which are read once.
-    by_number: dict[int, str] | None = None
-
-
-def dimension_names(dataset: h5py.Dataset, known: Dimensions) -> Iterator[str]:
-    """Yield the names of the dimensions: those of their scales, or generated names as in netCDF4 readers."""
-    is_scale = _is_scale(dataset)
-    if is_scale and "_Netcdf4Coordinates" in dataset.attrs:
-        if known.by_number is None:
-            known.by_number = _names_by_number(dataset.parent)
-        names = known.by_number
-        numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
-        if len(numbers) == len(dataset.shape) and names.keys() >= set(numbers):
-            yield from (names[number] for number in numbers)
-            return
-    met: Counter[int] = Counter()
-    for axis, size in enumerate(dataset.shape):
-        if (scale := _scale_name(dataset, axis)) is not None:
-            yield scale
-        elif is_scale and len(dataset.shape) == 1:
-            yield _own_name(dataset)
-        else:
-            yield known.phony.setdefault((size, met[size]), f"phony_dim_{len(known.phony)}")
-            met[size] += 1
-
-
-def _is_scale(dataset: h5py.Dataset) -> bool:
-    return text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
-
-
-def _scale_name(dataset: h5py.Dataset, axis: int) -> str | None:
-    """Return the name of the scale of an axis, the last one if there are several, as netCDF does; None without a scale.
-
-    This does not use `dims` of h5py: with a damaged file, the HDF5 library would end the process.
-    """
-    try:
-        scales = dataset.attrs["DIMENSION_LIST"][axis]
-        scale = dataset.file[scales[-1]] if len(scales) else None
-    except (KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError):
-        return None
-    return _own_name(scale) if isinstance(scale, h5py.Dataset) and scale.name is not None else None
-
-
-def _own_name(dataset: h5py.Dataset) -> str:
-    return str(dataset.name.rpartition("/")[2])
-
-
-def _names_by_number(group: h5py.Group) -> dict[int, str]:
-    """Return the dimensions of a netCDF4 group and of the groups above it, by their numbers in netCDF."""
-    names: dict[int, str] = {}
-    while True:
-        for member in group:
-            each = group.get(member) if isinstance(group.get(member, getlink=True), h5py.HardLink) else None
-            # A variable also has this attribute, with the number of its first dimension.
-            if isinstance(each, h5py.Dataset) and _is_scale(each) and "_Netcdf4Dimid" in each.attrs:
-                names.setdefault(int(each.attrs["_Netcdf4Dimid"]), _own_name(each))
-        if group.name == "/":
-            return names
-        group = group.parent
-
-
-def attributes_of(owner: h5py.Group | h5py.Dataset, description: Description, name: str) -> dict[str, Any]:
+def attributes_of(
+    owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
+) -> dict[str, Any]:
     """Return the attributes as JSON values; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
+    internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
     for key in owner.attrs:
-        if key in _INTERNAL:
+        if key in internal:
             continue
         try:
             require_utf8(key)
             value = owner.attrs[key]
-            is_fill = key == "_FillValue" and isinstance(owner, h5py.Dataset)
-            found[key] = _fill_attribute(value, owner.dtype) if is_fill else _plain(value)
+            if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
+                found |= _fill_attribute(value, owner, paths)
+            else:
+                found[key] = _plain(value, paths)
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_as_single(owner):
+        reason = "xarray decodes the values as float64, and those of the file as float32: JSON has one type of numbers"
+        description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return found
+
+
+def _is_decoded_as_single(dataset: h5py.Dataset) -> bool:
+    """Return whether xarray decodes packed values of a file as float32: by the types of the attributes."""
+    scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
+    if scale != np.float32:
+        return False
+    is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
+    return _OFFSET not in dataset.attrs or (offset == np.float32 and not is_int32)
 
 
 def reason_of(error: Exception) -> str:
@@ -126,8 +79,8 @@ def require_utf8(value: str) -> str:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as a JSON value; an array of one element becomes that element, as in netCDF."""
+def _plain(value: Any, paths: ObjectPaths) -> Any:
+    """Return a value as JSON with NaN and infinity; an array of one element becomes that element, as in netCDF."""
     match value:
         case bytes():
             return require_utf8(value.decode(errors="surrogateescape"))
@@ -135,30 +88,45 @@ def _plain(value: Any) -> Any:
             return require_utf8(str(value))
         case bool() | int():
             return value
-        case float() if not math.isfinite(value):
-            # JSON has no such numbers. These are the names that Zarr uses for fill values.
-            return _NOT_FINITE.get(value, "NaN")
         case float():
             return float(value)
         case h5py.Empty():
             return "" if h5py.check_string_dtype(value.dtype) is not None else []
-        case np.ndarray() if value.dtype.kind in "biufSUO" and value.dtype.names is None:
-            return _plain(value.ravel()[0]) if value.size == 1 else [_plain(each) for each in value]
+        case np.ndarray():
+            return _plain_array(value, paths)
+        case np.void() if value.dtype.names is not None:
+            return {require_utf8(name): _plain(value[name], paths) for name in value.dtype.names}
         case np.generic() if value.dtype.kind in "biufSU" and value.dtype.char != "g":
-            return _plain(value.item())
+            return _plain(value.item(), paths)
+        case h5py.Reference() if not isinstance(value, h5py.RegionReference):
+            return require_utf8(paths.path_of(value))
     raise CannotBeReadError(f"an attribute of a type that JSON has none for: {type(value).__name__}")
 
 
-def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN."""
+def _plain_array(values: NDArray[Any], paths: ObjectPaths) -> Any:
+    if values.size > _MOST_ELEMENTS:
+        raise CannotBeReadError(f"an attribute of {values.size:,} elements, and at most {_MOST_ELEMENTS:,} are read")
+    return _plain(values.ravel()[0], paths) if values.size == 1 else [_plain(each, paths) for each in values]
+
+
+def _fill_attribute(value: Any, owner: h5py.Dataset, paths: ObjectPaths) -> dict[str, Any]:
+    """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN.
+
+    xarray cannot open texts with this attribute. `missing_value` has the same meaning.
+    """
     number = np.asarray(value).ravel()[0]
-    if dtype.kind == "f":
-        return _packed(number)
-    return [_packed(number.real), _packed(number.imag)] if dtype.kind == "c" else _plain(number)
+    number = number.item() if isinstance(number, np.generic) else number
+    if h5py.check_string_dtype(owner.dtype) is not None:
+        if _MISSING_VALUE in owner.attrs:
+            raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
+        return {_MISSING_VALUE: _plain(number, paths)}
+    number = complex(number) if owner.dtype.kind == "c" else number
+    return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
 
 
-def _packed(number: Any) -> str:
-    return base64.standard_b64encode(struct.pack("<d", float(number))).decode()
+def is_scale(dataset: h5py.Dataset) -> bool:
+    """Return whether a dataset is a dimension scale: the coordinate of a dimension, or its name and length."""
+    return text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
 
 
 def text(value: object) -> str:

@@ -1,7 +1,7 @@
 """Find the chunks of an HDF5 dataset, and correct positions that the HDF5 library lists wrongly."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -44,18 +44,25 @@ class _Listed:
         )
 
 
-def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64], NDArray[np.uint64], set[int]]:
-    """Return the offsets and sizes of all chunks, in the shape of the grid, and the set of their filter masks."""
-    grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+type Grids = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]
+"""The offset, the size and the filter mask of each chunk, in the shape of the grid."""
+
+
+def chunks_of(dataset: h5py.Dataset, file: BinaryIO, shape: Place) -> Grids:
+    """Return where the chunks of a dataset are, and which filters were left out of them.
+
+    The grid is that of an array of this shape, which is at least that of the dataset.
+    """
+    grid = tuple(-(-size // chunk) for size, chunk in zip(shape, dataset.chunks, strict=True))
     if math.prod(grid) > _MAX_CHUNKS:
         raise CannotBeReadError(f"{math.prod(grid):,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
     if 0 in grid:
-        return np.empty(grid, np.uint64), np.empty(grid, np.uint64), set()
+        return np.empty(grid, np.uint64), np.empty(grid, np.uint64), np.empty(grid, np.uint32)
     listed = _Listed.of(dataset)
     _require_order(listed.starts, dataset.chunks)
     places = _right_places(dataset, file, listed)
     # HDF5 keeps chunks beyond the shape if the dataset was larger before.
-    is_inside = np.all(places < np.array(grid), axis=1)
+    is_inside = np.all(places * np.array(dataset.chunks) < np.array(dataset.shape), axis=1)
     numbers = np.ravel_multi_index(tuple(places[is_inside].T), grid)
     seen, counts = np.unique(numbers, return_counts=True)
     if len(twice := seen[counts > 1]):
@@ -64,7 +71,9 @@ def chunks_of(dataset: h5py.Dataset, file: BinaryIO) -> tuple[NDArray[np.uint64]
     offsets, lengths = (np.full(grid, MISSING, np.uint64) for _ in range(2))
     offsets.ravel()[numbers] = listed.offsets[is_inside]
     lengths.ravel()[numbers] = listed.lengths[is_inside]
-    return offsets, lengths, set(listed.masks[is_inside].tolist())
+    masks = np.zeros(grid, np.uint32)
+    masks.ravel()[numbers] = listed.masks[is_inside]
+    return offsets, lengths, masks
 
 
 def _require_order(starts: NDArray[np.int64], chunk_shape: Place) -> None:
@@ -125,6 +134,15 @@ def _matches_better(dataset: h5py.Dataset, file: BinaryIO, table: Table, other: 
         if found[0] != found[1]:
             return found[0]
     return False
+
+
+def edges(dataset: h5py.Dataset, candidates: NDArray[np.bool_], shape: Place) -> Iterator[Place]:
+    """Yield the positions of candidates that extend beyond the dataset, along the axes on which the shape does so."""
+    for axis, (size, chunk, length) in enumerate(zip(dataset.shape, dataset.chunks, shape, strict=False)):
+        if size % chunk and size < length:
+            at = size // chunk
+            for place in np.argwhere(np.take(candidates, [at], axis)).tolist():
+                yield (*place[:axis], at, *place[axis + 1 :])
 
 
 def _is_within(place: Iterable[int], dataset: h5py.Dataset) -> bool:

@@ -1,15 +1,19 @@
 """Convert the filters of HDF5 datasets to codecs of Zarr."""
 
 import math
+import zlib
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, Final
+from importlib import import_module
+from typing import Any, Final, cast
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from zarr.registry import get_codec_class
 
-from parts_store.adoption.description import MISSING, CannotBeReadError, Json
+from parts_store.adoption.description import MISSING, CannotBeReadError, Json, NoReferenceError
+from parts_store.adoption.formats.hdf5.chunks import edges
 
 
 class Plugin(IntEnum):
@@ -25,10 +29,12 @@ _UNKNOWN: Final = {
     h5py.h5z.FILTER_SZIP: "szip",
     h5py.h5z.FILTER_NBIT: "nbit",
     h5py.h5z.FILTER_SCALEOFFSET: "scaleoffset",
-    Plugin.LZ4: "lz4, in a frame of HDF5's own",
+    Plugin.LZ4: "lz4",
 }
 _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
+# The parameters of szip, in the order of HDF5.
+_SZIP: Final = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 # Filters that are part of HDF5.
 _BUILT_IN: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
@@ -43,12 +49,42 @@ def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
         codec = _codec(code, values, label, dataset.dtype.itemsize)
         if code == h5py.h5z.FILTER_SHUFFLE:
             if nbytes is None or nbytes % values[0]:
-                raise CannotBeReadError("the filter shuffle after another, where it leaves bytes over")
+                raise NoReferenceError("the filter shuffle after another, where it leaves bytes over")
         elif code == h5py.h5z.FILTER_FLETCHER32 and nbytes is not None:
             nbytes += 4
         else:
             nbytes = None
         yield codec
+
+
+def require_filters(dataset: h5py.Dataset, reason: str) -> None:
+    """Raise `CannotBeReadError` unless the HDF5 library has all filters of a dataset that is loaded for a reason."""
+    for code, _, label in _filters(dataset):
+        if not h5py.h5z.filter_avail(code):
+            # The package adds filters to the HDF5 library when it is imported.
+            import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(code):
+            name = _name(code, label)
+            raise CannotBeReadError(f"{reason}; the HDF5 library has no filter {name} (number {code}) either")
+
+
+def require_bounded_chunks(dataset: h5py.Dataset) -> None:
+    """Raise `CannotBeReadError` if a chunk is larger than the others when it is decoded.
+
+    zlib makes up to a thousand bytes of each byte, and the HDF5 library reads all of them.
+    """
+    filters = _filters(dataset)
+    if not filters or filters[-1][0] != h5py.h5z.FILTER_DEFLATE:
+        return
+    # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
+    most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + 4 * len(filters)
+    for number in range(dataset.id.get_num_chunks()):
+        mask, data = dataset.id.read_direct_chunk(dataset.id.get_chunk_info(number).chunk_offset)
+        if mask >> (len(filters) - 1) & 1:
+            continue
+        decoder = zlib.decompressobj()
+        if len(decoder.decompress(data, most)) == most and decoder.decompress(decoder.unconsumed_tail, 1):
+            raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
 
 
 def _filters(dataset: h5py.Dataset) -> list[tuple[int, tuple[int, ...], bytes]]:
@@ -73,8 +109,33 @@ def _codec(code: int, values: tuple[int, ...], label: bytes, itemsize: int) -> J
             return {"name": "numcodecs.bz2", "configuration": {"level": level if 1 <= level <= 9 else 9}}
         case Plugin.BLOSC:
             return {"name": "blosc", "configuration": _blosc(values, itemsize)}
-    name = _UNKNOWN.get(code) or label.decode(errors="replace") or "without a name"
-    raise CannotBeReadError(f"a filter that Zarr has no codec for: {name} (number {code})")
+        case Plugin.LZ4:
+            return _of_imagecodecs("lz4h5", {})
+        case h5py.h5z.FILTER_SZIP if len(values) == len(_SZIP):
+            return _of_imagecodecs("szip", {**dict(zip(_SZIP, values, strict=True)), "header": True})
+    name = _name(code, label)
+    raise NoReferenceError(f"a filter that Zarr has no codec for: {name} (number {code})")
+
+
+def _of_imagecodecs(name: str, configuration: Json) -> Json:
+    """Return a codec of imagecodecs, which readers need as well; raise `NoReferenceError` if it is not installed.
+
+    The package imagecodecs-zarr makes the codecs known to every zarr.
+    """
+    full_name = f"imagecodecs_{name}"
+    try:
+        import_module("imagecodecs.zarr").register_codecs({name})
+        codec = get_codec_class(full_name).from_dict({"name": full_name, "configuration": configuration})
+    # The package is missing, or was built without this codec.
+    except (ImportError, KeyError, ValueError):
+        raise NoReferenceError(
+            f"the filter {name}, for which imagecodecs is needed: pip install imagecodecs-zarr"
+        ) from None
+    return cast("Json", codec.to_dict())
+
+
+def _name(code: int, label: bytes) -> str:
+    return _UNKNOWN.get(code) or label.decode(errors="replace") or "without a name"
 
 
 def _shuffle(values: tuple[int, ...]) -> Json:
@@ -88,7 +149,7 @@ def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
     if compressor >= len(_BLOSC_COMPRESSORS) or _BLOSC_COMPRESSORS[compressor] == "snappy":
-        raise CannotBeReadError("a filter that Zarr has no codec for: blosc with snappy, or one that is not known")
+        raise NoReferenceError("a filter that Zarr has no codec for: blosc with snappy, or one that is not known")
     return {
         "cname": _BLOSC_COMPRESSORS[compressor],
         "clevel": min(level, 9),
@@ -98,17 +159,22 @@ def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     }
 
 
-def require_filtered_edges(dataset: h5py.Dataset, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
-    """Raise if the filters were not applied to the chunks at the edge, which the filter mask does not show.
+def unfiltered_edges(
+    dataset: h5py.Dataset, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]
+) -> list[tuple[int, ...]]:
+    """Return the chunks at the edge that the filters were not applied to, which the filter mask does not show.
 
     With a compressor, zarr would raise an error when it reads such a chunk. With shuffle alone, it would return wrong
     numbers.
     """
     codes = {code for code, _, _ in _filters(dataset)}
     if not codes or not codes <= _BUILT_IN:
-        return
+        return []
     raw_nbytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    for place in _edges(dataset, (offsets != MISSING) & (lengths == raw_nbytes)):
+    # All axes that do not end with a chunk have an edge.
+    beyond = tuple(size + 1 for size in dataset.shape)
+    places = list(dict.fromkeys(edges(dataset, (offsets != MISSING) & (lengths == raw_nbytes), beyond)))
+    for place in places:
         start = tuple(at * size for at, size in zip(place, dataset.chunks, strict=True))
         stop = tuple(min(at + size, end) for at, size, end in zip(start, dataset.chunks, dataset.shape, strict=True))
         within = tuple(slice(0, last - first) for first, last in zip(start, stop, strict=True))
@@ -116,18 +182,10 @@ def require_filtered_edges(dataset: h5py.Dataset, offsets: NDArray[np.uint64], l
         stored = np.frombuffer(dataset.id.read_direct_chunk(start)[1], "u1")
         is_plain = _cut(stored, dataset, within) == values
         if not is_plain:
-            return
+            return []
         if codes != {h5py.h5z.FILTER_SHUFFLE} or _cut(_unshuffled(stored, dataset), dataset, within) != values:
-            raise CannotBeReadError("chunks at its edge that the filters were not applied to")
-
-
-def _edges(dataset: h5py.Dataset, candidates: NDArray[np.bool_]) -> Iterator[tuple[int, ...]]:
-    """Yield the positions of the candidates that extend beyond the shape."""
-    for axis, (size, chunk) in enumerate(zip(dataset.shape, dataset.chunks, strict=True)):
-        if size % chunk:
-            last = np.take(candidates, [-1], axis)
-            for place in np.argwhere(last).tolist():
-                yield (*place[:axis], candidates.shape[axis] - 1, *place[axis + 1 :])
+            return places
+    return []
 
 
 def _cut(stored: NDArray[np.uint8], dataset: h5py.Dataset, within: tuple[slice, ...]) -> bytes:

@@ -1,36 +1,57 @@
 """Describe HDF5 and netCDF4 files: their groups and datasets, and where the chunks are.
 
-Chunks can be adopted if zarr has codecs for their filters. Everything else is skipped, with the reason.
+Chunks are referred to if zarr has codecs for their filters and their data type. Other values are loaded, up to a stated
+size. Everything else is skipped, with the reason.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from parts_store.adoption.description import (
     MISSING,
+    TEXT,
+    THIS_FILE,
     Array,
     CannotBeReadError,
     Chunked,
     Contiguous,
     Description,
     Header,
+    NoReferenceError,
+    NothingLostError,
+    OpenOther,
     Values,
+    open_no_other,
 )
 from parts_store.adoption.formats.hdf5 import attributes as names
-from parts_store.adoption.formats.hdf5.chunks import chunks_of
-from parts_store.adoption.formats.hdf5.filters import codecs_of, require_filtered_edges
+from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
+from parts_store.adoption.formats.hdf5.dimensions import Dimensions
+from parts_store.adoption.formats.hdf5.filters import (
+    codecs_of,
+    require_bounded_chunks,
+    require_filters,
+    unfiltered_edges,
+)
+from parts_store.adoption.formats.hdf5.links import follow, follow_path
+from parts_store.adoption.formats.hdf5.loading import Loader
+from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
+from parts_store.adoption.formats.hdf5.types import StoredType, stored_type
+from parts_store.adoption.formats.hdf5.virtual import describe_virtual
 from parts_store.adoption.report import Skipped
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable"
 # netCDF writes this prefix before the name of a variable that has the name of a dimension without being its coordinate.
 _NOT_ALONG: Final = "_nc4_non_coord_"
-# Values without a place in the file are copied up to this number of bytes.
-_MAX_COPIED: Final = 1 << 20
+# Groups can be members of so many groups that they have a million names. Behind this number of groups and arrays, each
+# group is described under one name.
+_MOST_NODES: Final = 1 << 15
 
 
 def recognise(file: BinaryIO, nbytes: int) -> bool:
@@ -44,11 +65,12 @@ def recognise(file: BinaryIO, nbytes: int) -> bool:
     return False
 
 
-def describe(file: BinaryIO, nbytes: int) -> Description:
-    """Return what is in an HDF5 file of `nbytes` bytes."""
+def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
+    """Return what is in an HDF5 file of `nbytes` bytes; `open_other` opens files that it refers to."""
     description = Description()
     with h5py.File(file, "r") as root:
-        _Walk(file, nbytes, root.userblock_size > 0, description).describe_group(root, "")
+        walk = _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes, ObjectPaths(root)), open_other)
+        walk.describe_group(root, "", {})
     return description
 
 
@@ -60,90 +82,182 @@ class _Walk:
     nbytes: int
     has_user_block: bool
     description: Description
+    loader: Loader
+    open_other: OpenOther
     # The names of the groups that were visited, by their addresses in the file.
     visited: dict[int, str] = field(default_factory=dict)
+    # The lengths of unlimited dimensions, by the addresses of their scales.
+    lengths: dict[int, int] = field(default_factory=dict)
 
-    def describe_group(self, group: h5py.Group, name: str) -> None:
-        """Add a group and everything below it to the description."""
-        self.visited[_address(group)] = name or "/"
-        self.description.groups[name] = names.attributes_of(group, self.description, name or "/")
-        dimensions = names.Dimensions()
+    def describe_group(self, group: h5py.Group, name: str, above: dict[int, str]) -> None:
+        """Add a group and everything below it to the description; `above` are the groups that contain it."""
+        address = _address(group)
+        above = {**above, address: name or "/"}
+        self.visited.setdefault(address, name or "/")
+        self.description.groups[name] = names.attributes_of(group, self.description, name or "/", self.loader.paths)
+        dimensions = Dimensions(self.lengths)
         for each_name in group:
             # h5py returns bytes for a name that is not text.
             member = each_name if isinstance(each_name, str) else each_name.decode(errors="surrogateescape")
             path = f"{name}/{member}" if name else member
             try:
                 names.require_utf8(member)
-                each = self._member(group, member)
-                if isinstance(each, h5py.Group):
-                    self.describe_group(each, path)
-                elif _is_no_variable(each):
-                    self.description.skipped.append(Skipped(path, "a dimension, and no variable", has_values=False))
-                else:
-                    array = self._describe_dataset(each, _variable_name(group, path), dimensions)
-                    _require_fill_value(array)
-                    self.description.arrays.append(array)
+                self._describe_member(follow(group, member), group, path, dimensions, above)
             # h5py raises any error for a damaged file. The other members may be intact.
             except Exception as error:
-                self.description.skipped.append(Skipped(names.shown(path), names.reason_of(error)))
+                has_values = not isinstance(error, NothingLostError)
+                self.description.skipped.append(
+                    Skipped(names.shown(path), names.reason_of(error), has_values=has_values)
+                )
 
-    def _member(self, group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-        match group.get(name, getlink=True):
-            case h5py.ExternalLink(filename=filename, path=path):
-                raise CannotBeReadError(names.shown(f"a link into another file: {filename}:{path}"))
-            case h5py.SoftLink(path=path):
-                raise CannotBeReadError(names.shown(f"a link to {path}"))
-        each = group[name]
-        if not isinstance(each, h5py.Group | h5py.Dataset):
-            raise CannotBeReadError("a named type")
-        # Groups can contain each other, or be members of so many groups that they have a million names.
-        if isinstance(each, h5py.Group) and (known := self.visited.get(_address(each))) is not None:
-            raise CannotBeReadError(f"another name of the group {known!r}")
-        return each
+    def _describe_member(
+        self,
+        each: h5py.Group | h5py.Dataset,
+        group: h5py.Group,
+        path: str,
+        dimensions: Dimensions,
+        above: dict[int, str],
+    ) -> None:
+        if isinstance(each, h5py.Group):
+            if (known := above.get(_address(each))) is not None:
+                raise NothingLostError(f"another name of the group {known!r}, which contains it")
+            known = self.visited.get(_address(each))
+            count = len(self.description.groups) + len(self.description.arrays)
+            if known is not None and count >= _MOST_NODES:
+                raise NothingLostError(f"another name of the group {known!r}; the file has too many of them")
+            self.describe_group(each, path, above)
+        elif _is_no_variable(each):
+            raise NothingLostError("a dimension, and no variable")
+        else:
+            self.description.arrays.append(self._describe_dataset(each, _variable_name(group, path), dimensions))
 
-    def _describe_dataset(self, dataset: h5py.Dataset, path: str, dimensions: names.Dimensions) -> Array:
-        _require_own_values(dataset)
+    def _describe_dataset(self, dataset: h5py.Dataset, path: str, dimensions: Dimensions) -> Array:
+        stored = stored_type(dataset)
+        scales = [] if dataset.shape is None else dimensions.scales_of(dataset)
+        # A dataset of HDF5 can have a type and attributes, and no values.
+        lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
+        shape = (*lengths, *stored.shape)
         header = Header(
             path,
-            dataset.shape,
-            _dtype(dataset),
-            _fill_value(dataset),
-            names.attributes_of(dataset, self.description, path),
-            tuple(names.dimension_names(dataset, dimensions)),
+            shape,
+            stored.dtype,
+            _fill_value(dataset, stored),
+            names.attributes_of(dataset, self.description, path, self.loader.paths),
+            tuple(dimensions.names_of(scales, shape)),
         )
+        # The chunks of an array without values matter for the files that it is joined with.
+        if dataset.size is None or (not math.prod(shape) and (dataset.chunks is None or stored.conversion is not None)):
+            return _without_chunks(header)
+        if dataset.is_virtual or dataset.external:
+            if stored.conversion is not None or stored.shape:
+                raise CannotBeReadError(f"{stored.conversion or 'arrays'}, in other files or datasets")
+            return self._virtual(dataset, header) if dataset.is_virtual else self._external(dataset, header)
+        try:
+            return self._placed(dataset, header, stored)
+        except NoReferenceError as error:
+            return self._loaded(dataset, header, str(error))
+
+    def _virtual(self, dataset: h5py.Dataset, header: Header) -> Chunked:
+        def source(file_name: str, path: str) -> tuple[Array, str]:
+            if file_name == ".":
+                return self.describe_source(dataset.file, path), THIS_FILE
+            other = self.open_other(file_name)
+            self.description.checksums[other.location] = other.checksum
+            with h5py.File(other.file, "r") as root:
+                walk = _Walk(
+                    other.file,
+                    other.nbytes,
+                    root.userblock_size > 0,
+                    Description(),
+                    Loader(other.nbytes, ObjectPaths(root)),
+                    open_no_other,
+                )
+                return walk.describe_source(root, path), other.location
+
+        array = describe_virtual(dataset, header, source)
+        _require_fill_value(array)
+        return array
+
+    def describe_source(self, file: h5py.File, path: str) -> Array:
+        """Return a dataset that is a source of a virtual one, and no virtual dataset itself."""
+        found = follow_path(file["/"], f"/{path}")
+        if not isinstance(found, h5py.Dataset) or found.shape is None or found.is_virtual or found.external:
+            raise CannotBeReadError(names.shown(f"a virtual dataset with a source that has no values: {path}"))
+        stored = stored_type(found)
+        if stored.conversion is not None or stored.shape:
+            raise CannotBeReadError(f"a virtual dataset of {stored.conversion or 'arrays'}")
+        header = Header(path, found.shape, stored.dtype, _fill_value(found, stored), {}, ())
+        return self._placed(found, header, stored)
+
+    def _external(self, dataset: h5py.Dataset, header: Header) -> Contiguous:
+        if len(dataset.external) > 1:
+            raise CannotBeReadError(f"its values are in {len(dataset.external)} other files")
+        name, offset, _ = dataset.external[0]
+        other = self.open_other(name)
+        if offset + header.nbytes > other.nbytes:
+            problem = f"its bytes end at {offset + header.nbytes}, and the file {name} at {other.nbytes}"
+            raise CannotBeReadError(names.shown(problem))
+        self.description.checksums[other.location] = other.checksum
+        return Contiguous(header, offset, other.location)
+
+    def _placed(self, dataset: h5py.Dataset, header: Header, stored: StoredType) -> Array:
+        """Return an array that refers to the file, or a few values; raise `NoReferenceError` if zarr cannot read it."""
+        if stored.conversion is not None:
+            raise NoReferenceError(stored.conversion)
         match dataset.id.get_create_plist().get_layout():
-            case layout if 0 in dataset.shape and layout != h5py.h5d.CHUNKED:
-                return _without_values(header)
             case h5py.h5d.CHUNKED if dataset.shape:
-                return self._chunked(dataset, header)
+                array = self._chunked(dataset, header)
+                _require_fill_value(array)
+                return array
             case h5py.h5d.CONTIGUOUS if dataset.shape:
                 return self._contiguous(dataset, header)
-        if dataset.nbytes > _MAX_COPIED:
-            raise CannotBeReadError(f"{dataset.nbytes:,} bytes that are in no place to refer to")
-        return Values(header, np.asarray(dataset[()], header.dtype))
+        return self._loaded(dataset, header, "")
+
+    def _loaded(self, dataset: h5py.Dataset, header: Header, note: str) -> Values:
+        """Return the values of a dataset; the note says why they are loaded, and is empty for a few values."""
+        if _has_no_fill_value(dataset) and not dataset.id.get_storage_size():
+            raise CannotBeReadError("it was never written, and has no fill value")
+        require_filters(dataset, note)
+        reason = note or "values without a place in the file"
+        self.loader.require_small(dataset, reason)
+        require_bounded_chunks(dataset)
+        values = self.loader.load(dataset, reason)
+        is_same = values.dtype == header.dtype or (
+            header.dtype != TEXT and values.dtype == header.dtype.newbyteorder("<")
+        )
+        fill_value = header.fill_value if is_same else _zero(values.dtype)
+        if values.shape != header.shape:
+            values = self.loader.extended(values, header.shape, fill_value, note)
+        return Values(replace(header, dtype=values.dtype, fill_value=fill_value), values, note)
 
     def _contiguous(self, dataset: h5py.Dataset, header: Header) -> Contiguous | Chunked:
         # With a user block, HDF5 returns a wrong offset for a dataset that was never written.
         offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
         if offset is not None:
-            if offset + dataset.nbytes > self.nbytes:
-                raise CannotBeReadError(f"its bytes end at {offset + dataset.nbytes}, and the file at {self.nbytes}")
+            if offset + header.nbytes > self.nbytes:
+                raise CannotBeReadError(f"its bytes end at {offset + header.nbytes}, and the file at {self.nbytes}")
             return Contiguous(header, offset)
         # A dataset that was never written has the fill value everywhere.
         if _has_no_fill_value(dataset):
             raise CannotBeReadError("it was never written, and has no fill value")
-        nowhere = np.full((1,) * len(dataset.shape), MISSING, np.uint64)
-        return Chunked(header, dataset.shape, (), nowhere, nowhere)
+        return _without_chunks(header)
 
     def _chunked(self, dataset: h5py.Dataset, header: Header) -> Chunked:
-        offsets, lengths, masks = chunks_of(dataset, self.file)
-        if len(masks) > 1:
-            raise CannotBeReadError("chunks that some filters were left out of, and others not (a filter mask)")
-        array = Chunked(header, dataset.chunks, tuple(codecs_of(dataset, *masks or {0})), offsets, lengths)
+        offsets, lengths, masks = chunks_of(dataset, self.file, header.shape[: len(dataset.shape)])
+        is_there = offsets != MISSING
+        # The filters that were left out of most chunks. The other chunks are encoded again.
+        mask = Counter(masks[is_there].tolist()).most_common(1)[0][0] if is_there.any() else 0
+        codecs = tuple(codecs_of(dataset, mask))
+        axes = len(header.shape) - offsets.ndim
+        chunk_shape = (*dataset.chunks, *header.shape[offsets.ndim :])
+        array = Chunked(header, chunk_shape, codecs, _with_axes(offsets, axes), _with_axes(lengths, axes))
         self._require_chunks_in_file(dataset, array)
-        if not masks - {0}:
-            require_filtered_edges(dataset, offsets, lengths)
-        return array
+        places = {tuple(place) for place in np.argwhere(is_there & (masks != mask)).tolist()}
+        if not mask and not places:
+            places = set(unfiltered_edges(dataset, offsets, lengths))
+        # Beyond the shape, there may be anything in a chunk.
+        places |= set(edges(dataset, is_there, header.shape))
+        return self.loader.with_encoded(dataset, array, sorted(places)) if places else array
 
     def _require_chunks_in_file(self, dataset: h5py.Dataset, array: Chunked) -> None:
         is_there = array.offsets != MISSING
@@ -158,17 +272,11 @@ class _Walk:
             raise CannotBeReadError(f"a chunk of {lengths[lengths != raw_nbytes][0]} bytes, expected {raw_nbytes}")
         if self.has_user_block:
             # Some versions of HDF5 return offsets from the end of the user block.
-            first = np.argwhere(is_there)[0].tolist()
-            start = tuple(at * size for at, size in zip(first, array.chunk_shape, strict=True))
+            first = np.argwhere(is_there)[0].tolist()[: len(dataset.chunks)]
+            start = tuple(at * size for at, size in zip(first, dataset.chunks, strict=True))
             self.file.seek(int(offsets[0]))
             if self.file.read(int(lengths[0])) != bytes(dataset.id.read_direct_chunk(start)[1]):
-                raise CannotBeReadError("its chunks are not where the HDF5 library says (the file has a user block)")
-
-
-def _without_values(header: Header) -> Chunked:
-    """Return an array that has no values, because it has no length along an axis."""
-    nowhere = np.empty(tuple(min(1, length) for length in header.shape), np.uint64)
-    return Chunked(header, tuple(max(1, length) for length in header.shape), (), nowhere, nowhere)
+                raise NoReferenceError("its chunks are not where the HDF5 library says (the file has a user block)")
 
 
 def _address(group: h5py.Group) -> int:
@@ -183,62 +291,48 @@ def _variable_name(group: h5py.Group, path: str) -> str:
     """Return the path of a variable with its name in netCDF, unless another member has that name."""
     above, _, own = path.rpartition("/")
     name = own.removeprefix(_NOT_ALONG)
-    if not name or name == own or (name in group and not _is_no_variable(group[name])):
+    if not name or name == own or _is_taken(group, name):
         return path
     return f"{above}/{name}" if above else name
 
 
-def _require_own_values(dataset: h5py.Dataset) -> None:
-    """Raise unless the dataset has values, and they are in this file."""
-    if dataset.shape is None:
-        raise CannotBeReadError("no values: its dataspace is null")
-    if dataset.is_virtual:
-        raise CannotBeReadError("a virtual dataset: its values are in other datasets")
-    if dataset.external:
-        raise CannotBeReadError(names.shown(f"its values are in another file: {dataset.external[0][0]}"))
+def _is_taken(group: h5py.Group, name: str) -> bool:
+    """Return whether a group has a member with a name, except for a netCDF dimension without a variable."""
+    link = group.get(name, getlink=True)
+    # A link into another file is not followed.
+    return link is not None and not (isinstance(link, h5py.HardLink) and _is_no_variable(group[name]))
 
 
-def _dtype(dataset: h5py.Dataset) -> np.dtype[Any]:
-    """Return the data type of the numbers as they are stored in the file."""
-    dtype: np.dtype[Any] = dataset.dtype
-    if dtype.kind not in "biufc" or (dtype.metadata and "vlen" in dtype.metadata):
-        raise CannotBeReadError(f"values of type {_name_of(dataset)}: only numbers are read")
-    if dtype.itemsize > (16 if dtype.kind == "c" else 8):
-        raise CannotBeReadError(f"numbers of {dtype.itemsize} bytes, which Zarr has no type for")
-    stored = dataset.id.get_type()
-    # Without the names of an enumeration.
-    plain = np.dtype(dtype.str)
-    if isinstance(stored, h5py.h5t.TypeEnumID):
-        expected, stored = h5py.h5t.py_create(np.dtype("i1") if dtype.kind == "b" else plain), stored.get_super()
-    elif dtype.kind == "c" and stored.get_class() != h5py.h5t.COMPOUND:
-        part = h5py.h5t.py_create(np.dtype(f"{plain.byteorder}f{plain.itemsize // 2}"))
-        expected, stored = part, stored.get_super()
-    else:
-        expected = h5py.h5t.py_create(plain)
-    if not expected.equal(stored):
-        raise CannotBeReadError(f"numbers of a size or form of their own: {dtype} is not how they lie in the file")
-    return plain
+def _without_chunks(header: Header) -> Chunked:
+    """Return an array that has the fill value everywhere, or no values."""
+    nowhere = np.full([min(1, length) for length in header.shape], MISSING, np.uint64)
+    return Chunked(header, tuple(max(1, length) for length in header.shape), (), nowhere, nowhere)
 
 
-def _name_of(dataset: h5py.Dataset) -> str:
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        return "string"
-    return "compound" if dataset.dtype.names else str(dataset.dtype)
+def _with_axes(numbers: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+    """Return numbers on the grid of chunks with more axes, of one chunk each."""
+    return numbers.reshape(*numbers.shape, *[1] * count)
 
 
 def _has_no_fill_value(dataset: h5py.Dataset) -> bool:
     return bool(dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED)
 
 
-def _fill_value(dataset: h5py.Dataset) -> Any:
+def _fill_value(dataset: h5py.Dataset, stored: StoredType) -> Any:
+    if stored.conversion is not None or stored.shape or dataset.shape is None:
+        return _zero(stored.dtype)
     is_never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
     # HDF5 returns zeros for values that it does not fill in.
     if is_never or _has_no_fill_value(dataset) or dataset.fillvalue is None:
-        return dataset.dtype.type(0)
+        return _zero(stored.dtype)
     return dataset.fillvalue
 
 
-def _require_fill_value(array: Array) -> None:
+def _zero(dtype: np.dtype[Any]) -> Any:
+    return "" if dtype == TEXT else np.zeros((), dtype)[()]
+
+
+def _require_fill_value(array: Chunked) -> None:
     """Raise if chunks are missing, and zarr would fill in other values than HDF5."""
-    if isinstance(array, Chunked) and (array.offsets == MISSING).any() and not array.header.keeps_fill_value:
-        raise CannotBeReadError("chunks that are missing, and a fill value that zarr does not keep: a NaN of its own")
+    if (array.offsets == MISSING).any() and not array.header.keeps_fill_value:
+        raise NoReferenceError("chunks that are missing, and a fill value that zarr does not keep: a NaN of its own")

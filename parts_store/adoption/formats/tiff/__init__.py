@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import BinaryIO, Final, cast
 
-from parts_store.adoption.description import Description
+from parts_store.adoption.description import Description, OpenOther, open_no_other
 
 NAME: Final = "TIFF"
 SUFFIXES: Final = (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".stk", ".svs")
@@ -19,8 +19,11 @@ def recognise(file: BinaryIO, nbytes: int) -> bool:  # noqa: ARG001 - the interf
     return file.read(4) in _SIGNATURES
 
 
-def describe(file: BinaryIO, nbytes: int) -> Description:
-    """Return what is in a TIFF file of `nbytes` bytes; raise `ImportError` without tifffile and imagecodecs."""
+def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:  # noqa: ARG001
+    """Return what is in a TIFF file of `nbytes` bytes; raise `ImportError` without tifffile and imagecodecs.
+
+    Other files, such as those of OME images, are not opened.
+    """
     # These packages are optional, and formats are imported together.
     reader = import_module("parts_store.adoption.formats.tiff.reader")
     return cast("Description", reader.describe(file, nbytes))

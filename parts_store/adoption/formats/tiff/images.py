@@ -177,7 +177,9 @@ class ImageReader:
         chunks = _Chunks(SegmentReader(self.file, page), pages, layout, offsets, sizes)
         if not codecs.is_plain and nbytes <= _MAX_COMPARED:
             chunks.require_equal(array, is_there)
-        return replace(array, copied=self._encoded(chunks, array, is_short, codecs))
+        encoded = self._encoded(chunks, array, is_short, codecs)
+        note = f"{len(encoded):,} strips with fewer rows or bytes than the others" if encoded else ""
+        return replace(array, encoded=encoded, note=note)
 
     def _encoded(
         self, chunks: "_Chunks", array: Chunked, is_short: NDArray[np.bool_], codecs: PageCodecs
@@ -210,10 +212,10 @@ class ImageReader:
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
         self.loaded += header.nbytes
-        self.skipped.append(Skipped(header.name, f"its values are stored: {problem}", has_values=False))
         nowhere = np.full((1,) * len(header.shape), MISSING, np.uint64)
         array = Chunked(header, header.shape, (_ZSTD,), nowhere, nowhere)
-        return replace(array, copied={(0,) * len(header.shape): ChunkCodec.of(array).encode(values)})
+        encoded = {(0,) * len(header.shape): ChunkCodec.of(array).encode(values)}
+        return replace(array, encoded=encoded, note=str(problem))
 
 
 def _require_whole(pages: Pages) -> None:

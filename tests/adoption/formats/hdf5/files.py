@@ -34,7 +34,6 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 NO_CODEC: dict[str, tuple[dict[str, Any], str]] = {
     "lzf": ({"compression": "lzf"}, "lzf"),
-    "lz4": (dict(hdf5plugin.LZ4()), "lz4, in a frame of HDF5's own (number 32004)"),
     "bitshuffle": (dict(hdf5plugin.Bitshuffle()), "bitshuffle"),
     "blosc2": (dict(hdf5plugin.Blosc2()), "blosc2"),
     "scaleoffset": ({"scaleoffset": 0}, "scaleoffset"),

@@ -81,19 +81,24 @@ def test_the_report_and_progress_tell_what_was_done(tmp_path: Path) -> None:
     write(path, "b", data=np.arange(5, dtype=">f8"))
     write(path, "s", data=np.int16(4))
     write(path, "t", data="text")
+    write(path, "l", data=np.longdouble(1))
     seen: list[tuple[int, int]] = []
     report, _ = adopted(path, shard_chunks=40, progress=lambda done, count: seen.append((done, count)))
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     # A hundred chunks in three shards, of 34 slots of 16 bytes each and a checksum.
-    (chunked, contiguous, scalar) = report.arrays
+    (chunked, contiguous, scalar, text) = report.arrays
     assert (chunked.chunks, chunked.references, chunked.nbytes_referenced) == (100, 3, 4000)
     assert chunked.nbytes_written == 3 * (34 * 16 + 4)
     assert (contiguous.references, contiguous.nbytes_referenced, contiguous.nbytes_written) == (1, 40, 0)
-    assert (scalar.references, scalar.nbytes_written) == (0, 2)
+    assert (scalar.references, scalar.nbytes_written, scalar.loaded) == (0, 2, "")
+    # One text: the number of texts, its length, and its letters.
+    assert (text.references, text.nbytes_written, text.loaded) == (0, 12, "texts of a variable length")
+    assert report.loaded == (text,)
     assert report.references == 4
     assert report.nbytes_copied == 0
-    assert report.to_json()["skipped"] == [{"name": "t", "reason": "values of type string: only numbers are read"}]
-    assert "3 arrays adopted, 1 skipped" in str(report)
+    assert report.to_json()["skipped"] == [{"name": "l", "reason": "numbers of 16 bytes, which Zarr has no type for"}]
+    assert "4 arrays adopted, 1 of them loaded, 1 skipped" in str(report)
+    assert "t: string[], 1 chunks in 0 references (a single value); loaded: texts of a variable length" in str(report)
 
 
 def interleaved(path: Path, variables: int, chunks: int, nbytes: int) -> Path:

@@ -44,8 +44,8 @@ def test_a_file_that_changes_while_it_is_looked_at_is_refused(tmp_path: Path, mo
     settle(path)
     inner = hdf5.describe
 
-    def describe_and_touch(file: Any, nbytes: int) -> Any:
-        found = inner(file, nbytes)
+    def describe_and_touch(file: Any, nbytes: int, other: Any) -> Any:
+        found = inner(file, nbytes, other)
         os.utime(path)
         return found
 
@@ -196,7 +196,7 @@ def test_chunks_past_the_end_of_the_file_are_named(tmp_path: Path, monkeypatch: 
     path = write(tmp_path / "a.h5", data=np.arange(100), chunks=(10,))
     write(path, "b", data=np.arange(100))
     inner = hdf5.describe
-    monkeypatch.setattr(hdf5, "describe", lambda file, nbytes: inner(file, nbytes - 1500))
+    monkeypatch.setattr(hdf5, "describe", lambda file, nbytes, other: inner(file, nbytes - 1500, other))
     report, _ = adopted(path)
     assert all("and the file at" in reason for reason in reasons(report).values())
     assert reasons(report)
