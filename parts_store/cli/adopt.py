@@ -135,7 +135,7 @@ def adopt(
 ) -> int:
     """Make existing files readable as Zarr.
 
-    HDF5, netCDF, TIFF, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data is
+    HDF5, netCDF, TIFF, N5, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data is
     not copied: the arrays refer to the files. Several files become one dataset.
     """
     from parts_store.adoption.preparation import AdoptionRequest

@@ -39,10 +39,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(march.isel(x=slice(10)), folder / "new/narrow.nc", "day")
     (folder / "new/damaged.nc").write_bytes((folder / "new/2003-03.nc").read_bytes()[:3000])
     (folder / "new/text.nc").write_text("text")
-    with h5py.File(folder / "new/strings.h5", "w") as file:
-        file.create_dataset("text", data=["a", "b"])
+    with h5py.File(folder / "new/lists.h5", "w") as file:
+        file.create_dataset("ragged", (2,), h5py.vlen_dtype("i4"))
         file.create_dataset("v", data=np.arange(100), chunks=(1,))
-    settle(folder / "new/strings.h5")
+    settle(folder / "new/lists.h5")
     return folder
 
 
@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "overwrite and append": (["2003-03.nc", "--append-dim", "time", "--overwrite"], "overwrite"),
     "unknown branch": (["2003-03.nc", "--branch", "dev"], "branch"),
     "unknown variable": (["2003-03.nc", "--variable", "q"], "variables"),
-    "strict": (["strings.h5", "--strict", "--path", "s"], "text"),
+    "strict": (["lists.h5", "--strict", "--path", "s"], "ragged"),
     "damaged": (["damaged.nc", "--path", "s"], "damaged"),
     "unknown format": (["text.nc", "--path", "s"], "format"),
     "missing": (["none.nc", "--path", "s"], "none.nc"),
