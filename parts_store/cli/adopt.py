@@ -135,8 +135,8 @@ def adopt(
 ) -> int:
     """Make existing files readable as Zarr.
 
-    HDF5, netCDF, TIFF, N5, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data is
-    not copied: the arrays refer to the files. Several files become one dataset.
+    HDF5, netCDF, TIFF, N5, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data
+    is not copied: the arrays refer to the files. Several files become one dataset.
     """
     from parts_store.adoption.preparation import AdoptionRequest
     from parts_store.repositories import is_repository, open_branch
