@@ -200,9 +200,14 @@ def test_other_values_are_refused(executor: Any) -> None:
 def test_tasks_that_a_shutdown_cancels_do_not_hang_the_caller() -> None:
     busy = threading.Event()
     with ThreadPoolExecutor(1) as pool, open_workers(pool) as workers:
+
+        def stop() -> None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            busy.set()
+
         pool.submit(busy.wait, 30)
-        stop = threading.Timer(0.2, lambda: (pool.shutdown(wait=False, cancel_futures=True), busy.set()))
-        stop.start()
+        timer = threading.Timer(0.2, stop)
+        timer.start()
         found = [type(each.error) for each in workers.run(str, [1, 2])]
-        stop.join()
+        timer.join()
     assert found == [CancelledError, CancelledError]
