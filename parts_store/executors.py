@@ -16,6 +16,8 @@ _EXPECTED: Final = "an instance of concurrent.futures.Executor, a distributed.Cl
 # How many tasks are submitted at least before the first of them has finished. More are submitted if there are more than
 # half as many threads. A limit, because results of many tasks need memory, and a task that was begun cannot be stopped.
 _MIN_SUBMITTED: Final = 64
+# The number of seconds after which it is asked whether tasks were cancelled.
+_LOOK_AGAIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,12 @@ class _Pool(Workers):
                 while following < len(items) and len(running) < limit:
                     running[self.executor.submit(function, items[following])] = following
                     following += 1
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                done = wait(running, _LOOK_AGAIN, FIRST_COMPLETED).done
+                # `wait` does not see tasks that `Executor.shutdown` has cancelled.
+                for future in done or [each for each in running if each.cancelled()]:
                     yield _finished(running.pop(future), future)
         finally:
-            for future in running:
-                future.cancel()
-            wait(running)
+            wait([future for future in running if not future.cancel()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -194,3 +195,19 @@ def test_other_values_are_refused(executor: Any) -> None:
         open_workers(executor),
     ):
         pass
+
+
+def test_tasks_that_a_shutdown_cancels_do_not_hang_the_caller() -> None:
+    busy = threading.Event()
+    with ThreadPoolExecutor(1) as pool, open_workers(pool) as workers:
+
+        def stop() -> None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            busy.set()
+
+        pool.submit(busy.wait, 30)
+        timer = threading.Timer(0.2, stop)
+        timer.start()
+        found = [type(each.error) for each in workers.run(str, [1, 2])]
+        timer.join()
+    assert found == [CancelledError, CancelledError]

@@ -78,6 +78,7 @@ FOREIGN = {
     "adoption/appending": {"numpy"},
     "adoption/last_shards": {"icechunk", "numpy", "zarr"},
     "adoption/session_writer": {"zarr"},
+    "adoption/stored_numbers": {"numpy", "xarray", "zarr"},
     "adoption/stored_values": {"numpy", "xarray", "zarr"},
     "adoption/adopt_copy": {"zarr"},
     "adoption/described_group": {"numpy"},

@@ -32,7 +32,7 @@ from parts_store.manifests.path_numbers import number_paths
 _VERSION: Final = 2
 _HEADER: Final = "header"
 # What a damaged or foreign archive raises.
-_DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+_DAMAGED: Final = (OSError, ValueError, LookupError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class ParsedFilesFolder:
     @classmethod
     def open(cls, folder: str | Path, purpose: str) -> "ParsedFilesFolder":
         """Return the folder at a path of this machine, which is created if there is none."""
-        path = Path(folder)
         try:
+            path = Path(folder)
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreConfigError("resume", "a folder of this machine", describe(str(folder))) from error
+        except (OSError, TypeError) as error:
+            raise StoreConfigError("resume", "a folder of this machine", describe(folder)) from error
         return cls(path, purpose)
 
     def read(self, location: str) -> ParsedFile | None:

@@ -3,6 +3,7 @@
 Every write is first made in memory, so that xarray refuses it before anything is written to the session.
 """
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from parts_store.adoption.report import AdoptedArray
+from parts_store.adoption.stored_numbers import ChangedNumbers, not_decoded, plan_numbers
 from parts_store.engine.steps import get_all
-from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, raise_translated
+from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, describe, raise_translated
 from parts_store.format.keys import DOCUMENT, join
 from parts_store.manifests.meaning import require_same_meaning
 from parts_store.redaction import hide_secrets
@@ -45,7 +47,7 @@ class NewValues:
     @property
     def reports(self) -> list[AdoptedArray]:
         """The report of each variable."""
-        return _reports(self.path, self.dataset, "the values are stored")
+        return _reports(self.path, self.dataset.variables, "the values are stored")
 
     def write(self) -> None:
         """Write the variables."""
@@ -65,17 +67,22 @@ class ChangedValues:
     unchanged: xr.Dataset
     append_dim: str | None
     region: Mapping[str, slice] | None
+    # Variables that are written as they are in the files.
+    numbers: tuple[ChangedNumbers, ...] = ()
 
     @property
     def reports(self) -> list[AdoptedArray]:
         """The report of each variable."""
         return [
-            *_reports(self.path, self.dataset, "the values are stored"),
-            *_reports(self.path, self.unchanged, "not changed"),
+            *_reports(self.path, self.dataset.variables, "the values are stored"),
+            *_reports("", {each.path: each.variable for each in self.numbers}, "the values are stored"),
+            *_reports(self.path, self.unchanged.variables, "not changed"),
         ]
 
     def write(self) -> None:
         """Write the variables."""
+        for each in self.numbers:
+            each.write()
         if self.dataset.variables:
             with _named(self.path):
                 self._write_to(self.store, self.path)
@@ -89,7 +96,7 @@ class ChangedValues:
         keys[join(self.path, DOCUMENT)] = DOCUMENT
         documents = self.store.carry_out(get_all(list(keys), "the arrays that values are written to"))
         buffer = default_buffer_prototype().buffer
-        memory = MemoryStore({keys[key]: buffer.from_bytes(data) for key, data in documents.items() if data})
+        memory = MemoryStore({keys[key]: buffer.from_bytes(_readable(data)) for key, data in documents.items() if data})
         with _named(self.path), warnings.catch_warnings():
             # For times that cannot be written in the stored units, xarray warns and writes others.
             warnings.simplefilter("ignore")
@@ -128,9 +135,12 @@ def plan_values(
     if not loaded.variables:
         return ChangedValues(store, path, loaded, loaded, append_dim, region)
     with _named(path):
+        stored = _open(store, path)
+        # A region is not written to coordinates, which are compared.
+        numbers = not_decoded(loaded if append_dim is not None else loaded.drop_vars(list(loaded.indexes)))
+        undecoded = _open(store, path, mask_and_scale=False) if numbers else stored
         # Numbers with units of time become times, as those that are read from the session.
         loaded = xr.decode_cf(loaded, decode_coords=False)
-        stored = _open(store, path)
     free = [append_dim] if append_dim is not None else list(region or {})
     changed = []
     for name, variable in loaded.variables.items():
@@ -139,19 +149,22 @@ def plan_values(
             raise ManifestError(f"array {where!r}", "an array that is stored", "none")
         old = stored.variables[name]
         require_same_meaning(where, old.attrs, variable.attrs)
+        _require_same_packing(where, old.encoding, variable.encoding)
         is_coordinate = append_dim is None and name in loaded.indexes
         if not is_coordinate and any(dim in variable.dims for dim in free):
             _require_no_parts(store, where)
             changed.append(name)
-        else:
+        elif name not in numbers:
             place = {dim: each for dim, each in (region or {}).items() if dim in variable.dims}
             _require_equal(where, old.isel(place), variable)
     if append_dim in changed:
         _require_order(join(path, str(append_dim)), stored[append_dim].values, loaded[append_dim].values)
     # xarray replaces the attributes of the group with those of the dataset.
     others = [name for name in loaded.variables if name not in changed]
-    written = loaded.drop_vars(others).assign_attrs(_attributes(store, path))
-    planned = ChangedValues(store, path, written, loaded.drop_vars(changed), append_dim, region)
+    as_numbers = plan_numbers(store, path, numbers, undecoded, append_dim=append_dim, region=region)
+    written = loaded.drop_vars([*others, *(name for name in changed if name in numbers)])
+    written = written.assign_attrs(_attributes(store, path))
+    planned = ChangedValues(store, path, written, loaded.drop_vars(changed), append_dim, region, as_numbers)
     planned.rehearse(stored)
     return planned
 
@@ -183,11 +196,11 @@ def _find_slice(store: PartsStore, path: str, source: xr.Dataset, dim: str) -> s
     return slice(numbers[0], numbers[-1] + 1)
 
 
-def _reports(path: str, dataset: xr.Dataset, plan: str) -> list[AdoptedArray]:
+def _reports(path: str, variables: Mapping[Any, xr.Variable], plan: str) -> list[AdoptedArray]:
     """Return the reports of loaded variables."""
     return [
         AdoptedArray(join(path, str(name)), each.shape, str(each.dtype), 0, 0, 0, each.nbytes, plan)
-        for name, each in dataset.variables.items()
+        for name, each in variables.items()
     ]
 
 
@@ -195,9 +208,20 @@ def _attributes(store: PartsStore, path: str) -> dict[str, Any]:
     return dict(zarr.open_group(store, path=path, mode="r", zarr_format=3).attrs)
 
 
-def _open(store: Any, path: str | None) -> xr.Dataset:
-    dataset: xr.Dataset = xr.open_zarr(store, group=path or None, consolidated=False, chunks=None, decode_coords=False)
+def _open(store: Any, path: str | None, **options: Any) -> xr.Dataset:
+    dataset: xr.Dataset = xr.open_zarr(
+        store, group=path or None, consolidated=False, chunks=None, decode_coords=False, **options
+    )
     return dataset
+
+
+def _readable(document: bytes) -> bytes:
+    """Return the document of an array without chunks in which xarray can decode the values.
+
+    It decodes the first one and the last one to append times. NaN is no time in calendars such as `noleap`.
+    """
+    parsed = json.loads(document)
+    return json.dumps({**parsed, "fill_value": 0.0}).encode() if parsed.get("fill_value") == "NaN" else document
 
 
 @contextmanager
@@ -207,6 +231,8 @@ def _named(path: str) -> Iterator[None]:
         with warnings.catch_warnings():
             # xarray will decode numbers with units such as "days" in another way. That does not matter here.
             warnings.simplefilter("ignore", FutureWarning)
+            # It warns of a variable with two fill values, which is not decoded to be written.
+            warnings.simplefilter("ignore", xr.SerializationWarning)
             yield
     except PartsStoreError:
         raise
@@ -230,6 +256,13 @@ def _require_equal(path: str, stored: xr.Variable, given: xr.Variable) -> None:
         raise ManifestError(f"array {path!r}", expected, f"{dict(given.sizes)}")
     if not _is_kept(given, stored, abs(float(stored.encoding.get("scale_factor", 0)))):
         raise ManifestError(f"array {path!r}", "the values that are stored", "others")
+
+
+def _require_same_packing(path: str, stored: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
+    """Raise if values were decoded with other numbers than those they would be encoded with, which would round them."""
+    for key in ("scale_factor", "add_offset"):
+        if key in given and given[key] != stored.get(key):
+            raise ManifestError(f"array {path!r}, attribute {key!r}", describe(stored.get(key)), describe(given[key]))
 
 
 def _require_order(path: str, stored: NDArray[Any], added: NDArray[Any]) -> None:
