@@ -23,10 +23,15 @@ class FileRegistry(ObjectStoreRegistry[Any]):
     def of_folders(cls, folders: Iterable[str], options: Mapping[str, Any]) -> "FileRegistry":
         """Return a registry of the stores at the URLs of folders. Options are for stores that are not on this machine.
 
-        Files in other folders cannot be read with it.
+        Files in other folders cannot be read with it. Raises `StoreConfigError` for options if all folders are on this
+        machine: they may be mistyped arguments.
         """
         registry = cls()
-        for folder in fewest_folders(folders):
+        fewest = fewest_folders(folders)
+        if options and all(folder.startswith("file://") for folder in fewest):
+            expected = "no options of obstore, because all files are on this machine"
+            raise StoreConfigError("arguments", expected, ", ".join(sorted(options)))
+        for folder in fewest:
             is_local = folder.startswith("file://")
             store = open_url(folder, {} if is_local else dict(options), create=False)
             try:

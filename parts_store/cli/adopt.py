@@ -139,7 +139,7 @@ def adopt(
     is not copied: the arrays refer to the files. Several files become one dataset.
     """
     from parts_store.adoption.preparation import AdoptionRequest
-    from parts_store.repositories import is_repository, open_branch
+    from parts_store.repositories import is_repository, open_branch, options_for
 
     given = parse_options(option)
     if copy:
@@ -160,7 +160,8 @@ def adopt(
             resume=resume,
             progress=progress,
         )
-        prepared = request.prepare(files, given, virtual=virtual or ())
+        is_remote = any(options_for(each, given) for each in (*files, *(virtual or ())))
+        prepared = request.prepare(files, given if is_remote else {}, virtual=virtual or ())
     is_new = not is_repository(into, **given)
     if is_new and branch != "main":
         raise StoreConfigError("--branch", "'main', because there is no repository yet", repr(branch))

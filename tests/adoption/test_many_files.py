@@ -321,6 +321,17 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     assert not session.has_uncommitted_changes
 
 
+@pytest.mark.parametrize("wrong", [{"dryrun": True}, {"appenddim": "time"}, {"region": "us-east-1"}])
+def test_an_argument_that_no_file_needs_is_refused(winter: Path, wrong: dict[str, Any]) -> None:
+    session = repository(winter).writable_session("main")
+    message = f"arguments: expected no options of obstore, .*found {next(iter(wrong))}"
+    with pytest.raises(StoreConfigError, match=message):
+        ps.adopt(winter / "*.nc", into=session, concat_dim="time", **wrong)
+    with pytest.raises(StoreConfigError, match=message):
+        ps.open_virtual_mfdataset(str(winter / "*.nc"), concat_dim="time", combine="nested", **wrong)
+    assert not session.has_uncommitted_changes
+
+
 def test_a_pattern_without_files_is_named(winter: Path) -> None:
     session = repository(winter).writable_session("main")
     with pytest.raises(StoreConfigError, match=r"no file that matches '.*2005-\*\.nc'"):
