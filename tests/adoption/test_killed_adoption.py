@@ -15,7 +15,7 @@ import xarray as xr
 import parts_store as ps
 from tests.adoption.months import read, write_months
 
-MONTHS, KILLS = 12, 20
+MONTHS, KILLS = 12, 8
 ROOT = Path(__file__).parent.parent.parent
 
 
