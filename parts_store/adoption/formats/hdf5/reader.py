@@ -49,6 +49,7 @@ _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable"
 # netCDF writes this prefix before the name of a variable that has the name of a dimension without being its coordinate.
 _NOT_ALONG: Final = "_nc4_non_coord_"
+_SHORTER: Final = "bytes that end before its unlimited dimension"
 # Groups can be members of so many groups that they have a million names. Behind this number of groups and arrays, each
 # group is described under one name.
 _MOST_NODES: Final = 1 << 15
@@ -192,6 +193,8 @@ class _Walk:
     def _external(self, dataset: h5py.Dataset, header: Header) -> Contiguous:
         if len(dataset.external) > 1:
             raise CannotBeReadError(f"its values are in {len(dataset.external)} other files")
+        if _is_shorter(dataset, header):
+            raise CannotBeReadError(f"{_SHORTER}, with its values in another file")
         name, offset, _ = dataset.external[0]
         other = self.open_other(name)
         if offset + header.nbytes > other.nbytes:
@@ -234,6 +237,8 @@ class _Walk:
         # With a user block, HDF5 returns a wrong offset for a dataset that was never written.
         offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
         if offset is not None:
+            if _is_shorter(dataset, header):
+                raise NoReferenceError(_SHORTER)
             if offset + header.nbytes > self.nbytes:
                 raise CannotBeReadError(f"its bytes end at {offset + header.nbytes}, and the file at {self.nbytes}")
             return Contiguous(header, offset)
@@ -301,6 +306,11 @@ def _is_taken(group: h5py.Group, name: str) -> bool:
     link = group.get(name, getlink=True)
     # A link into another file is not followed.
     return link is not None and not (isinstance(link, h5py.HardLink) and _is_no_variable(group[name]))
+
+
+def _is_shorter(dataset: h5py.Dataset, header: Header) -> bool:
+    """Return whether a dataset has fewer values than its array, because a dimension is longer in netCDF."""
+    return bool(dataset.shape != header.shape[: len(dataset.shape)])
 
 
 def _without_chunks(header: Header) -> Chunked:
