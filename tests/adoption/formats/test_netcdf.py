@@ -286,6 +286,21 @@ def test_values_that_xarray_decodes_with_another_type_are_listed(
     assert listed == (["v@scale_factor"] if found["v"].dtype != file["v"].dtype else [])
 
 
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+def test_a_missing_value_of_bytes_is_listed(tmp_path: Path, name: str) -> None:
+    """JSON has no bytes, so that xarray masks the value in the file, and not in the adopted array."""
+    path = tmp_path / "a.nc"
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"x": 2}
+        file.create_variable("x", ("x",), "i4", data=[0, 1])
+        made = file.create_variable("codes", ("x",), "S2", data=np.array([b"ab", b"-"]))
+        made.attrs[name] = np.bytes_(b"-")
+    file_dataset, found = open_both(path)
+    assert (file_dataset["codes"].isnull().sum(), found["codes"].isnull().sum()) == (1, 0)
+    report, _ = adopted(path)
+    assert [(each.name, each.reason[:6]) for each in report.skipped] == [(f"codes@{name}", "bytes,")]
+
+
 def test_texts_of_many_files_are_joined(tmp_path: Path) -> None:
     files = []
     for number in range(3):

@@ -34,6 +34,7 @@ from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
 from parts_store.adoption.formats.hdf5.dimensions import Dimensions
 from parts_store.adoption.formats.hdf5.filters import (
     codecs_of,
+    is_without_filters,
     require_bounded_chunks,
     require_filters,
     unfiltered_edges,
@@ -146,8 +147,10 @@ class _Walk:
             names.attributes_of(dataset, self.description, path, self.loader.paths),
             tuple(dimensions.names_of(scales, shape)),
         )
-        # The chunks of an array without values matter for the files that it is joined with.
-        if dataset.size is None or (not math.prod(shape) and (dataset.chunks is None or stored.conversion is not None)):
+        # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
+        # an end seems to be empty, because the HDF5 library does not find its sources here.
+        is_empty = not math.prod(shape) and (dataset.chunks is None or stored.conversion is not None)
+        if dataset.size is None or (is_empty and not (dataset.is_virtual and dataset.virtual_sources())):
             return _without_chunks(header)
         if dataset.is_virtual or dataset.external:
             if stored.conversion is not None or stored.shape:
@@ -256,12 +259,14 @@ class _Walk:
         axes = len(header.shape) - offsets.ndim
         chunk_shape = (*dataset.chunks, *header.shape[offsets.ndim :])
         array = Chunked(header, chunk_shape, codecs, _with_axes(offsets, axes), _with_axes(lengths, axes))
+        _require_lengths(array, _with_axes(is_there & is_without_filters(dataset, masks), axes))
         self._require_chunks_in_file(dataset, array)
         places = {tuple(place) for place in np.argwhere(is_there & (masks != mask)).tolist()}
         if not mask and not places:
             places = set(unfiltered_edges(dataset, offsets, lengths))
         # Beyond the shape, there may be anything in a chunk.
         places |= set(edges(dataset, is_there, header.shape))
+        require_bounded_chunks(dataset, places)
         return self.loader.with_encoded(dataset, array, sorted(places)) if places else array
 
     def _require_chunks_in_file(self, dataset: h5py.Dataset, array: Chunked) -> None:
@@ -272,9 +277,6 @@ class _Walk:
         if ((lengths > self.nbytes) | (offsets > self.nbytes - np.minimum(lengths, self.nbytes))).any():
             end = max(map(sum, zip(offsets.tolist(), lengths.tolist(), strict=True)))
             raise CannotBeReadError(f"its chunks end at {end}, and the file at {self.nbytes}")
-        raw_nbytes = math.prod(array.chunk_shape) * array.header.dtype.itemsize
-        if not lengths.all() or (not array.codecs and (lengths != raw_nbytes).any()):
-            raise CannotBeReadError(f"a chunk of {lengths[lengths != raw_nbytes][0]} bytes, expected {raw_nbytes}")
         if self.has_user_block:
             # Some versions of HDF5 return offsets from the end of the user block.
             first = np.argwhere(is_there)[0].tolist()[: len(dataset.chunks)]
@@ -319,7 +321,15 @@ def _without_chunks(header: Header) -> Chunked:
     return Chunked(header, tuple(max(1, length) for length in header.shape), (), nowhere, nowhere)
 
 
-def _with_axes(numbers: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+def _require_lengths(array: Chunked, is_plain: NDArray[np.bool_]) -> None:
+    """Raise if a chunk is empty, or if one that no filter was applied to has another length than its values."""
+    raw_nbytes = math.prod(array.chunk_shape) * array.header.dtype.itemsize
+    is_wrong = (array.lengths == 0) | (is_plain & (array.lengths != raw_nbytes))
+    if is_wrong.any():
+        raise CannotBeReadError(f"a chunk of {array.lengths[is_wrong][0]} bytes, expected {raw_nbytes}")
+
+
+def _with_axes[T: np.generic](numbers: NDArray[T], count: int) -> NDArray[T]:
     """Return numbers on the grid of chunks with more axes, of one chunk each."""
     return numbers.reshape(*numbers.shape, *[1] * count)
 
