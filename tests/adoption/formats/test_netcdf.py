@@ -296,7 +296,7 @@ def test_a_missing_value_of_bytes_is_listed(tmp_path: Path, name: str) -> None:
         made = file.create_variable("codes", ("x",), "S2", data=np.array([b"ab", b"-"]))
         made.attrs[name] = np.bytes_(b"-")
     file_dataset, found = open_both(path)
-    assert (file_dataset["codes"].isnull().sum(), found["codes"].isnull().sum()) == (1, 0)
+    assert [int(each["codes"].isnull().sum()) for each in (file_dataset, found)] == [1, 0]
     report, _ = adopted(path)
     assert [(each.name, each.reason[:6]) for each in report.skipped] == [(f"codes@{name}", "bytes,")]
 

@@ -61,7 +61,7 @@ def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
 def is_without_filters(dataset: h5py.Dataset, masks: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Return which chunks no filter was applied to, given the filter mask of each."""
     every = np.uint32((1 << len(_filters(dataset))) - 1)
-    return np.equal(masks & every, every)
+    return np.asarray((masks & every) == every, np.bool_)
 
 
 def require_filters(dataset: h5py.Dataset, reason: str) -> None:

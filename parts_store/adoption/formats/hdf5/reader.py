@@ -345,6 +345,9 @@ def _fill_value(dataset: h5py.Dataset, stored: StoredType) -> Any:
     # HDF5 returns zeros for values that it does not fill in.
     if is_never or _has_no_fill_value(dataset) or dataset.fillvalue is None:
         return _zero(stored.dtype)
+    if stored.dtype.names is not None:
+        # The same bytes: NumPy would cast a field with several elements by repeating the first one, or not at all.
+        return np.frombuffer(np.asarray(dataset.fillvalue, dataset.dtype).tobytes(), stored.dtype)[0]
     return dataset.fillvalue
 
 

@@ -137,6 +137,25 @@ def test_compound_types_are_what_h5py_reads(
         assert "a" not in {each.path for each in report.loaded}
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["numbers", "compounds"])
+def test_missing_chunks_of_compounds_with_arrays_have_the_fill_value(tmp_path: Path, order: str, kind: str) -> None:
+    """The first element of an array in the fill value was repeated; for an array of compounds, the call failed."""
+    path = tmp_path / "a.h5"
+    element = f"{order}f4" if kind == "numbers" else [("u", f"{order}i2"), ("v", f"{order}f8")]
+    dtype = np.dtype([("n", f"{order}i4"), ("many", element, (2, 3))])
+    fill_value = np.frombuffer(bytes(range(1, 1 + dtype.itemsize)), dtype)[0]
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", (4,), dtype, chunks=(2,), fillvalue=fill_value)
+        file["a"][:2] = np.zeros(2, dtype)
+    _, store = adopted(path, strict=True)
+    found = np.asarray(array(store, "a")[:])
+    assert found[:2].tobytes() == bytes(2 * dtype.itemsize)
+    # The numbers of the array follow each other, in the byte order of this machine.
+    expected = fill_value.astype(dtype.newbyteorder("="))
+    assert found[2:].tobytes() == expected.tobytes() * 2
+
+
 def test_compound_types_with_texts_arrays_and_references(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     dtype = np.dtype([("name", h5py.string_dtype()), ("to", h5py.ref_dtype), ("at", "f4", (2, 2)), ("n", "i2")])
