@@ -39,8 +39,9 @@ def compare_with_stored(store: PartsStore, stored: StoredArray, source: SourceAr
     if not is_same.all():
         at = tuple(np.argwhere(~is_same)[0].tolist())
         where = f"array {stored.path!r}, at {list(at)}" if at else f"array {stored.path!r}"
-        value = f"{describe(found[at].item())} in {_location(source)!r}; {_ADVICE}"
-        raise ManifestError(where, f"{describe(expected[at].item())}, as it is stored", value)
+        # An element of an array of texts is a text, and has no `item`.
+        old, new = (describe(np.asarray(each[at]).item()) for each in (expected, found))
+        raise ManifestError(where, f"{old}, as it is stored", f"{new} in {_location(source)!r}; {_ADVICE}")
     return "not changed"
 
 

@@ -75,6 +75,19 @@ def test_a_static_variable_that_differs_is_named(session: icechunk.Session, tmp_
     assert stored(session)["day"].values.tolist() == [0, 1, 2, 3]
 
 
+def test_a_static_text_that_differs_is_named(tmp_path: Path) -> None:
+    """The text was looked up like a number, which raised an AttributeError."""
+    files = [
+        write(tmp_path / f"{first}.nc", days(first).assign(note=("k", np.array(["a", text], object))))
+        for first, text in ((0, "b"), (2, "other"))
+    ]
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[0], into=session, concat_dim="day")
+    message = r"array 'note', at \[1\]: expected 'b', as it is stored, found 'other' in"
+    with pytest.raises(ManifestError, match=message):
+        ps.adopt(files[1], into=session, append_dim="day")
+
+
 def test_a_static_variable_that_is_missing_is_named(session: icechunk.Session, tmp_path: Path) -> None:
     file = write(tmp_path / "2.nc", days(2).drop_vars("area"))
     with pytest.raises(ManifestError, match=r"array 'a/area': expected the variable that is stored, found none in the"):

@@ -215,6 +215,29 @@ def test_variables_have_the_length_of_their_unlimited_dimension(tmp_path: Path) 
     assert array(store, "names")[:].tolist() == ["a", "b", "c", "", "", "", ""]
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_bytes_behind_a_contiguous_variable_are_not_its_values(tmp_path: Path, axis: int) -> None:
+    """A contiguous variable that is shorter than its unlimited dimension was read on beyond its end."""
+    path = tmp_path / "a.nc"
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"time": None, "x": 2}
+        file.create_variable("time", ("time",), "f8", chunks=(4,))
+        file.resize_dimension("time", 8)
+        file.variables["time"][...] = np.arange(8.0)
+    values = np.arange(10.0).reshape((5, 2) if axis == 0 else (2, 5))
+    with h5py.File(path, "a") as plain:
+        short = plain.create_dataset("short", data=values, fillvalue=-1.0)
+        short.dims[axis].attach_scale(plain["time"])
+        short.dims[1 - axis].attach_scale(plain["x"])
+        plain["behind"] = np.full(100, 99.0)
+    report, store = adopted(path, strict=True)
+    shape = (8, 2) if axis == 0 else (2, 8)
+    expected = np.full(shape, -1.0)
+    expected[: values.shape[0], : values.shape[1]] = values
+    assert np.array_equal(array(store, "short")[:], expected)
+    assert next(each.loaded for each in report.arrays if each.path == "short") is not None
+
+
 def test_attributes_are_the_numbers_that_xarray_reads(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     not_finite = {"missing_value": np.float32(np.nan), "valid_range": np.array([-np.inf, np.nan]), "top": np.inf}
@@ -261,6 +284,21 @@ def test_values_that_xarray_decodes_with_another_type_are_listed(
     xr.testing.assert_equal(found, file.astype("f8"))
     listed = [each.name for each in report.skipped if "float32" in each.reason]
     assert listed == (["v@scale_factor"] if found["v"].dtype != file["v"].dtype else [])
+
+
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+def test_a_missing_value_of_bytes_is_listed(tmp_path: Path, name: str) -> None:
+    """JSON has no bytes, so that xarray masks the value in the file, and not in the adopted array."""
+    path = tmp_path / "a.nc"
+    with h5netcdf.File(path, "w") as file:
+        file.dimensions = {"x": 2}
+        file.create_variable("x", ("x",), "i4", data=[0, 1])
+        made = file.create_variable("codes", ("x",), "S2", data=np.array([b"ab", b"-"]))
+        made.attrs[name] = np.bytes_(b"-")
+    file_dataset, found = open_both(path)
+    assert [int(each["codes"].isnull().sum()) for each in (file_dataset, found)] == [1, 0]
+    report, _ = adopted(path)
+    assert [(each.name, each.reason[:6]) for each in report.skipped] == [(f"codes@{name}", "bytes,")]
 
 
 def test_texts_of_many_files_are_joined(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ _INTERNAL: Final = {
 }
 _FILL_VALUE: Final = "_FillValue"
 _MISSING_VALUE: Final = "missing_value"
+_MISSING: Final = (_FILL_VALUE, _MISSING_VALUE)
 _SCALE: Final = "scale_factor"
 _OFFSET: Final = "add_offset"
 _OF_SCALES: Final = {"CLASS", "NAME"}
@@ -38,6 +39,9 @@ def attributes_of(
         try:
             require_utf8(key)
             value = owner.attrs[key]
+            if key in _MISSING and isinstance(value, bytes) and _has_texts(owner):
+                reason = "bytes, which are a text in JSON: xarray compares texts with it as missing, and not bytes"
+                description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
                 found |= _fill_attribute(value, owner, paths)
             else:
@@ -49,6 +53,10 @@ def attributes_of(
         reason = "xarray decodes the values as float64, and those of the file as float32: JSON has one type of numbers"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return found
+
+
+def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
+    return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
 
 def _is_decoded_as_single(dataset: h5py.Dataset) -> bool:
@@ -116,7 +124,7 @@ def _fill_attribute(value: Any, owner: h5py.Dataset, paths: ObjectPaths) -> dict
     """
     number = np.asarray(value).ravel()[0]
     number = number.item() if isinstance(number, np.generic) else number
-    if h5py.check_string_dtype(owner.dtype) is not None:
+    if _has_texts(owner):
         if _MISSING_VALUE in owner.attrs:
             raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
         return {_MISSING_VALUE: _plain(number, paths)}

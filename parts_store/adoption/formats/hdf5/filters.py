@@ -1,8 +1,9 @@
 """Convert the filters of HDF5 datasets to codecs of Zarr."""
 
+import bz2
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from importlib import import_module
 from typing import Any, Final, cast
@@ -57,6 +58,12 @@ def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
         yield codec
 
 
+def is_without_filters(dataset: h5py.Dataset, masks: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Return which chunks no filter was applied to, given the filter mask of each."""
+    every = np.uint32((1 << len(_filters(dataset))) - 1)
+    return np.asarray((masks & every) == every, np.bool_)
+
+
 def require_filters(dataset: h5py.Dataset, reason: str) -> None:
     """Raise `CannotBeReadError` unless the HDF5 library has all filters of a dataset that is loaded for a reason."""
     for code, _, label in _filters(dataset):
@@ -68,23 +75,51 @@ def require_filters(dataset: h5py.Dataset, reason: str) -> None:
             raise CannotBeReadError(f"{reason}; the HDF5 library has no filter {name} (number {code}) either")
 
 
-def require_bounded_chunks(dataset: h5py.Dataset) -> None:
-    """Raise `CannotBeReadError` if a chunk is larger than the others when it is decoded.
+def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None = None) -> None:
+    """Raise `CannotBeReadError` if a chunk is larger than the others when it is decoded, or if it has no end.
 
-    zlib makes up to a thousand bytes of each byte, and the HDF5 library reads all of them.
+    zlib and bzip2 make thousands of bytes of each byte, and the HDF5 library reads all of them. It waits forever for
+    the end of bzip2. All chunks are read, or those at these places of the grid.
     """
     filters = _filters(dataset)
-    if not filters or filters[-1][0] != h5py.h5z.FILTER_DEFLATE:
+    if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2):
         return
     # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
     most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + 4 * len(filters)
-    for number in range(dataset.id.get_num_chunks()):
-        mask, data = dataset.id.read_direct_chunk(dataset.id.get_chunk_info(number).chunk_offset)
+    for start in _starts(dataset, places):
+        mask, data = dataset.id.read_direct_chunk(start)
         if mask >> (len(filters) - 1) & 1:
             continue
-        decoder = zlib.decompressobj()
-        if len(decoder.decompress(data, most)) == most and decoder.decompress(decoder.unconsumed_tail, 1):
+        try:
+            has_end, is_larger = _decode(filters[-1][0], data, most)
+        except (zlib.error, OSError):
+            # The filters are not applied to some chunks at the edge, which the mask does not show.
+            continue
+        if is_larger:
             raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
+        if not has_end:
+            raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
+
+
+def _decode(code: int, data: bytes, most: int) -> tuple[bool, bool]:
+    """Return whether bytes have an end when they are decoded, and whether they are more than so many bytes."""
+    if code == Plugin.BZIP2:
+        unpacker = bz2.BZ2Decompressor()
+        is_full = len(unpacker.decompress(data, most)) == most
+        return unpacker.eof, is_full and not unpacker.eof and bool(unpacker.decompress(b"", 1))
+    decoder = zlib.decompressobj()
+    is_full = len(decoder.decompress(data, most)) == most
+    return decoder.eof, is_full and bool(decoder.decompress(decoder.unconsumed_tail, 1))
+
+
+def _starts(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None) -> Iterator[tuple[int, ...]]:
+    """Yield the first element of each chunk that is stored, or of those at some places of the grid."""
+    if places is None:
+        for number in range(dataset.id.get_num_chunks()):
+            yield dataset.id.get_chunk_info(number).chunk_offset
+        return
+    for place in places:
+        yield tuple(at * size for at, size in zip(place, dataset.chunks, strict=True))
 
 
 def _filters(dataset: h5py.Dataset) -> list[tuple[int, tuple[int, ...], bytes]]:
@@ -174,8 +209,8 @@ def unfiltered_edges(
     # All axes that do not end with a chunk have an edge.
     beyond = tuple(size + 1 for size in dataset.shape)
     places = list(dict.fromkeys(edges(dataset, (offsets != MISSING) & (lengths == raw_nbytes), beyond)))
-    for place in places:
-        start = tuple(at * size for at, size in zip(place, dataset.chunks, strict=True))
+    require_bounded_chunks(dataset, places)
+    for start in _starts(dataset, places):
         stop = tuple(min(at + size, end) for at, size, end in zip(start, dataset.chunks, dataset.shape, strict=True))
         within = tuple(slice(0, last - first) for first, last in zip(start, stop, strict=True))
         values = dataset[tuple(map(slice, start, stop))].tobytes()

@@ -34,6 +34,7 @@ from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
 from parts_store.adoption.formats.hdf5.dimensions import Dimensions
 from parts_store.adoption.formats.hdf5.filters import (
     codecs_of,
+    is_without_filters,
     require_bounded_chunks,
     require_filters,
     unfiltered_edges,
@@ -49,6 +50,7 @@ _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable"
 # netCDF writes this prefix before the name of a variable that has the name of a dimension without being its coordinate.
 _NOT_ALONG: Final = "_nc4_non_coord_"
+_SHORTER: Final = "bytes that end before its unlimited dimension"
 # Groups can be members of so many groups that they have a million names. Behind this number of groups and arrays, each
 # group is described under one name.
 _MOST_NODES: Final = 1 << 15
@@ -145,8 +147,10 @@ class _Walk:
             names.attributes_of(dataset, self.description, path, self.loader.paths),
             tuple(dimensions.names_of(scales, shape)),
         )
-        # The chunks of an array without values matter for the files that it is joined with.
-        if dataset.size is None or (not math.prod(shape) and (dataset.chunks is None or stored.conversion is not None)):
+        # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
+        # an end seems to be empty, because the HDF5 library does not find its sources here.
+        is_empty = not math.prod(shape) and (dataset.chunks is None or stored.conversion is not None)
+        if dataset.size is None or (is_empty and not (dataset.is_virtual and dataset.virtual_sources())):
             return _without_chunks(header)
         if dataset.is_virtual or dataset.external:
             if stored.conversion is not None or stored.shape:
@@ -192,6 +196,8 @@ class _Walk:
     def _external(self, dataset: h5py.Dataset, header: Header) -> Contiguous:
         if len(dataset.external) > 1:
             raise CannotBeReadError(f"its values are in {len(dataset.external)} other files")
+        if _is_shorter(dataset, header):
+            raise CannotBeReadError(f"{_SHORTER}, with its values in another file")
         name, offset, _ = dataset.external[0]
         other = self.open_other(name)
         if offset + header.nbytes > other.nbytes:
@@ -234,6 +240,8 @@ class _Walk:
         # With a user block, HDF5 returns a wrong offset for a dataset that was never written.
         offset = dataset.id.get_offset() if dataset.id.get_storage_size() else None
         if offset is not None:
+            if _is_shorter(dataset, header):
+                raise NoReferenceError(_SHORTER)
             if offset + header.nbytes > self.nbytes:
                 raise CannotBeReadError(f"its bytes end at {offset + header.nbytes}, and the file at {self.nbytes}")
             return Contiguous(header, offset)
@@ -251,12 +259,14 @@ class _Walk:
         axes = len(header.shape) - offsets.ndim
         chunk_shape = (*dataset.chunks, *header.shape[offsets.ndim :])
         array = Chunked(header, chunk_shape, codecs, _with_axes(offsets, axes), _with_axes(lengths, axes))
+        _require_lengths(array, _with_axes(is_there & is_without_filters(dataset, masks), axes))
         self._require_chunks_in_file(dataset, array)
         places = {tuple(place) for place in np.argwhere(is_there & (masks != mask)).tolist()}
         if not mask and not places:
             places = set(unfiltered_edges(dataset, offsets, lengths))
         # Beyond the shape, there may be anything in a chunk.
         places |= set(edges(dataset, is_there, header.shape))
+        require_bounded_chunks(dataset, places)
         return self.loader.with_encoded(dataset, array, sorted(places)) if places else array
 
     def _require_chunks_in_file(self, dataset: h5py.Dataset, array: Chunked) -> None:
@@ -267,9 +277,6 @@ class _Walk:
         if ((lengths > self.nbytes) | (offsets > self.nbytes - np.minimum(lengths, self.nbytes))).any():
             end = max(map(sum, zip(offsets.tolist(), lengths.tolist(), strict=True)))
             raise CannotBeReadError(f"its chunks end at {end}, and the file at {self.nbytes}")
-        raw_nbytes = math.prod(array.chunk_shape) * array.header.dtype.itemsize
-        if not lengths.all() or (not array.codecs and (lengths != raw_nbytes).any()):
-            raise CannotBeReadError(f"a chunk of {lengths[lengths != raw_nbytes][0]} bytes, expected {raw_nbytes}")
         if self.has_user_block:
             # Some versions of HDF5 return offsets from the end of the user block.
             first = np.argwhere(is_there)[0].tolist()[: len(dataset.chunks)]
@@ -303,13 +310,26 @@ def _is_taken(group: h5py.Group, name: str) -> bool:
     return link is not None and not (isinstance(link, h5py.HardLink) and _is_no_variable(group[name]))
 
 
+def _is_shorter(dataset: h5py.Dataset, header: Header) -> bool:
+    """Return whether a dataset has fewer values than its array, because a dimension is longer in netCDF."""
+    return bool(dataset.shape != header.shape[: len(dataset.shape)])
+
+
 def _without_chunks(header: Header) -> Chunked:
     """Return an array that has the fill value everywhere, or no values."""
     nowhere = np.full([min(1, length) for length in header.shape], MISSING, np.uint64)
     return Chunked(header, tuple(max(1, length) for length in header.shape), (), nowhere, nowhere)
 
 
-def _with_axes(numbers: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+def _require_lengths(array: Chunked, is_plain: NDArray[np.bool_]) -> None:
+    """Raise if a chunk is empty, or if one that no filter was applied to has another length than its values."""
+    raw_nbytes = math.prod(array.chunk_shape) * array.header.dtype.itemsize
+    is_wrong = (array.lengths == 0) | (is_plain & (array.lengths != raw_nbytes))
+    if is_wrong.any():
+        raise CannotBeReadError(f"a chunk of {array.lengths[is_wrong][0]} bytes, expected {raw_nbytes}")
+
+
+def _with_axes[T: np.generic](numbers: NDArray[T], count: int) -> NDArray[T]:
     """Return numbers on the grid of chunks with more axes, of one chunk each."""
     return numbers.reshape(*numbers.shape, *[1] * count)
 
@@ -325,6 +345,9 @@ def _fill_value(dataset: h5py.Dataset, stored: StoredType) -> Any:
     # HDF5 returns zeros for values that it does not fill in.
     if is_never or _has_no_fill_value(dataset) or dataset.fillvalue is None:
         return _zero(stored.dtype)
+    if stored.dtype.names is not None:
+        # The same bytes: NumPy would cast a field with several elements by repeating the first one, or not at all.
+        return np.frombuffer(np.asarray(dataset.fillvalue, dataset.dtype).tobytes(), stored.dtype)[0]
     return dataset.fillvalue
 
 

@@ -1,11 +1,13 @@
 """Texts, compound types and other types of HDF5 become types of Zarr, with the values that h5py reads."""
 
+import bz2
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -135,6 +137,25 @@ def test_compound_types_are_what_h5py_reads(
         assert "a" not in {each.path for each in report.loaded}
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["numbers", "compounds"])
+def test_missing_chunks_of_compounds_with_arrays_have_the_fill_value(tmp_path: Path, order: str, kind: str) -> None:
+    """The first element of an array in the fill value was repeated; for an array of compounds, the call failed."""
+    path = tmp_path / "a.h5"
+    element = f"{order}f4" if kind == "numbers" else [("u", f"{order}i2"), ("v", f"{order}f8")]
+    dtype = np.dtype([("n", f"{order}i4"), ("many", element, (2, 3))])
+    fill_value = np.frombuffer(bytes(range(1, 1 + dtype.itemsize)), dtype)[0]
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", (4,), dtype, chunks=(2,), fillvalue=fill_value)
+        file["a"][:2] = np.zeros(2, dtype)
+    _, store = adopted(path, strict=True)
+    found = np.asarray(array(store, "a")[:])
+    assert found[:2].tobytes() == bytes(2 * dtype.itemsize)
+    # The numbers of the array follow each other, in the byte order of this machine.
+    expected = fill_value.astype(dtype.newbyteorder("="))
+    assert found[2:].tobytes() == expected.tobytes() * 2
+
+
 def test_compound_types_with_texts_arrays_and_references(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     dtype = np.dtype([("name", h5py.string_dtype()), ("to", h5py.ref_dtype), ("at", "f4", (2, 2)), ("n", "i2")])
@@ -220,6 +241,37 @@ def test_a_chunk_that_is_larger_than_it_says_is_not_read(tmp_path: Path) -> None
     report, store = adopted(path)
     assert reasons(report) == {"bomb": "a chunk that is larger than 68 bytes when it is decoded: it is damaged"}
     assert np.asarray(array(store, "good")[:])["y"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["at the edge", "with another mask", "before the end of its dimension"])
+def test_a_referred_chunk_that_is_larger_than_it_says_is_not_read(tmp_path: Path, kind: str) -> None:
+    """Some chunks of arrays that are referred to are read, too, and took a thousand times their size."""
+    path, bomb = tmp_path / "a.h5", zlib.compress(bytes(1 << 26))
+    chunk = len(bomb)
+    length = 3 * chunk if kind == "with another mask" else chunk - 1
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("bomb", (length,), "u1", chunks=(chunk,), maxshape=(None,), compression="gzip")
+        made.id.write_direct_chunk((0,), bomb)
+        if kind == "with another mask":
+            for at in (1, 2):
+                made.id.write_direct_chunk((at * chunk,), bytes(chunk), filter_mask=1)
+        if kind == "before the end of its dimension":
+            scale = file.create_dataset("time", (chunk,), "u1", chunks=(chunk,), maxshape=(None,))
+            scale.make_scale("time")
+            made.dims[0].attach_scale(scale)
+    report, _ = adopted(path)
+    reason = f"a chunk that is larger than {2 * chunk + 4} bytes when it is decoded: it is damaged"
+    assert reasons(report) == {"bomb": reason}
+
+
+def test_a_bzip2_chunk_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """The HDF5 library waits forever for its end."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("texts", (8,), h5py.string_dtype(), chunks=(8,), **hdf5plugin.BZip2())
+        made.id.write_direct_chunk((0,), bz2.compress(bytes(128))[:-9])
+    report, _ = adopted(path)
+    assert reasons(report) == {"texts": "a chunk that ends too early when it is decoded: it is damaged"}
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 5), (2, 3, 4)])

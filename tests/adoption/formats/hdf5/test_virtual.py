@@ -11,7 +11,7 @@ import pytest
 import parts_store as ps
 from parts_store.adoption import adopt
 from parts_store.adoption.other_files import location_of
-from tests.adoption.adopting import array, settle
+from tests.adoption.adopting import adopted, array, settle
 from tests.adoption.formats.hdf5.files import reasons
 
 pytestmark = pytest.mark.slow
@@ -170,3 +170,18 @@ def test_external_datasets_refer_to_their_file(tmp_path: Path) -> None:
 )
 def test_names_of_other_files_are_relative_to_the_folder(name: str, location: str, expected: str) -> None:
     assert location_of(name, location) == expected
+
+
+def test_a_virtual_dataset_without_an_end_is_named_and_not_empty(tmp_path: Path) -> None:
+    """Its sources are not opened by the HDF5 library, which then says that its length is 0."""
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(6.0), maxshape=(None,), chunks=(3,))
+    layout = h5py.VirtualLayout((6,), "f8", maxshape=(None,))
+    source = h5py.VirtualSource("source.h5", "x", (6,), maxshape=(None,))
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("x", layout)
+    report, _ = adopted(path)
+    assert not report.arrays
+    assert "has no end" in reasons(report)["x"]
