@@ -163,12 +163,17 @@ class _Walk:
     def _problem_of(self, image: Image, name: str) -> str | None:
         """Add an image; return why it cannot be added, None if it was."""
         try:
+            self.directories.require_same_storage(image.keyframe.offset, image.directories(self.directories.pages))
             self.description.arrays.append(self.reader.describe(image, name))
         except CannotBeReadError as error:
             return str(error)
         # tifffile and the codecs raise any error for a damaged page. The other pages may be intact.
         except Exception as error:
             return f"it is damaged: {type(error).__name__}: {error}"
+        missing = sum(page is None for page in image.pages)
+        if missing:
+            reason = f"{missing:,} of {len(image.pages):,} pages are not in the file, and have the fill value"
+            self.description.skipped.append(Skipped(f"{name}, missing pages", reason))
         group = name.rpartition("/")[0]
         for end in [at for at, letter in enumerate(group) if letter == "/"]:
             self.description.groups.setdefault(group[:end], {})
