@@ -21,7 +21,7 @@ _MAX_SEGMENTS: Final = 1 << 23
 _SEGMENTS: Final = (273, 279, 324, 325)
 _SUBDIRECTORIES: Final = 330
 # The tags in which pages of one image are equal, and the largest number of bytes of them that are compared.
-_KIND: Final = frozenset({256, 257, 258, 259, 262, 266, 277, 278, 284, 317, 322, 323, 338, 339, 32997, 32998})
+_KIND: Final = frozenset({256, 257, 258, 259, 262, 266, 277, 278, 284, 317, 322, 323, 338, 339, 32997, 32998, 42113})
 _MAX_COMPARED: Final = 1 << 10
 # The tags that say how values are stored, with their defaults, and those that matter for some compressions only.
 _STORAGE: Final = {
@@ -29,13 +29,17 @@ _STORAGE: Final = {
     **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
     262: None,
     278: None,
+    # The text of GDAL_NODATA, which is the value of tiles that are missing.
+    42113: None,
 }
 _LENGTH: Final = 257
 _COMPRESSION: Final = 259
 _PHOTOMETRIC: Final = 262
 _ROWS_PER_STRIP: Final = 278
+_NODATA: Final = 42113
 _PER_SAMPLE: Final = (258, 339)
 _JPEG: Final = ((6,), (7,))
+# The codes of integers for `struct`. Others, such as texts, are compared as bytes.
 _NUMBERS: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 # The number of bytes of a value of each data type.
 _SIZES: Final = {
@@ -100,7 +104,8 @@ class Directories:
                 continue
             for (tag, one), (_, other) in zip(found, expected, strict=True):
                 if one != other:
-                    problem = f"in tag {tag} the page at {page} has {one}, and the page at {keyframe} has {other}"
+                    shown = [bytes(each) if tag == _NODATA and each else each for each in (one, other)]
+                    problem = f"in tag {tag} the page at {page} has {shown[0]}, and the page at {keyframe} {shown[1]}"
                     raise CannotBeReadError(f"pages that are stored in different ways: {problem}")
 
 

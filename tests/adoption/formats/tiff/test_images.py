@@ -133,6 +133,23 @@ def test_pages_of_a_stack_that_are_stored_in_different_ways_have_their_values(
         require_equal(store, f"page_{number}/data", values[number])
 
 
+@pytest.mark.parametrize("kind", STACKS)
+def test_missing_tiles_of_each_page_have_the_value_of_its_own_nodata(tmp_path: Path, kind: str) -> None:
+    path, values = tmp_path / "a.tif", random((3, 64, 64))
+    tiles = [[each[:16], None, each[32:48], each[48:]] for each in values]
+    with tifffile.TiffWriter(path) as file:
+        for number, each in enumerate(tiles):
+            text = STACKS[kind] if number == 0 else None
+            options = {"shape": (64, 64), "dtype": "u2", "tile": (16, 64), "metadata": None, "description": text}
+            nodata = (42113, "s", 0, str(number + 5), True)
+            file.write(iter(each), contiguous=False, compression="zlib", extratags=[nodata], **options)
+    report, store = adopted(path, strict=True)
+    assert "in tag 42113" in reason(report, "data")
+    for number in range(3):
+        values[number, 16:32] = number + 5
+        require_equal(store, f"page_{number}/data", values[number])
+
+
 @pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
 def test_pages_of_an_ome_tiff_image_that_are_missing_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
     path, values = tmp_path / "a.ome.tif", random((3, 64, 64))
