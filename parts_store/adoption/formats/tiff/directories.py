@@ -17,7 +17,7 @@ MAX_PAGES: Final = 1 << 16
 _MAX_TAGS: Final = 4096
 # The largest number of bytes of the values of all tags, and the largest number of tiles and strips.
 _MAX_NBYTES: Final = 1 << 28
-_MAX_SEGMENTS: Final = 1 << 23
+MAX_SEGMENTS: Final = 1 << 23
 _SEGMENTS: Final = (273, 279, 324, 325)
 _SUBDIRECTORIES: Final = 330
 # The tags in which pages of one image are equal, and the largest number of bytes of them that are compared.
@@ -36,7 +36,6 @@ _LENGTH: Final = 257
 _COMPRESSION: Final = 259
 _PHOTOMETRIC: Final = 262
 _ROWS_PER_STRIP: Final = 278
-_NODATA: Final = 42113
 _PER_SAMPLE: Final = (258, 339)
 _JPEG: Final = ((6,), (7,))
 # The codes of integers for `struct`. Others, such as texts, are compared as bytes.
@@ -104,9 +103,16 @@ class Directories:
                 continue
             for (tag, one), (_, other) in zip(found, expected, strict=True):
                 if one != other:
-                    shown = [bytes(each) if tag == _NODATA and each else each for each in (one, other)]
-                    problem = f"in tag {tag} the page at {page} has {shown[0]}, and the page at {keyframe} {shown[1]}"
+                    problem = f"tag {tag} of the page at {page} is {_shown(one)}, and at {keyframe} {_shown(other)}"
                     raise CannotBeReadError(f"pages that are stored in different ways: {problem}")
+
+
+def _shown(values: tuple[int, ...] | None) -> str:
+    """Return the values of a tag for a message; a text as such."""
+    is_text = (
+        values is not None and len(values) > 1 and values[-1] == 0 and all(31 < each < 127 for each in values[:-1])
+    )
+    return repr("".join(map(chr, values[:-1]))) if values is not None and is_text else str(values)
 
 
 def read_directories(file: BinaryIO, nbytes: int) -> Directories:
@@ -199,8 +205,8 @@ class _Walk:
         self.found.kinds.add(b"".join(compared))
         storage = _storage(stored)
         self.found.storage[offset] = self.storages.setdefault(storage, storage)
-        if self.segments > 2 * _MAX_SEGMENTS:
-            raise CannotBeReadError(f"more than {_MAX_SEGMENTS:,} tiles and strips")
+        if self.segments > 2 * MAX_SEGMENTS:
+            raise CannotBeReadError(f"more than {MAX_SEGMENTS:,} tiles and strips")
         self.pointer = offset + kind.count.size + count * kind.tag.size
         last = data[count * kind.tag.size :]
         return int(kind.offset.unpack(last)[0]) if len(last) == kind.offset.size else 0
