@@ -1,6 +1,6 @@
 """The argument `chunk_file`: the part and the codecs with which every chunk of an array is a file of another format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -66,7 +66,8 @@ def _require_plain(arguments: Mapping[str, Any]) -> None:
         expected = "None, because files inside the objects of shards cannot be opened"
         raise StoreConfigError("shards", expected, describe(arguments["shards"]))
     filters = arguments.get("filters", "auto")
-    if not isinstance(filters, str) and filters is not None and len(tuple(filters)) > 0:
+    given = [*filters] if isinstance(filters, Iterable) and not isinstance(filters, str) else [filters]
+    if any(each is not None and each != "auto" for each in given):
         raise StoreConfigError("filters", "none, because the file has the values as they are", describe(filters))
 
 
@@ -112,7 +113,10 @@ def _compressor(compressors: Any, given: TiffHeader | None) -> BytesBytesCodec |
                 return Zlib(level=_LEVEL)
             case "zstd":
                 return ZstdCodec()
-    found = [compressors] if isinstance(compressors, BytesBytesCodec | Mapping) else list(compressors or ())
+    if compressors is None:
+        return None
+    is_one = isinstance(compressors, Mapping) or not isinstance(compressors, Iterable)
+    found = [compressors] if is_one else list(compressors)
     if not found:
         return None
     codec = found[0]

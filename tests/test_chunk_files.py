@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import tifffile
@@ -173,6 +174,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"serializer": ps.codecs.PackBitsCodec()}, StoreConfigError, "expected `bytes`"),
     ({"compressors": [BloscCodec()]}, StoreConfigError, "compressors.*expected None, `zarr.codecs.ZstdCodec`"),
     ({"compressors": [ZstdCodec(), Zlib()]}, StoreConfigError, "compressors.*expected None"),
+    ({"compressors": numcodecs.Zlib()}, StoreConfigError, "compressors.*expected None"),
+    ({"compressors": 5}, StoreConfigError, "compressors.*expected None.*found 5"),
+    ({"filters": TransposeCodec(order=(1, 0))}, StoreConfigError, "filters.*expected none"),
     ({"dtype": "<U4"}, HeaderError, "a boolean, or a number"),
     ({"chunks": (4, 32, 32), "shape": (4, 50, 70)}, HeaderError, "one image"),
     ({"chunk_file": HEADER, "chunks": (32, 64)}, HeaderError, r"chunks of uint16\(32, 64\), found uint16\(32, 32\)"),

@@ -80,13 +80,14 @@ def decode(data: bytes, nbytes: int) -> bytes:
         if len(decoded) != nbytes:
             raise CodecError(NAME, f"{nbytes} bytes", f"{len(decoded)} bytes in the blocks of the Java library")
         return decoded
-    try:
-        return _lz4(data, nbytes)
-    except CodecError:
-        # The size is in front of the block. Otherwise these four bytes are the beginning of the block.
-        if int.from_bytes(data[:4], "little") != nbytes:
-            raise
-        return _lz4(data[4:], nbytes)
+    # The size can be in front of the block. It is tried first: now and then a block with a size can be decoded without
+    # it, to other values of the same size, but no block without a size is likely to begin with it.
+    if int.from_bytes(data[:4], "little") == nbytes:
+        try:
+            return _lz4(data[4:], nbytes)
+        except CodecError:
+            pass
+    return _lz4(data, nbytes)
 
 
 def _java_blocks(data: bytes, nbytes: int) -> Iterator[bytes]:

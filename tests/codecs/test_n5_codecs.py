@@ -169,6 +169,24 @@ def test_java_blocks_with_wrong_headers_are_refused() -> None:
             decode(damaged, 80)
 
 
+def test_lz4_with_and_without_the_size_in_front_are_told_apart() -> None:
+    # The four bytes of a size can be the beginning of another block of this size.
+    rng = np.random.default_rng(1)
+    for nbytes in range(1, 20_000, 3):
+        data = np.repeat(rng.integers(0, 5, nbytes // 7 + 1, np.uint8), 7)[:nbytes].tobytes()
+        encoded = bytes(LZ4().encode(data))
+        assert decode(encoded, nbytes) == data
+        assert decode(encoded[4:], nbytes) == data
+
+
+@pytest.mark.parametrize("value", [0, 7, 255])
+def test_lz4_that_begins_with_its_size_by_chance_is_decoded(value: int) -> None:
+    data = bytes([value]) * int.from_bytes([0x1F, value, 1, 0], "little")
+    encoded = bytes(LZ4().encode(data))[4:]
+    assert encoded.startswith(len(data).to_bytes(4, "little"))
+    assert decode(encoded, len(data)) == data
+
+
 def test_lz4_is_not_written() -> None:
     codec = N5DefaultCodec(ndim=1, compressor=N5Lz4Codec())
     array = zarr.create_array({}, shape=(4,), dtype="uint8", serializer=codec, compressors=None)

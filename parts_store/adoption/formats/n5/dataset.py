@@ -179,4 +179,6 @@ def _axes(attributes: Mapping[str, Any], ndim: int) -> tuple[str, ...] | None:
 def _names(value: object, ndim: int) -> tuple[str, ...] | None:
     if not isinstance(value, list) or len(value) != ndim or not all(isinstance(each, str) and each for each in value):
         return None
-    return tuple(value) if len(set(value)) == ndim else None
+    # JSON can have halves of characters, which UTF-8 cannot.
+    is_text = not any("\ud800" <= letter <= "\udfff" for each in value for letter in each)
+    return tuple(value) if is_text and len(set(value)) == ndim else None

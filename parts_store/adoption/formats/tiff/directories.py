@@ -5,7 +5,7 @@ that it knows. It follows loops for a long time, and makes Python numbers of all
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
@@ -17,12 +17,29 @@ MAX_PAGES: Final = 1 << 16
 _MAX_TAGS: Final = 4096
 # The largest number of bytes of the values of all tags, and the largest number of tiles and strips.
 _MAX_NBYTES: Final = 1 << 28
-_MAX_SEGMENTS: Final = 1 << 23
+MAX_SEGMENTS: Final = 1 << 23
 _SEGMENTS: Final = (273, 279, 324, 325)
 _SUBDIRECTORIES: Final = 330
 # The tags in which pages of one image are equal, and the largest number of bytes of them that are compared.
-_KIND: Final = frozenset({256, 257, 258, 259, 262, 266, 277, 278, 284, 317, 322, 323, 338, 339, 32997, 32998})
+_KIND: Final = frozenset({256, 257, 258, 259, 262, 266, 277, 278, 284, 317, 322, 323, 338, 339, 32997, 32998, 42113})
 _MAX_COMPARED: Final = 1 << 10
+# The tags that say how values are stored, with their defaults, and those that matter for some compressions only.
+_STORAGE: Final = {
+    **dict.fromkeys((256, 257, 322, 323, 32997, 32998)),
+    **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
+    262: None,
+    278: None,
+    # The text of GDAL_NODATA, which is the value of tiles that are missing.
+    42113: None,
+}
+_LENGTH: Final = 257
+_COMPRESSION: Final = 259
+_PHOTOMETRIC: Final = 262
+_ROWS_PER_STRIP: Final = 278
+_PER_SAMPLE: Final = (258, 339)
+_JPEG: Final = ((6,), (7,))
+# The codes of integers for `struct`. Others, such as texts, are compared as bytes.
+_NUMBERS: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 # The number of bytes of a value of each data type.
 _SIZES: Final = {
     **dict.fromkeys((1, 2, 6, 7), 1),
@@ -55,6 +72,10 @@ class _Kind:
         return struct.Struct(f"{self.order}{'Q' if self.is_big else 'I'}")
 
 
+type Storage = tuple[tuple[int, tuple[int, ...] | None], ...]
+"""The tags that say how the values of a page are stored, with their values; None for a tag that is not there."""
+
+
 @dataclass(slots=True)
 class Directories:
     """The offsets of all directories: those of the pages in order, and those of the SubIFDs of a page."""
@@ -65,8 +86,33 @@ class Directories:
     skipped: list[Skipped] = field(default_factory=list)
     # The values of tags in which pages of one image are equal.
     kinds: set[bytes] = field(default_factory=set)
+    # How the values of each page are stored, by the offset of its directory. Equal ones are one object.
+    storage: dict[int, Storage] = field(default_factory=dict)
     # Other bytes for some places of the file, with which the pages do not form a loop.
     changes: dict[int, bytes] = field(default_factory=dict)
+
+    def require_same_storage(self, keyframe: int, pages: Iterable[int]) -> None:
+        """Raise `CannotBeReadError` unless pages are stored as one of them, the keyframe, is.
+
+        tifffile reads most pages of a stack as if they were. The pages are given by the offsets of their directories.
+        """
+        expected = self.storage.get(keyframe)
+        for page in pages:
+            found = self.storage.get(page)
+            if found is expected or found is None or expected is None:
+                continue
+            for (tag, one), (_, other) in zip(found, expected, strict=True):
+                if one != other:
+                    problem = f"tag {tag} of the page at {page} is {_shown(one)}, and at {keyframe} {_shown(other)}"
+                    raise CannotBeReadError(f"pages that are stored in different ways: {problem}")
+
+
+def _shown(values: tuple[int, ...] | None) -> str:
+    """Return the values of a tag for a message; a text as such."""
+    is_text = (
+        values is not None and len(values) > 1 and values[-1] == 0 and all(31 < each < 127 for each in values[:-1])
+    )
+    return repr("".join(map(chr, values[:-1]))) if values is not None and is_text else str(values)
 
 
 def read_directories(file: BinaryIO, nbytes: int) -> Directories:
@@ -94,6 +140,7 @@ class _Walk:
     pointer: int = 0
     tag_nbytes: int = 0
     segments: int = 0
+    storages: dict[Storage, Storage] = field(default_factory=dict)
 
     def read(self, offset: int) -> Directories:
         """Return all directories, given the offset of the first."""
@@ -144,17 +191,22 @@ class _Walk:
             self.found.skipped.append(Skipped(name, problem))
             return None
         compared = []
+        stored: dict[int, tuple[int, ...]] = {}
         for code, dtype, values, value in kind.tag.iter_unpack(data[: count * kind.tag.size]):
             self._add_tag(name, code, values * _SIZES.get(dtype, 1), value)
             if code in _KIND:
-                compared.append(struct.pack("<HHQ", code, dtype, values) + self._compared(dtype, values, value))
+                raw = self._compared(dtype, values, value)
+                compared.append(struct.pack("<HHQ", code, dtype, values) + raw)
+                stored.setdefault(code, self._integers(dtype, values, raw))
             if code in _SEGMENTS:
                 self.segments += values
             if code == _SUBDIRECTORIES:
                 self.found.children[offset] = list(self._numbers(dtype, values, value))
         self.found.kinds.add(b"".join(compared))
-        if self.segments > 2 * _MAX_SEGMENTS:
-            raise CannotBeReadError(f"more than {_MAX_SEGMENTS:,} tiles and strips")
+        storage = _storage(stored)
+        self.found.storage[offset] = self.storages.setdefault(storage, storage)
+        if self.segments > 2 * MAX_SEGMENTS:
+            raise CannotBeReadError(f"more than {MAX_SEGMENTS:,} tiles and strips")
         self.pointer = offset + kind.count.size + count * kind.tag.size
         last = data[count * kind.tag.size :]
         return int(kind.offset.unpack(last)[0]) if len(last) == kind.offset.size else 0
@@ -180,6 +232,13 @@ class _Walk:
         self.file.seek(min(self.kind.offset.unpack(value)[0], self.nbytes))
         return self.file.read(size)
 
+    def _integers(self, dtype: int, count: int, raw: bytes) -> tuple[int, ...]:
+        """Return the values of a tag, given their bytes; the bytes as numbers if they are no integers, or too many."""
+        letter = _NUMBERS.get(dtype, "B")
+        size = struct.calcsize(f"<{letter}")
+        used = raw[: count * size]
+        return struct.unpack(f"{self.kind.order}{len(used) // size}{letter}", used[: len(used) // size * size])
+
     def _numbers(self, dtype: int, count: int, value: bytes) -> Iterator[int]:
         """Yield the values of a tag with offsets."""
         size = _SIZES.get(dtype, 0)
@@ -194,3 +253,16 @@ class _Walk:
             data = self.file.read(count * size)
         for (number,) in struct.iter_unpack(f"{self.kind.order}{'I' if size == 4 else 'Q'}", data):
             yield int(number)
+
+
+def _storage(tags: Mapping[int, tuple[int, ...]]) -> Storage:
+    """Return the tags that say how values are stored, so that two pages that are stored in the same way are equal."""
+    found = {tag: tags.get(tag, default) for tag, default in _STORAGE.items()}
+    # The bits and formats of samples, which some programs write once for all of them.
+    found |= {tag: values and tuple(sorted({*values})) for tag, values in found.items() if tag in _PER_SAMPLE}
+    rows, length = found[_ROWS_PER_STRIP], found[_LENGTH]
+    if rows is None or (length is not None and rows >= length):
+        found[_ROWS_PER_STRIP] = length
+    if found[_COMPRESSION] not in _JPEG:
+        found[_PHOTOMETRIC] = None
+    return tuple(found.items())

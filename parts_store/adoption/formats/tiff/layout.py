@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tifffile import TiffFrame, TiffPage
 
 from parts_store.adoption.description import CannotBeReadError
+from parts_store.adoption.formats.tiff.directories import MAX_SEGMENTS
 
 type Page = TiffPage | TiffFrame
 type Pages = Sequence[Page | None]
@@ -78,6 +79,8 @@ def nbytes_of_segment(page: TiffPage) -> int:
 
 def segments_of(pages: Pages, layout: Layout) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the offsets and sizes of all tiles or strips, in the shape of the grid. A missing one has the size 0."""
+    if len(pages) * layout.per_page > MAX_SEGMENTS:
+        raise CannotBeReadError(f"{len(pages) * layout.per_page:,} tiles and strips, and at most {MAX_SEGMENTS:,}")
     offsets = np.zeros((len(pages), layout.per_page), np.uint64)
     sizes = np.zeros((len(pages), layout.per_page), np.uint64)
     for number, page in enumerate(pages):

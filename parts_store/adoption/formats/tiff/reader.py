@@ -23,7 +23,7 @@ _ARRAY: Final = "data"
 # of them with the others.
 _MAX_GROUPED: Final = 1 << 14
 _MAX_KINDS: Final = 1 << 10
-# The largest number of planes of an OME-TIFF image. tifffile makes a list of them.
+# The largest number of planes of all OME-TIFF images of a file. tifffile makes a list of them.
 _MAX_PLANES: Final = 1 << 20
 _PIXELS: Final = re.compile(r"<(?:\w+:)?Pixels\b[^>]*>")
 _SIZE: Final = re.compile(r"""\bSize([XYZCT])\s*=\s*["'](\d+)["']""")
@@ -107,6 +107,11 @@ class _Walk:
             reason = f"pages cannot be grouped, and are adopted one by one: {type(error).__name__}: {error}"
             self.description.skipped.append(Skipped("the file", reason, has_values=False))
             return ()
+        # A document can name a page any number of times.
+        if len(found) > len(self.directories.pages) + sum(map(len, self.directories.children.values())):
+            reason = f"{len(found):,} images, and {len(self.directories.pages):,} pages, which are adopted one by one"
+            self.description.skipped.append(Skipped("the file", reason))
+            return ()
         if self.tif.is_ome and not any(each.kind == "ome" for each in found):
             reason = "it cannot be used, mostly because it names other files; the pages of this file are adopted"
             self.description.skipped.append(Skipped("the OME-XML document", reason))
@@ -122,13 +127,12 @@ class _Walk:
         text = self.tif.pages.first.description
         if "<!ENTITY" in text or "<!DOCTYPE" in text:
             return "it has definitions of its own, which are not read"
+        planes = 0
         for pixels in _PIXELS.findall(text):
             sizes = {axis: int(size) for axis, size in _SIZE.findall(pixels)}
-            if (
-                not _ORDER.search(pixels)
-                or math.prod(size for axis, size in sizes.items() if axis in "ZCT") > _MAX_PLANES
-            ):
-                return f"an image of more than {_MAX_PLANES:,} planes, or not of planes: {sizes}"
+            planes += math.prod(size for axis, size in sizes.items() if axis in "ZCT")
+            if not _ORDER.search(pixels) or planes > _MAX_PLANES:
+                return f"images of more than {_MAX_PLANES:,} planes in all, or not of planes: {sizes}"
         if any(int(count) > _MAX_PLANES for count in _COUNT.findall(text)):
             return f"more than {_MAX_PLANES:,} planes"
         return None
@@ -163,12 +167,17 @@ class _Walk:
     def _problem_of(self, image: Image, name: str) -> str | None:
         """Add an image; return why it cannot be added, None if it was."""
         try:
+            self.directories.require_same_storage(image.keyframe.offset, image.directories(self.directories.pages))
             self.description.arrays.append(self.reader.describe(image, name))
         except CannotBeReadError as error:
             return str(error)
         # tifffile and the codecs raise any error for a damaged page. The other pages may be intact.
         except Exception as error:
             return f"it is damaged: {type(error).__name__}: {error}"
+        missing = sum(page is None for page in image.pages)
+        if missing:
+            reason = f"{missing:,} of {len(image.pages):,} pages are not in the file, and have the fill value"
+            self.description.skipped.append(Skipped(f"{name}, missing pages", reason))
         group = name.rpartition("/")[0]
         for end in [at for at, letter in enumerate(group) if letter == "/"]:
             self.description.groups.setdefault(group[:end], {})

@@ -289,6 +289,7 @@ def test_nodes_in_a_dataset_are_named(container: Path) -> None:
         ({"axes": ["x", "y"]}, ("x", "y")),
         ({"axes": ["x", "x"]}, None),
         ({"axes": ["x"]}, None),
+        ({"axes": ["\ud800", "y"]}, None),
         ({"axes": [{"name": "x"}, {"name": "y"}]}, None),
         ({"transform": {"axes": ["y", "x"], "ordering": "C"}}, ("x", "y")),
         ({"transform": {"axes": ["x", "y"], "ordering": "F"}}, ("x", "y")),

@@ -146,6 +146,7 @@ def test_tables_that_are_shared_by_many_pages_are_counted_each_time(tmp_path: Pa
         ({"t259": 8}, "damaged"),
         ({"t322": 0, "t323": 0, "t324": 8, "t325": 1}, "of the shape (0, 1)"),
         ({"t322": 16, "t323": 16, "t324": 8, "t325": 1, "t257": 5}, "damaged: TiffFileError: corrupted tile"),
+        ({"t322": 16, "t323": 16, "t324": 8, "t325": 1, "t256": 1 << 20, "t257": 1 << 20}, "4,294,967,296 tiles and"),
         ({"t277": 60000, "t279": 60000}, "its values end at"),
         ({"t278": 0, "t259": 8}, "strips of the shape (0, 1)"),
     ],
@@ -211,6 +212,23 @@ def test_ome_xml_that_claims_many_planes_is_not_used(tmp_path: Path, pixels: str
     report, store = adopted(path)
     assert "planes" in reason(report, "the OME-XML document")
     assert read(store, "data").tolist() == [[5]]
+
+
+@pytest.mark.parametrize(
+    ("images", "planes", "expected"),
+    [(20, 100_000, "images of more than 1,048,576 planes in all"), (5000, 1, "5,000 images, and 1 pages")],
+)
+def test_ome_xml_that_names_a_page_many_times_takes_little_memory(
+    tmp_path: Path, images: int, planes: int, expected: str
+) -> None:
+    path = tmp_path / "a.tif"
+    sizes = f'DimensionOrder="XYZCT" SizeX="1" SizeY="1" SizeZ="{planes}" SizeC="1" SizeT="1" Type="uint8"'
+    xml = f'<?xml version="1.0"?><OME>{f"<Image><Pixels {sizes}><TiffData/></Pixels></Image>" * images}</OME>'
+    tifffile.imwrite(path, np.full((1, 1), 5, "u1"), description=xml, metadata=None)
+    report, _ = adopted(path)
+    assert not report.is_complete
+    assert len(report.arrays) == 1
+    assert any(expected in each.reason for each in report.skipped)
 
 
 def test_an_ome_image_of_several_files_is_named_and_its_pages_are_adopted(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Pages, stacks, pyramids and SubIFDs become arrays and groups, with the axes that tifffile finds."""
 
 import json
+import re
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,86 @@ def test_the_axes_of_ome_tiff_are_the_names_of_the_dimensions(tmp_path: Path) ->
     assert (found.metadata.dimension_names, found.chunks) == (("t", "c", "z", "y", "x"), (1, 1, 1, 16, 16))
     assert found.attrs["ImageDescription"].endswith("</OME>")
     assert found.attrs["name"] == "cells"
+    require_equal(store, "data", values)
+
+
+OME = tifffile.OmeXml()
+OME.addimage("uint16", (3, 64, 64), (3, 1, 1, 64, 64, 1), axes="ZYX")
+STACKS = {
+    "ome": OME.tostring(),
+    "imagej": "ImageJ=1.11a\nimages=3\nslices=3\n",
+    "shaped": '{"shape": [3, 64, 64]}',
+    "none": "",
+}
+
+
+def write_stack(path: Path, kind: str, values: NDArray[Any], options: Sequence[dict[str, Any]]) -> None:
+    """Write pages with a description of a stack of three, each with options of its own."""
+    with tifffile.TiffWriter(path) as file:
+        for number, each in enumerate(options):
+            text = STACKS[kind] if number == 0 else None
+            file.write(values[number], description=text, metadata=None, contiguous=False, **each)
+
+
+@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"compression": "zlib"}),
+        ({"compression": "zlib"}, {}),
+        ({"compression": "zlib"}, {"compression": "zlib", "predictor": 2}),
+        ({"tile": (16, 32)}, {"tile": (32, 16)}),
+        ({"compression": "zlib", "tile": (16, 32)}, {"compression": "zlib", "tile": (32, 16)}),
+    ],
+)
+def test_pages_of_a_stack_that_are_stored_in_different_ways_have_their_values(
+    tmp_path: Path, kind: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    path, values = tmp_path / "a.tif", random((3, 64, 64))
+    write_stack(path, kind, values, [first, second, first])
+    report, store = adopted(path, strict=True)
+    if "series_0/data" in [each.path for each in report.arrays]:
+        # tifffile compares all tags of pages that are no stack, or not the one that was described.
+        assert kind == "none" or (kind, first) == ("imagej", {})
+        require_equal(store, "series_0/data", values[::2])
+        require_equal(store, "series_1/data", values[1])
+        return
+    assert "stored in different ways: tag" in reason(report, "data")
+    for number in range(3):
+        require_equal(store, f"page_{number}/data", values[number])
+
+
+@pytest.mark.parametrize("kind", STACKS)
+def test_missing_tiles_of_each_page_have_the_value_of_its_own_nodata(tmp_path: Path, kind: str) -> None:
+    path, values = tmp_path / "a.tif", random((3, 64, 64))
+    tiles = [[each[:16], None, each[32:48], each[48:]] for each in values]
+    with tifffile.TiffWriter(path) as file:
+        for number, each in enumerate(tiles):
+            text = STACKS[kind] if number == 0 else None
+            options: dict[str, Any] = {
+                "shape": (64, 64),
+                "dtype": "u2",
+                "tile": (16, 64),
+                "metadata": None,
+                "description": text,
+            }
+            nodata = (42113, "s", 0, str(number + 5), True)
+            file.write(iter(each), contiguous=False, compression="zlib", extratags=[nodata], **options)
+    report, store = adopted(path, strict=True)
+    assert re.search(r"tag 42113 of the page at \d+ is '6', and at \d+ '5'", reason(report, "data"))
+    for number in range(3):
+        values[number, 16:32] = number + 5
+        require_equal(store, f"page_{number}/data", values[number])
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
+def test_pages_of_an_ome_tiff_image_that_are_missing_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    path, values = tmp_path / "a.ome.tif", random((3, 64, 64))
+    write_stack(path, "ome", values, [options, options])
+    report, store = adopted(path)
+    assert not report.is_complete
+    assert reason(report, "data, missing pages") == "1 of 3 pages are not in the file, and have the fill value"
+    values[2] = 0
     require_equal(store, "data", values)
 
 
