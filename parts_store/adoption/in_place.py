@@ -76,9 +76,13 @@ def adopt_in_place(
            [1, 4],
            [2, 5]])
     """
-    store = container if isinstance(container, PartsStore) else PartsStore.from_url(container, **options)
-    if isinstance(container, PartsStore) and options:
+    if not isinstance(container, PartsStore):
+        # A read-only store does not create its folder.
+        store = PartsStore.from_url(container, read_only=True, **options).with_read_only(False)
+    elif options:
         raise StoreConfigError("options", "none, because a store is given", ", ".join(sorted(options)))
+    else:
+        store = container
     if store.session is not None:
         expected = "a store of objects or files; `ps.adopt` adopts a container into a session"
         raise StoreConfigError("container", expected, str(store))

@@ -89,6 +89,12 @@ def test_a_container_that_was_adopted_in_place_is_still_n5(container: Path) -> N
     np.testing.assert_array_equal(found, expected.T)
 
 
+def test_a_mistyped_container_is_named_and_not_created(tmp_path: Path) -> None:
+    with pytest.raises(PartsStoreError, match="typo"):
+        ps.adopt_in_place(tmp_path / "typo.n5")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_second_adoption_in_place_changes_nothing(container: Path) -> None:
     first = ps.adopt_in_place(container)
     times = {each: each.stat().st_mtime_ns for each in container.rglob("*")}
