@@ -100,6 +100,7 @@ CASES: dict[str, tuple[Callable[[Path], xr.Dataset], str]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 def test_append_that_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
     make, text = CASES[case]

@@ -87,6 +87,7 @@ def test_any_sequence_of_appends_is_the_concatenation(
         given.append_all(days, shard_chunks=shard_chunks)
 
 
+@pytest.mark.slow
 def test_months_that_began_as_one_file(tmp_path: Path) -> None:
     given = Appended(tmp_path)
     plans = [plan_of(given.append(days)) for days in (31, 28, 31, 30, 31, 30)]

@@ -66,6 +66,7 @@ def january(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(month(JANUARY), tmp_path_factory.mktemp("month") / "01.nc", "day")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_a_file_that_does_not_belong_to_the_others_is_named(tmp_path: Path, january: Path, kind: str) -> None:
     change, encoding, problem = STRANGERS[kind]

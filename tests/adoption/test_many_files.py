@@ -225,6 +225,7 @@ def test_a_file_that_was_just_written_is_looked_at_again(copied: Path, monkeypat
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupted_adoption_parses_only_what_is_left(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = files_in(copied)
     inner = parsers.HDF5.describe
@@ -286,6 +287,7 @@ def test_groups_of_files_are_joined(tmp_path: Path) -> None:
     assert opened(session, "x").attrs == {"title": "tree"}
 
 
+@pytest.mark.slow
 def test_chosen_variables_come_with_their_coordinates(winter: Path) -> None:
     session = repository(winter).writable_session("main")
     ps.adopt(winter / "*.nc", into=session, concat_dim="time", variables=["t"], loadable_variables=["t"])

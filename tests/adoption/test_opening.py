@@ -85,6 +85,7 @@ def test_a_group_is_opened_by_its_path(tmp_path: Path) -> None:
         ps.open_virtual_dataset(tmp_path / "tree.nc", group="c")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arguments", [{}, {"combine": "nested", "concat_dim": "time"}, {"compat": "override"}])
 def test_many_files_are_joined_as_xarray_joins_them(folder: Path, arguments: dict[str, Any]) -> None:
     files = sorted(folder.glob("*.nc"))

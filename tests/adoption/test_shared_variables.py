@@ -71,6 +71,7 @@ CHANGES: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("first", [0, 3], ids=["the same days", "other days"])
 def test_a_shared_variable_that_differs_is_named_with_both_files(tmp_path: Path, kind: str, first: int) -> None:

@@ -73,6 +73,7 @@ def test_same_dataset_as_virtualizarr_writes_with_fewer_references(tmp_path: Pat
     assert sorted([*mine, 720]) == sorted([*others, 4, 4, 4])
 
 
+@pytest.mark.slow
 def test_groups_of_virtualizarr_and_trees(tmp_path: Path) -> None:
     (file,) = write_months(tmp_path, [31])
     parsed = HDFParser()(file.as_uri(), REGISTRY)

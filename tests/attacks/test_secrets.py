@@ -221,7 +221,7 @@ def test_a_secret_in_a_url_is_never_printed(tmp_path: Path, url: str, secret: st
     check_a_secret_in_a_url_is_never_printed(tmp_path, url, secret)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["https password", "signature", "SAS", "S3 secret", "unknown scheme", "local"])
 def test_hard_secrets_in_a_url_are_never_printed(tmp_path: Path, url: str) -> None:
     for secret in HARDEST:
@@ -415,6 +415,7 @@ def test_secret_repeated_by_a_server_is_in_no_message(server: S3Server, secret: 
     check_a_secret_that_a_server_repeats_is_never_told(server, secret)
 
 
+@pytest.mark.slow
 def test_hard_secrets_repeated_by_a_server_are_in_no_message(server: S3Server) -> None:
     for secret in HARDEST:
         check_a_secret_that_a_server_repeats_is_never_told(server, secret)

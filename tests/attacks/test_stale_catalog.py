@@ -379,6 +379,7 @@ def test_valid_consolidated_metadata_needs_no_document() -> None:
 # --- stores in other processes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pickled_store_carries_the_arrays_that_it_was_used_for(tmp_path: Path) -> None:
     objects = LocalStore(tmp_path)
     writer = ps.PartsStore(objects)

@@ -70,6 +70,7 @@ def read_time(store: ps.PartsStore) -> list[str]:
     return [str(each)[:10] for each in dataset["time"].values]
 
 
+@pytest.mark.slow
 def test_adopt_joins_files_and_appends_the_next_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, into = write_months(tmp_path / "data", "day", "2003-01", 4), tmp_path / "repository"
     planned = call(["adopt", tmp_path / "data/*-0[12].nc", into, "--concat-dim", "time", "--dry-run"], capsys)

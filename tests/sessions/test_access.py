@@ -76,6 +76,7 @@ def test_no_read_without_authorisation_returns_values(
         array[SELECTIONS[selection]]
 
 
+@pytest.mark.slow
 def test_what_the_message_says_works(repository: Path, files: Path) -> None:
     store = unauthorised(repository)
     with pytest.raises(SessionError) as caught, xr.open_zarr(store, consolidated=False, chunks=None) as dataset:
