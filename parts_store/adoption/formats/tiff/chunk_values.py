@@ -12,8 +12,8 @@ from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
-from parts_store.adoption.description import CannotBeReadError, Chunked, Json
-from parts_store.adoption.formats.tiff.codecs import NoReferenceError, require_bounded, require_decoded_size
+from parts_store.adoption.description import CannotBeReadError, Chunked, Json, NoReferenceError
+from parts_store.adoption.formats.tiff.codecs import require_bounded, require_decoded_size
 from parts_store.adoption.formats.tiff.layout import Page, nbytes_of_segment, page_chunk
 
 # Compressed data can be larger than the values, by the headers of the compressor and more.

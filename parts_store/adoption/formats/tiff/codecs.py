@@ -15,7 +15,7 @@ from imagecodecs import zarr as image_codecs
 from tifffile import COMPRESSION, TiffPage
 from tifffile.tifffile import jpeg_decode_colorspace
 
-from parts_store.adoption.description import CannotBeReadError, Json
+from parts_store.adoption.description import CannotBeReadError, Json, NoReferenceError
 from parts_store.adoption.formats.tiff.image_sizes import IMAGE_COMPRESSIONS, Size, size_of_image
 
 # For an environment with imagecodecs and without imagecodecs-zarr.
@@ -50,10 +50,6 @@ _WHOLE_BITS: Final = (8, 16, 32, 64, 128)
 _COMPLEX_INTEGER: Final = 5
 # The most memory that a decoder may use for its dictionary.
 _MAX_DICTIONARY: Final = 1 << 27
-
-
-class NoReferenceError(CannotBeReadError):
-    """The pages can be read, but Zarr cannot decode their bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tifffile import TiffPage, TiffPageSeries
 
 from parts_store.adoption.described_group import count_of_chunks
-from parts_store.adoption.description import MISSING, CannotBeReadError, Chunked, Contiguous, Header
+from parts_store.adoption.description import MISSING, CannotBeReadError, Chunked, Contiguous, Header, NoReferenceError
 from parts_store.adoption.formats.tiff.chunk_values import ChunkCodec, SegmentReader
-from parts_store.adoption.formats.tiff.codecs import NoReferenceError, PageCodecs, codecs_of
+from parts_store.adoption.formats.tiff.codecs import PageCodecs, codecs_of
 from parts_store.adoption.formats.tiff.layout import (
     Layout,
     Page,
