@@ -13,7 +13,8 @@ from parts_store.codecs.pad import pad_codec
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.integers import parse_integer
 from parts_store.format.parts import Part
-from parts_store.headers.tiff import ByteOrder, Compression, TiffHeader
+from parts_store.format.tiff_directory import ByteOrder, Compression
+from parts_store.headers.tiff import TiffHeader
 
 type ChunkFile = Literal["tiff"] | TiffHeader
 """A format of files, or the header of the files."""

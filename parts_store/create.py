@@ -1,4 +1,4 @@
-"""create_array: create an array whose chunks are stored in parts, or are files of another format."""
+"""create_array: create an array whose chunks are stored in parts, or whose chunks or shards are files."""
 
 import dataclasses
 from typing import Any
@@ -9,8 +9,10 @@ from zarr.storage import StorePath
 from parts_store._compat.zarr import normalize_path
 from parts_store.chunk_files import ChunkFile, plan_chunk_file
 from parts_store.errors import PartsConfigError, StoreConfigError
+from parts_store.format.files.description import FileFormat
 from parts_store.format.parts import PartsLike
 from parts_store.pipeline.opening import use_pipeline
+from parts_store.shard_files import plan_shard_file
 from parts_store.store import PartsStore
 
 
@@ -20,12 +22,15 @@ def create_array(
     *,
     parts: PartsLike | None = None,
     chunk_file: ChunkFile | None = None,
+    shard_file: FileFormat | None = None,
     overwrite: bool = False,
     split: bool = False,
     must_understand: bool | None = None,
     **arguments: Any,
 ) -> zarr.Array[Any]:
-    """Create an array whose chunks are stored in parts, or are files of another format.
+    """Create an array whose chunks are stored in parts, or whose chunks or shards are files of another format.
+
+    Give one of `parts`, `chunk_file` and `shard_file`.
 
     Parameters
     ----------
@@ -35,11 +40,16 @@ def create_array(
         The path of the array in the store; the root if None.
     parts
         The parts of every chunk, in order: `Part` objects, the JSON objects of the specification, or key suffixes. The
-        size `SHARD_INDEX` becomes the size of this array's shard index. Not with `chunk_file`.
+        size `SHARD_INDEX` becomes the size of this array's shard index.
     chunk_file
         `"tiff"` if every chunk is a TIFF file that other programs can open, with the extension `.tif`; or a
         `ps.headers.TiffHeader`, if the shape does not say whether the last axis contains the colours. The compression
         is deflate, unless `compressors` is None, `zarr.codecs.ZstdCodec` or `zarr.codecs.numcodecs.Zlib`.
+    shard_file
+        `"tiff"` or `"hdf5"` if every shard is a file of this format that other programs can open, with the extension
+        `.tif` or `.h5`. The inner chunks are the tiles of the image, or the chunks of the dataset. The index of the
+        shard is an object beside the file, with the extension `.index`. The compression is deflate, unless
+        `compressors` says another one that the format has.
     overwrite
         Whether to delete first what is at that path.
     split
@@ -81,20 +91,34 @@ def create_array(
     >>> import tifffile
     >>> tifffile.imread("images.zarr/a/c/0/0.tif").shape
     (64, 64)
+
+    Every shard a TIFF file with tiles:
+
+    >>> large = ps.create_array(
+    ...     store, "b", shard_file="tiff", shape=(512, 512), chunks=(64, 64), shards=(256, 256), dtype="uint16"
+    ... )
+    >>> large[:, :] = 1
+    >>> tifffile.imread("images.zarr/b/c/1/1.tif").shape
+    (256, 256)
     """
     if not isinstance(store, PartsStore):
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
-    if (parts is None) == (chunk_file is None):
-        expected = "the parts of every chunk, or `chunk_file`, and not both"
-        raise StoreConfigError("parts", expected, "neither" if parts is None else "both")
-    if parts is None:
+    given = {"parts": parts, "chunk_file": chunk_file, "shard_file": shard_file}
+    names = [name for name, value in given.items() if value is not None]
+    if parts is None and chunk_file is not None:
         layout = plan_chunk_file(chunk_file, arguments)
         parts, arguments = layout.parts, layout.arguments
+    elif parts is None and shard_file is not None:
+        layout = plan_shard_file(shard_file, arguments)
+        parts, arguments = layout.parts, layout.arguments
+    if parts is None or len(names) != 1:
+        expected = "one of `parts`, `chunk_file` and `shard_file`"
+        raise StoreConfigError("parts", expected, " and ".join(names) or "none of them")
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
-    creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand)
+    creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.
     creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)

@@ -71,6 +71,7 @@ __all__ = [
     "ReservedKeyError",
     "ServerFeatureError",
     "SessionError",
+    "ShardFileError",
     "StorageError",
     "StoreConfigError",
     "UnboundPaddingError",
@@ -324,6 +325,17 @@ class IncompleteChunkError(PartsStoreError):
         missing = [f"no object at {', '.join(map(repr, self.missing))}"] if self.missing else []
         mixed = [f"an object of another write at {', '.join(map(repr, self.mixed))}"] if self.mixed else []
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
+
+
+@dataclass(eq=False, repr=False)
+class ShardFileError(PartsStoreError):
+    """The shard is a file that another program has changed after it was written, so that its index does not fit it."""
+
+    template = (
+        "another program has changed the file {key!r} after it was written, and its index does not fit it any more; "
+        "write the whole shard again, or delete it"
+    )
+    key: str
 
 
 @dataclass(eq=False, repr=False)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from parts_store.engine.backend import Capabilities
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
+from parts_store.format.files.description import FileFormat
 from parts_store.format.integers import parse_integer
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.transactions.protocol import ChunkProtocol
@@ -47,6 +48,8 @@ class StoreOptions:
     must_understand: bool = True
     # In a session, whether each part of a new array is stored as a chunk of its own.
     split: bool = False
+    # The format of the files that the shards of a new array are, None if they are not files.
+    shard_file: FileFormat | None = None
 
     def __post_init__(self) -> None:
         """Raise `StoreConfigError` for the first option with an invalid value."""

@@ -23,6 +23,7 @@ from parts_store.engine.explain import DryBackend
 from parts_store.engine.stats import Request, Stats
 from parts_store.errors import StoreConfigError, without_secrets
 from parts_store.executors import ExecutorLike
+from parts_store.format.files.description import FileFormat
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts, PartsLike
 from parts_store.format.references import Reference, ReferenceTable
@@ -250,7 +251,12 @@ class PartsStore(ZarrMethods):
         return self._options.must_understand
 
     def with_parts(
-        self, parts: Mapping[str, PartsLike], *, split: bool = False, must_understand: bool | None = None
+        self,
+        parts: Mapping[str, PartsLike],
+        *,
+        split: bool = False,
+        must_understand: bool | None = None,
+        shard_file: FileFormat | None = None,
     ) -> Self:
         """Return a store on the same objects that gives these parts to the arrays that zarr creates through it.
 
@@ -265,6 +271,8 @@ class PartsStore(ZarrMethods):
             existing file.
         must_understand
             Whether new arrays tell software that would misread them to refuse them; None for the option of this store.
+        shard_file
+            The format of the files that the shards of new arrays are, None if they are not files.
 
         Returns
         -------
@@ -273,7 +281,7 @@ class PartsStore(ZarrMethods):
         """
         if split and not self.protocol.has_part_nodes:
             raise StoreConfigError("split", "a store on an Icechunk session", str(self))
-        options = replace(self._options, parts=parse_patterns(parts), split=split)
+        options = replace(self._options, parts=parse_patterns(parts), split=split, shard_file=shard_file)
         if must_understand is not None:
             options = replace(options, must_understand=must_understand)
         return self._clone(options=options)
@@ -295,7 +303,9 @@ class PartsStore(ZarrMethods):
             The new store, which counts its requests in the same `stats`.
         """
         operations = replace(self._operations, catalog=_new_catalog(self._backend, self.protocol))
-        return self._clone(options=replace(self._options, parts=(), split=False), operations=operations)
+        return self._clone(
+            options=replace(self._options, parts=(), split=False, shard_file=None), operations=operations
+        )
 
     def __copy__(self) -> Self:
         return self._clone()

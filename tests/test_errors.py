@@ -29,6 +29,7 @@ from parts_store.errors import (
     ReservedKeyError,
     ServerFeatureError,
     SessionError,
+    ShardFileError,
     StorageError,
     StoreConfigError,
     UnboundPaddingError,
@@ -55,6 +56,13 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (ManifestError("part 0", "a range", "none"), "references, part 0: expected a range, found none"),
     (LocationError("s3://b/f", "it ends before"), "location 's3://b/f': it ends before"),
     (LayoutChangedError("g/x", "it was deleted"), "array 'g/x': it was deleted"),
+    (
+        ShardFileError("g/x/c/0.tif"),
+        (
+            "another program has changed the file 'g/x/c/0.tif' after it was written, and its index does not fit it any "
+            "more; write the whole shard again, or delete it"
+        ),
+    ),
     (
         AdoptionError("file:///a.h5", (("x", "a filter"), ("y", "a link"))),
         "file 'file:///a.h5' cannot be adopted, nothing was written: x: a filter; y: a link",
@@ -149,6 +157,7 @@ def test_exception_tree_is_the_documented_tree() -> None:
         "UnboundPaddingError": ["CodecError"],
         "HeaderError": ["PartsStoreError", "ValueError"],
         "LayoutChangedError": ["PartsStoreError"],
+        "ShardFileError": ["PartsStoreError"],
     }
     assert set(tree) == set(errors.__all__)
     assert set(tree) - {"PartsStoreError"} == {type(error).__name__ for error, _ in EXAMPLES}

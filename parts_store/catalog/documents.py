@@ -104,7 +104,14 @@ def _new_document(catalog: Catalog, path: str, document: Document, options: Stor
     if parts is None:
         return document
     placement = catalog.protocol.new_placement(is_split=options.split)
-    return metadata.with_parts(document, parts, path, placement=placement, must_understand=options.must_understand)
+    return metadata.with_parts(
+        document,
+        parts,
+        path,
+        placement=placement,
+        must_understand=options.must_understand,
+        shard_file=options.shard_file,
+    )
 
 
 def _changed_document(document: Document, before: Entry) -> Document:

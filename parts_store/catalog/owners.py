@@ -31,6 +31,7 @@ class OwnedChunk:
 
     def cut(self, value: memoryview) -> list[memoryview]:
         """Return the value as it is stored: whole, or in parts. Raise if it does not fit the array's parts."""
+        value = self.record.as_stored(self.chunk.relative, self.chunk.array, value)
         spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
         is_whole = self.record.placement is PartPlacement.WHOLE
         stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]

@@ -62,6 +62,11 @@ class ChunkKeyEncoding:
         """Return whether `relative`, a key relative to its array, is the key of a chunk."""
         return _chunk_pattern(self).fullmatch(relative) is not None
 
+    def coordinates(self, relative: str) -> tuple[int, ...]:
+        """Return the position of a chunk in the grid, given its key relative to its array."""
+        numbers = relative.removeprefix(f"c{self.separator}").split(self.separator) if self.ndim else []
+        return tuple(int(number) for number in numbers)
+
 
 @lru_cache
 def part_pattern(encoding: ChunkKeyEncoding, parts: ConcatParts) -> re.Pattern[str]:
@@ -106,6 +111,8 @@ class Chunk:
     is_split: bool = False
     # The digest of the array's layout, which is in the tags of its parts; None if it is not checked.
     layout: str | None = None
+    # The size that the end of a file usually has, if the chunk is a file that ends with a seal; otherwise 0.
+    tail_nbytes: int = 0
 
     @cached_property
     def part_keys(self) -> tuple[str, ...]:

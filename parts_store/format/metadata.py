@@ -19,6 +19,9 @@ from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
+from parts_store.format.files.conversion import file_of
+from parts_store.format.files.description import MEMBER as SHARD_FILE
+from parts_store.format.files.description import FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, is_sharded, shard_index_of
@@ -39,6 +42,8 @@ _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "
 # array. zarr checks storage transformers only when it opens an array by the array's own path. Without this member, zarr
 # would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
+# The name of the dataset in a file of an array that has no name.
+_ROOT_NAME = "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,25 @@ class ArrayRecord:
     layout: str | None = None
     # The digest of everything that decides how a chunk is read: its parts, and how zarr decodes it.
     digest: str = ""
+    # The size that the end of a file usually has, if shards are files that end with a seal; otherwise 0.
+    tail_nbytes: int = 0
 
     def chunk(self, path: str, relative: str) -> Chunk:
         """Return a chunk of the array at `path`; a chunk that is stored whole has a single part."""
         key = join(path, relative)
         if self.placement is PartPlacement.WHOLE:
             return Chunk(key, _whole(self.parts), path)
-        return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout)
+        tail_nbytes = self.tail_nbytes if self.placement is PartPlacement.BESIDE else 0
+        return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, tail_nbytes)
+
+    def as_stored(self, relative: str, path: str, value: memoryview) -> memoryview:
+        """Return a chunk as it is stored: a shard as a file, if the document says so."""
+        if (format_name := recorded_format(self.stored)) is None:
+            return value
+        file = describe_shards(format_name, complete(self.stored))
+        name = path.rpartition("/")[2] or _ROOT_NAME
+        coordinates, attributes = self.encoding.coordinates(relative), self.stored.get("attributes") or {}
+        return file_of(file, value, coordinates, self.stored["shape"], name, attributes)
 
     @property
     def is_safe_for_others(self) -> bool:
@@ -153,7 +170,19 @@ def read_array(document: Document, path: str, placement: PartPlacement = PartPla
         raise error.of_array(path) from error
     _require_known_mark(document, path)
     shard_index = shard_index_of(complete(document)) if is_sharded(document) else None
-    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest)
+    tail_nbytes = _tail_nbytes(document)
+    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, tail_nbytes)
+
+
+def _tail_nbytes(document: Document) -> int:
+    """Return the size that the end of a file usually has, 0 if shards are not files, or of an unknown format."""
+    if (format_name := recorded_format(document)) is None:
+        return 0
+    try:
+        return describe_shards(format_name, complete(document)).usual_tail_nbytes
+    # A shard can be read without knowing the format of the file. A write raises the error.
+    except Exception:
+        return 0
 
 
 @lru_cache(maxsize=1024)
@@ -264,7 +293,7 @@ def _ndim(shape: object) -> int:
 
 def complete(document: Document) -> Document:
     """Return the document that zarr reads: without the transformer, and with the members that zarr requires."""
-    hidden = (_MARK, "storage_transformers") if document.get("storage_transformers") else ()
+    hidden = (_MARK, SHARD_FILE, "storage_transformers") if document.get("storage_transformers") else ()
     served = {key: value for key, value in document.items() if key not in hidden}
     # The examples in the specification leave out some members that zarr requires.
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
@@ -363,6 +392,7 @@ def with_parts(
     *,
     placement: PartPlacement = PartPlacement.BESIDE,
     must_understand: bool = True,
+    shard_file: FileFormat | None = None,
 ) -> Document:
     """Return the document of a new array with these parts, with numbers in place of `SHARD_INDEX`."""
     try:
@@ -375,4 +405,15 @@ def with_parts(
     if placement is PartPlacement.SPLIT and len(resolved.parts) > 1 and 0 in resolved.sizes:
         raise PartsConfigError("size", "at least 1, because a session stores no empty chunks", "0", path)
     stored = {**document, "storage_transformers": [resolved.to_json()]}
+    if shard_file is not None:
+        _require_shard_file(shard_file, document, resolved, path)
+        stored[SHARD_FILE] = member_of(shard_file)
     return with_mark(stored, resolved, placement, must_understand=must_understand)
+
+
+def _require_shard_file(shard_file: FileFormat, document: Document, parts: ConcatParts, path: str) -> None:
+    """Raise `PartsConfigError` unless the shards of a new array can be files of this format."""
+    index = describe_shards(shard_file, document).index
+    if len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
+        expected = f"the file, and behind it the index of {index.nbytes} bytes, for `shard_file`"
+        raise PartsConfigError("parts", expected, describe(parts.sizes), path)

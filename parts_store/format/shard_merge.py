@@ -59,7 +59,7 @@ def empty_shard(index: ShardIndex) -> memoryview:
 
 def is_empty(index: ShardIndex, shard: Shard) -> bool:
     """Return whether a shard has no inner chunks; False if it is not valid."""
-    return shard is None or (shard.nbytes == index.nbytes and bytes(shard) == bytes(empty_shard(index)))
+    return shard is None or _index_bytes(index, shard) == bytes(empty_shard(index))
 
 
 def _inner_chunks(index: ShardIndex, shard: Shard, name: str) -> _Chunks:

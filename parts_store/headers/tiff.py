@@ -13,22 +13,32 @@ codec must have the byte order of the header, and no codec may follow `pad` or `
 """
 
 import math
-import struct
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from parts_store.errors import HeaderError, describe
+from parts_store.format.tiff_directory import (
+    COMPRESSION,
+    GRAY,
+    LONG,
+    RGB,
+    RGBA,
+    ROWS_PER_STRIP,
+    SAMPLE_FORMAT,
+    STRIP_BYTE_COUNTS,
+    STRIP_OFFSETS,
+    ByteOrder,
+    Compression,
+    Tag,
+    TiffForm,
+    image_tags,
+)
 from parts_store.headers.shape import require_shape
 
-type ByteOrder = Literal["little", "big"]
-type Compression = Literal["none", "deflate", "zstd"]
-
-# TIFF 6.0, its supplements, and libtiff's registry of compression schemes.
-_COMPRESSION: dict[str, int] = {"none": 1, "deflate": 8, "zstd": 50000}
 _CODEC: dict[str, str] = {"none": "", "deflate": "zarr's codec `numcodecs.zlib`", "zstd": "zarr's codec `zstd`"}
 # How a compressed chunk begins: RFC 1950 (zlib), RFC 8878 (zstd).
 _HAS_MAGIC: dict[str, Callable[[bytes], bool]] = {
@@ -36,15 +46,9 @@ _HAS_MAGIC: dict[str, Callable[[bytes], bool]] = {
     "deflate": lambda chunk: len(chunk) > 1 and chunk[0] & 15 == 8 and int.from_bytes(chunk[:2]) % 31 == 0,
     "zstd": lambda chunk: chunk[:4] == b"\x28\xb5\x2f\xfd",
 }
-_SAMPLE_FORMAT = {"b": 1, "u": 1, "i": 2, "f": 3, "c": 6}
-_SHORT, _LONG = 3, 4
 _MAX_NBYTES = 2**32 - 1
-_GRAY, _RGB, _RGBA = 1, 3, 4
-_STRIP_OFFSETS = 273
 # Whether the last axis contains the colours, as it is recorded.
 _KINDS = ("gray", "rgb")
-# Values of at most this many bytes are in the directory entry; longer values are behind the directory.
-_ENTRY_NBYTES = 4
 
 
 def tiff(
@@ -142,8 +146,8 @@ class TiffHeader:
             byteorder = "big" if parsed.str[0] == ">" else "little"
         if not isinstance(byteorder, str) or byteorder not in ("little", "big"):
             raise HeaderError("TIFF", "a byte order of 'little' or 'big'", describe(byteorder))
-        if not isinstance(compression, str) or compression not in _COMPRESSION:
-            raise HeaderError("TIFF", f"a compression of {', '.join(_COMPRESSION)}", describe(compression))
+        if not isinstance(compression, str) or compression not in COMPRESSION:
+            raise HeaderError("TIFF", f"a compression of {', '.join(COMPRESSION)}", describe(compression))
         object.__setattr__(self, "shape", dimensions)
         object.__setattr__(self, "dtype", parsed)
         object.__setattr__(self, "byteorder", byteorder)
@@ -229,61 +233,17 @@ class TiffHeader:
         return self._build(nbytes)
 
     def _build(self, strip_nbytes: int) -> bytes:
-        order = "<" if self.byteorder == "little" else ">"
-        tags = list(self._tags(strip_nbytes))
-        # The file header, the directory, and behind it the values that do not fit into their entries.
-        overflow_at = 8 + 2 + 12 * len(tags) + 4
-        strip_at = overflow_at + sum(tag.nbytes for tag in tags if tag.nbytes > _ENTRY_NBYTES)
-        directory, overflow = b"", b""
-        for tag in tags:
-            # The offset of the strip depends on the size of all tags.
-            values = (strip_at,) if tag.number == _STRIP_OFFSETS else tag.values
-            packed = struct.pack(f"{order}{len(values)}{'H' if tag.kind == _SHORT else 'I'}", *values)
-            if tag.nbytes > _ENTRY_NBYTES:
-                packed, overflow = struct.pack(f"{order}I", overflow_at + len(overflow)), overflow + packed
-            directory += struct.pack(f"{order}HHI", tag.number, tag.kind, len(values)) + packed.ljust(4, b"\0")
-        magic = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, 8)
-        return magic + struct.pack(f"{order}H", len(tags)) + directory + struct.pack(f"{order}I", 0) + overflow
-
-    def _tags(self, strip_nbytes: int) -> Iterator["_Tag"]:
-        """Yield the entries of the directory in ascending order, as TIFF requires."""
+        form = TiffForm(self.byteorder)
         height, width = self.shape[-3:-1] if self.rgb else self.shape[-2:]
-        samples = self.shape[-1] if self.rgb else _GRAY
-        sample_format = _SAMPLE_FORMAT[self.dtype.kind]
-        yield _Tag.number_of(256, width)  # ImageWidth
-        yield _Tag.number_of(257, height)  # ImageLength
-        yield _Tag(258, _SHORT, (self.dtype.itemsize * 8,) * samples)  # BitsPerSample
-        yield _Tag(259, _SHORT, (_COMPRESSION[self.compression],))  # Compression
-        yield _Tag(262, _SHORT, (2 if self.rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero
-        yield _Tag(_STRIP_OFFSETS, _LONG, (0,))  # StripOffsets, set by the caller
-        if self.rgb:
-            yield _Tag(277, _SHORT, (samples,))  # SamplesPerPixel
-        yield _Tag.number_of(278, height)  # RowsPerStrip
-        yield _Tag(279, _LONG, (strip_nbytes,))  # StripByteCounts
-        if self.rgb:
-            yield _Tag(284, _SHORT, (1,))  # PlanarConfiguration: the colours of a pixel are adjacent
-        if samples == _RGBA:
-            yield _Tag(338, _SHORT, (2,))  # ExtraSamples: unassociated alpha
-        if sample_format != 1:
-            yield _Tag(339, _SHORT, (sample_format,) * samples)  # SampleFormat, unsigned by default
-
-
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    """An entry of a TIFF directory: a tag, its type and its values."""
-
-    number: int
-    kind: int
-    values: tuple[int, ...]
-
-    @classmethod
-    def number_of(cls, number: int, value: int) -> "_Tag":
-        """Return a tag with one value, of the shorter type that can hold it."""
-        return cls(number, _SHORT if value < 2**16 else _LONG, (value,))
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.values) * (2 if self.kind == _SHORT else 4)
+        samples = self.shape[-1] if self.rgb else GRAY
+        tags = [
+            *image_tags(height, width, samples, self.dtype, self.compression, is_rgb=self.rgb),
+            Tag.number_of(ROWS_PER_STRIP, height),
+            Tag(STRIP_BYTE_COUNTS, LONG, (strip_nbytes,)),
+        ]
+        offset = Tag(STRIP_OFFSETS, LONG, (0,))
+        strip_at = len(form.magic) + form.directory_nbytes([*tags, offset])
+        return form.magic + form.pack([*tags, replace(offset, values=(strip_at,))], at=len(form.magic))
 
 
 def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -292,14 +252,14 @@ def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:
         parsed = np.dtype(dtype if dtype is not None else "none")
     except (TypeError, ValueError, SyntaxError) as error:
         raise HeaderError("TIFF", "a NumPy data type", describe(dtype)) from error
-    if parsed.kind not in _SAMPLE_FORMAT or parsed.itemsize > (16 if parsed.kind == "c" else 8):
+    if parsed.kind not in SAMPLE_FORMAT or parsed.itemsize > (16 if parsed.kind == "c" else 8):
         raise HeaderError("TIFF", "a boolean, or a number of at most 64 bits, as data type", str(parsed))
     return parsed
 
 
 def _is_rgb(shape: tuple[int, ...]) -> bool:
     """Return whether the last axis contains the colours, if the caller did not say it."""
-    may_be_rgb = len(shape) > 2 and shape[-1] in (_RGB, _RGBA) and all(n == 1 for n in shape[:-3])
+    may_be_rgb = len(shape) > 2 and shape[-1] in (RGB, RGBA) and all(n == 1 for n in shape[:-3])
     may_be_gray = all(length == 1 for length in shape[:-2])
     if may_be_rgb and may_be_gray:
         raise HeaderError(
@@ -311,7 +271,7 @@ def _is_rgb(shape: tuple[int, ...]) -> bool:
 def _require_image(shape: tuple[int, ...], rgb: object) -> bool:
     if not isinstance(rgb, bool | np.bool):
         raise HeaderError("TIFF", "True, False or None as `rgb`", describe(rgb))
-    if rgb and (len(shape) < 3 or shape[-1] not in (_RGB, _RGBA)):
+    if rgb and (len(shape) < 3 or shape[-1] not in (RGB, RGBA)):
         raise HeaderError("TIFF", "(..., height, width, 3 or 4) as the shape of an RGB image", f"{shape}")
     if any(length != 1 for length in shape[: -3 if rgb else -2]):
         expected = "one image: (height, width) or (height, width, 3 or 4), with only axes of length 1 before them"

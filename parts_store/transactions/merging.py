@@ -19,7 +19,7 @@ from parts_store.errors import ChunkSizeError, ConcurrentWriteError
 from parts_store.format.keys import Chunk
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.shard_merge import NotMergedError, Shard, empty_shard, is_empty, merge_shards
-from parts_store.transactions.reading import Read
+from parts_store.transactions.reading import Read, require_unedited
 from parts_store.transactions.versions import NOT_AS_SEEN
 
 
@@ -70,6 +70,7 @@ class Change:
         """
         if isinstance(self.base, Unknown):
             raise ConcurrentWriteError(self.chunk.chunk_key, NOT_AS_SEEN)
+        require_unedited(self.chunk, self.index, read)
         theirs = None if read is None else memoryview(b"".join(read.values[0] or ()))
         try:
             merged = merge_shards(self.index, self.base, self.mine, theirs)

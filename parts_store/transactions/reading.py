@@ -14,8 +14,10 @@ from typing import Final
 
 from parts_store.engine.steps import Found, Head, Steps, Wait, head
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
+from parts_store.format.files import seal
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
+from parts_store.format.shard_index import ShardIndex
 from parts_store.transactions.read_attempt import Attempt, Pieces, ReadTask, assemble, attempt_read
 from parts_store.transactions.versions import Version, is_of_layout, require_layout
 
@@ -43,6 +45,20 @@ class Outdated:
 def result_of(attempt: Attempt, wanted: Sequence[Wanted]) -> Read:
     """Return the bytes that an attempt found."""
     return Read(tuple(assemble(attempt, each) for each in wanted), attempt.version, attempt.saved)
+
+
+def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:
+    """Raise `ShardFileError` if a whole shard is a file that another program has changed.
+
+    The tags of its parts tell that too, so only a shard without tags is looked at.
+    """
+    if read is None or index is None or not chunk.tail_nbytes or read.version.tag is not None:
+        return
+    pieces = read.values[0] or ()
+    if len(pieces) != 2 or pieces[1].nbytes != index.nbytes:
+        shard = memoryview(b"".join(pieces))
+        pieces = (shard[: -index.nbytes], shard[-index.nbytes :])
+    seal.require_sealed(chunk.anchor_key, pieces[0], bytes(pieces[1]))
 
 
 def read_untagged(task: ReadTask, *, with_anchor: bool, compares_again: bool) -> Steps[Attempt | None]:

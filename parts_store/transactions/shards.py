@@ -13,6 +13,9 @@ version of the data:
 A shard whose main part is a range of an existing file may have other bytes between its inner chunks. A read of the
 whole shard leaves them out: it returns the inner chunks one after the other, and a matching index.
 
+A shard that is a file of another format may be changed by another program. Without tags, the end of the file is
+compared with the index (`format/files/seal`).
+
 An index that names bytes beyond the end of the shard is an error, because the data would be too short.
 
 For a hole zarr sends no request for data that would tell an old index from a new one. Therefore an index with holes is
@@ -21,12 +24,13 @@ compared with the anchor before it is returned. An index without holes is not, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
+from parts_store.format.files import seal
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
@@ -34,6 +38,9 @@ from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
+
+# The largest end of a file that is read in order to compare it with the index.
+_MAX_TAIL: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +189,25 @@ def _compacted(index: ShardIndex, ranges: Sequence[RangeByteRequest | None], rea
 def _read_versioned(
     protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, with_anchor: bool
 ) -> Steps[VersionedIndex | None]:
-    read = yield from protocol.read(chunk, [index.request], settings, with_anchor=with_anchor, why=INDEX)
-    if read is None:
-        return None
-    data = b"".join(read.values[0] or ())
+    # Without tags, only the end of a file tells that another program has changed the file.
+    tail_nbytes = 0 if protocol.has_tags else chunk.tail_nbytes
+    while True:
+        wanted = SuffixByteRequest(tail_nbytes + index.nbytes) if tail_nbytes else index.request
+        read = yield from protocol.read(chunk, [wanted], settings, with_anchor=with_anchor, why=INDEX)
+        if read is None:
+            return None
+        found = b"".join(read.values[0] or ())
+        tail, data = (found[: -index.nbytes], found[-index.nbytes :]) if tail_nbytes else (b"", found)
+        if not chunk.tail_nbytes or read.version.tag is not None:
+            break
+        # The objects were copied without their tags, or the fill tile is larger than usual.
+        if not tail_nbytes:
+            tail_nbytes = chunk.tail_nbytes
+        elif (needed := seal.tail_nbytes(tail)) is not None and tail_nbytes < needed < _MAX_TAIL:
+            tail_nbytes = needed
+        else:
+            seal.require_sealed(chunk.anchor_key, tail, data)
+            break
     versioned = VersionedIndex.decoded(data, read.version, index)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):

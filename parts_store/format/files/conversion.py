@@ -1,0 +1,116 @@
+"""Turn an encoded shard into a file of another format with the index of the shard behind it. Pure.
+
+zarr encodes a shard as inner chunks, one after the other, and an index. The result consists of the bytes of the file,
+which contains the same inner chunks, and of an index with offsets into the file.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parts_store.errors import CodecError
+from parts_store.format.files.description import ShardFile
+from parts_store.format.files.seal import build_tail, is_sealed
+from parts_store.format.files.tiff import tiff_header
+from parts_store.format.shard_index import NO_CHUNK, Table, encode_table
+
+
+def file_of(
+    file: ShardFile,
+    shard: memoryview,
+    coordinates: Sequence[int],
+    array_shape: Sequence[int],
+    name: str,
+    attributes: Mapping[str, Any],
+) -> memoryview:
+    """Return a shard as a file, followed by its index.
+
+    Parameters
+    ----------
+    file
+        What the shards of the array are as files.
+    shard
+        The shard as zarr encodes it. A shard that is such a file already is returned as it is.
+    coordinates
+        The position of the shard in the grid of the array's chunks.
+    array_shape
+        The shape of the array. The image or dataset in the file ends where the array ends.
+    name
+        The name of the array.
+    attributes
+        The attributes of the array.
+    """
+    data, index = shard[: -file.index.nbytes], bytes(shard[-file.index.nbytes :])
+    table = file.index.decode(index)
+    if table is None or not _is_inside(table, data.nbytes):
+        raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
+    if is_sealed(data, index):
+        return shard
+    extent = _extent(file, coordinates, array_shape)
+    if file.format == "tiff":
+        return _tiff(file, *_packed(data, table), extent)
+    return _hdf5(file, _inner_chunks(data, table), extent, name, attributes)
+
+
+def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the part of the shard that is in the array; all of a shard that is outside of the array."""
+    extent = tuple(
+        min(shard, length - at * shard)
+        for shard, at, length in zip(file.shard_shape, coordinates, array_shape, strict=True)
+    )
+    return extent if all(length > 0 for length in extent) else file.shard_shape
+
+
+def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...]) -> memoryview:
+    header = tiff_header(file, table, data.nbytes, extent)
+    is_hole = _is_hole(table)
+    moved = table.copy()
+    moved[~is_hole, 0] += len(header)
+    index = encode_table(moved.astype(file.index.dtype), has_checksum=file.index.has_checksum)
+    tail = build_tail(index, file.fill_tile if is_hole.any() else b"")
+    return memoryview(b"".join((header, data, tail, index)))
+
+
+def _hdf5(
+    file: ShardFile,
+    chunks: Sequence[memoryview | None],
+    extent: tuple[int, ...],
+    name: str,
+    attributes: Mapping[str, Any],
+) -> memoryview:
+    # h5py is an extra, and takes a while to import.
+    from parts_store.format.files.hdf5 import hdf5_image  # noqa: PLC0415
+
+    image, places = hdf5_image(file, chunks, extent, name, attributes)
+    index = file.index.encode(places)
+    return memoryview(b"".join((image, build_tail(index), index)))
+
+
+def _is_hole(table: Table) -> NDArray[np.bool_]:
+    return np.all(table == NO_CHUNK, axis=1)
+
+
+def _is_inside(table: Table, nbytes: int) -> bool:
+    """Return whether all inner chunks are inside the data of a shard."""
+    offsets, lengths = table[~_is_hole(table)].astype(np.uint64).T
+    limit = np.uint64(nbytes)
+    return bool(np.all(offsets <= limit) and np.all(lengths <= limit - offsets))
+
+
+def _inner_chunks(data: memoryview, table: Table) -> list[memoryview | None]:
+    rows = zip(_is_hole(table).tolist(), table.tolist(), strict=True)
+    return [None if is_hole else data[at : at + nbytes] for is_hole, (at, nbytes) in rows]
+
+
+def _packed(data: memoryview, table: Table) -> tuple[memoryview, Table]:
+    """Return the inner chunks without other bytes between them, and where they are; as they are if there are none."""
+    native = table.astype(np.uint64)
+    is_stored = ~_is_hole(native)
+    if int(native[is_stored, 1].sum()) == data.nbytes:
+        return data, native
+    chunks = [each for each in _inner_chunks(data, table) if each is not None]
+    stops = np.cumsum(native[is_stored, 1], dtype=np.uint64)
+    native[is_stored, 0] = stops - native[is_stored, 1]
+    return memoryview(b"".join(chunks)), native

@@ -1,0 +1,120 @@
+"""Shards as HDF5 files: one dataset, whose chunks are the inner chunks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import h5py
+import numpy as np
+from h5py import h5d, h5f, h5p, h5s, h5t, h5z
+from zarr.abc.codec import Codec
+from zarr.codecs import ZstdCodec
+from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
+
+from parts_store.format.files.description import ShardFile, numcodec_of
+
+# The number of zstd in the registry of HDF5 filters.
+_ZSTD: Final = 32015
+_DEFAULT_LEVEL: Final = 3
+# The size by which a file in memory grows at least.
+_GROWTH: Final = 1 << 16
+
+
+def hdf5_image(
+    file: ShardFile,
+    chunks: Sequence[memoryview | None],
+    extent: tuple[int, ...],
+    name: str,
+    attributes: Mapping[str, Any],
+) -> tuple[bytes, list[tuple[int, int] | None]]:
+    """Return an HDF5 file with one dataset, and the offset and the size of each inner chunk in it.
+
+    The `extent` is the part of the shard that is in the array. Inner chunks outside of it follow behind the file that
+    HDF5 knows.
+    """
+    data_nbytes = sum(each.nbytes for each in chunks if each is not None)
+    opened = _create(data_nbytes)
+    try:
+        dataset = _create_dataset(opened, file, extent, name)
+        outside: list[int] = []
+        for slot, position in enumerate(np.ndindex(file.grid)):
+            if (chunk := chunks[slot]) is None:
+                continue
+            start = tuple(at * length for at, length in zip(position, file.chunk_shape, strict=True))
+            if all(at < stop for at, stop in zip(start, extent, strict=True)):
+                dataset.write_direct_chunk(start, chunk)
+            else:
+                outside.append(slot)
+        _set_attributes(dataset, attributes)
+        h5f.flush(opened)
+        places = _places(dataset, file)
+        image = opened.get_file_image()
+        del dataset
+    finally:
+        opened.close()
+    pieces, at = [image], len(image)
+    for slot in outside:
+        chunk = chunks[slot]
+        if chunk is not None:
+            places[slot] = (at, chunk.nbytes)
+            pieces.append(bytes(chunk))
+            at += chunk.nbytes
+    return b"".join(pieces), places
+
+
+def _create(data_nbytes: int) -> Any:
+    """Return a new file in memory. The newest version of the format needs the fewest bytes."""
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_fapl_core(max(_GROWTH, data_nbytes + data_nbytes // 64), False)
+    access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+    return h5f.create(b"shard.h5", h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
+
+
+def _create_dataset(opened: Any, file: ShardFile, extent: tuple[int, ...], name: str) -> Any:
+    creation = h5p.create(h5p.DATASET_CREATE)
+    creation.set_chunk(file.chunk_shape)
+    creation.set_fill_value(np.asarray(file.fill_value, file.dtype))
+    # With the time in it, the same values would give other bytes.
+    creation.set_obj_track_times(False)
+    for codec in file.codecs:
+        _add_filter(creation, codec)
+    # HDF5 refuses chunks that are larger than the dataset can become.
+    largest = tuple(-(-length // chunk) * chunk for length, chunk in zip(extent, file.chunk_shape, strict=True))
+    kind = h5t.py_create(file.dtype, logical=True)
+    return h5d.create(opened, name.encode(), kind, h5s.create_simple(extent, largest), creation)
+
+
+def _add_filter(creation: Any, codec: Codec) -> None:
+    match codec:
+        case Zlib():
+            creation.set_deflate(max(0, numcodec_of(codec).level))
+        case Shuffle():
+            creation.set_shuffle()
+        case Fletcher32():
+            creation.set_fletcher32()
+        case ZstdCodec():
+            # HDF5 looks for a filter that is not optional, and the inner chunks are already encoded.
+            creation.set_filter(_ZSTD, h5z.FLAG_OPTIONAL, (codec.level or _DEFAULT_LEVEL,))
+
+
+def _places(dataset: Any, file: ShardFile) -> list[tuple[int, int] | None]:
+    """Return where HDF5 has put each inner chunk, in C order; None where there is none."""
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    dataset.chunk_iter(lambda each: found.__setitem__(tuple(each.chunk_offset), (each.byte_offset, each.size)))
+    return [
+        found.get(tuple(at * length for at, length in zip(position, file.chunk_shape, strict=True)))
+        for position in np.ndindex(file.grid)
+    ]
+
+
+def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
+    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text."""
+    target = h5py.Dataset(dataset).attrs
+    for key, value in attributes.items():
+        is_list = isinstance(value, list) and len({type(each) for each in value}) == 1
+        kinds = {type(each) for each in value} if is_list else {type(value)}
+        plain = value if kinds <= {str, int, float, bool} and (value or not is_list) else json.dumps(value)
+        try:
+            target[key] = plain
+        except (TypeError, ValueError, OverflowError):
+            target[key] = json.dumps(value)

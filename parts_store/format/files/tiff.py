@@ -1,0 +1,143 @@
+"""Shards as TIFF files: the directories that come before the inner chunks, which are tiles or strips of the images."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parts_store.format.files.description import ShardFile
+from parts_store.format.shard_index import NO_CHUNK
+from parts_store.format.tiff_directory import (
+    GRAY,
+    LONG,
+    LONG8,
+    ROWS_PER_STRIP,
+    STRIP_BYTE_COUNTS,
+    STRIP_OFFSETS,
+    TILE_BYTE_COUNTS,
+    TILE_LENGTH,
+    TILE_OFFSETS,
+    TILE_WIDTH,
+    ByteOrder,
+    Tag,
+    TiffForm,
+    image_tags,
+)
+
+# Offsets in TIFF have 32 bits, and those of BigTIFF 64.
+_MAX_NBYTES = 2**32 - 1
+
+
+def tiff_header(file: ShardFile, table: NDArray[np.uint64], data_nbytes: int, extent: tuple[int, ...]) -> bytes:
+    """Return what comes before the inner chunks, so that they are the tiles of TIFF images.
+
+    The `table` says where the inner chunks are in their data, and `extent` which part of the shard is in the array.
+    A tile that is not stored is the fill tile, which comes after the data.
+    """
+    images = _Images.of(file, extent)
+    byteorder: ByteOrder = "big" if file.dtype.str[0] == ">" else "little"
+    form = TiffForm(byteorder)
+    if images.header_nbytes(form) + data_nbytes + file.usual_tail_nbytes > _MAX_NBYTES:
+        form = TiffForm(byteorder, is_big=True)
+    header_nbytes = images.header_nbytes(form)
+    offsets, lengths = images.tiles_of(table)
+    is_hole = offsets == NO_CHUNK
+    offsets = np.where(is_hole, np.uint64(data_nbytes), offsets) + np.uint64(header_nbytes)
+    lengths = np.where(is_hole, np.uint64(len(file.fill_tile)), lengths)
+    if file.compression == "none":
+        lengths = np.minimum(lengths, images.stored_nbytes)
+    at, page_nbytes = len(form.magic), images.directory_nbytes(form)
+    pages = [form.magic]
+    for number in range(images.count):
+        is_last = number == images.count - 1
+        tags = images.tags(form, offsets[number].tolist(), lengths[number].tolist())
+        pages.append(form.pack(tags, at, 0 if is_last else at + page_nbytes).ljust(page_nbytes, b"\0"))
+        at += page_nbytes
+    return b"".join(pages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The images of one file, all of the same size: one for each position along the axes before the height."""
+
+    file: ShardFile
+    # The lengths of the axes before the height, in this file.
+    leading: tuple[int, ...]
+    height: int
+    width: int
+    samples: int
+
+    @classmethod
+    def of(cls, file: ShardFile, extent: tuple[int, ...]) -> "_Images":
+        *leading, height, width = extent[:-1] if file.is_rgb else extent
+        if file.has_strips:
+            # Strips are not cut off, as tiles are. After the array was resized, the image may be larger than its part
+            # of the array.
+            rows, width = file.chunk_shape[len(leading)], file.chunk_shape[len(leading) + 1]
+            height = -(-height // rows) * rows if file.codecs else height
+        return cls(file, tuple(leading), height, width, extent[-1] if file.is_rgb else GRAY)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.leading)
+
+    @property
+    def chunk_height(self) -> int:
+        return self.file.chunk_shape[len(self.leading)]
+
+    @property
+    def chunk_width(self) -> int:
+        return self.file.chunk_shape[len(self.leading) + 1]
+
+    @property
+    def tile_grid(self) -> tuple[int, int]:
+        """The number of tiles along the height and the width of an image."""
+        return -(-self.height // self.chunk_height), -(-self.width // self.chunk_width)
+
+    @property
+    def stored_nbytes(self) -> NDArray[np.uint64]:
+        """How many bytes of each tile belong to the image, without compression: of the last strip, only its rows."""
+        rows, columns = self.tile_grid
+        heights = np.full(rows, self.chunk_height)
+        if self.file.has_strips:
+            heights[-1] = self.height - (rows - 1) * self.chunk_height
+        of_row = self.chunk_width * self.samples * self.file.dtype.itemsize
+        return np.repeat(heights * of_row, columns).astype(np.uint64)
+
+    def tiles_of(self, table: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the offsets and the lengths of all tiles, one row for each image."""
+        rows, columns = self.tile_grid
+        inside = tuple(slice(length) for length in (*self.leading, rows, columns))
+        tiles = table.astype(np.uint64).reshape(*self.file.grid, 2)[inside].reshape(self.count, rows * columns, 2)
+        return tiles[..., 0], tiles[..., 1]
+
+    def tags(self, form: TiffForm, offsets: list[int], lengths: list[int]) -> list[Tag]:
+        """Return the tags of one image, whose tiles are there."""
+        kind = LONG8 if form.is_big else LONG
+        if self.file.has_strips:
+            places = [
+                Tag(STRIP_OFFSETS, kind, tuple(offsets)),
+                Tag.number_of(ROWS_PER_STRIP, self.chunk_height),
+                Tag(STRIP_BYTE_COUNTS, kind, tuple(lengths)),
+            ]
+        else:
+            places = [
+                Tag.number_of(TILE_WIDTH, self.chunk_width),
+                Tag.number_of(TILE_LENGTH, self.chunk_height),
+                Tag(TILE_OFFSETS, kind, tuple(offsets)),
+                Tag(TILE_BYTE_COUNTS, kind, tuple(lengths)),
+            ]
+        file = self.file
+        described = image_tags(self.height, self.width, self.samples, file.dtype, file.compression, is_rgb=file.is_rgb)
+        return [*described, *places]
+
+    def directory_nbytes(self, form: TiffForm) -> int:
+        """Return the size of the directory of one image; the next one begins at an even offset."""
+        count = math.prod(self.tile_grid)
+        nbytes = form.directory_nbytes(self.tags(form, [0] * count, [0] * count))
+        return nbytes + nbytes % 2
+
+    def header_nbytes(self, form: TiffForm) -> int:
+        """Return the size of what comes before the tiles."""
+        return len(form.magic) + self.count * self.directory_nbytes(form)

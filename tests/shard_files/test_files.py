@@ -1,0 +1,197 @@
+"""Every shard of an array with `shard_file` is a file that the programs of its format read, with zarr's values."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from zarr.codecs import BytesCodec, ZstdCodec
+from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
+
+import parts_store as ps
+from tests.shard_files import readers
+
+TIFF_TYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
+HDF5_TYPES = (*TIFF_TYPES, "uint64", "complex64", "complex128")
+# What Pillow reads without loss: gray images of these types, and images of 8-bit colours.
+PILLOW_TYPES = ("uint8", "uint16", "float32")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An array, and the regions that are written to it, one after the other."""
+
+    shard_file: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...]
+    dtype: str
+    endian: str
+    codecs: tuple[str, ...]
+    fill: int
+    writes: tuple[tuple[slice, ...], ...]
+    seed: int
+
+    @property
+    def compressors(self) -> list[Any]:
+        size = np.dtype(self.dtype).itemsize
+        known = {"zlib": Zlib(level=1), "zstd": ZstdCodec(), "shuffle": Shuffle(elementsize=size), "crc": Fletcher32()}
+        return [known[name] for name in self.codecs]
+
+    def create(self, store: ps.PartsStore) -> zarr.Array[Any]:
+        return ps.create_array(
+            store,
+            "group/picture",
+            shard_file=self.shard_file,  # type: ignore[arg-type]
+            shape=self.shape,
+            chunks=self.chunks,
+            shards=self.shards,
+            dtype=self.dtype,
+            fill_value=self.fill,
+            serializer=BytesCodec(endian=self.endian) if np.dtype(self.dtype).itemsize > 1 else BytesCodec(endian=None),  # type: ignore[arg-type]
+            compressors=self.compressors,
+            attributes={"units": "K", "scale": 0.5},
+        )
+
+    def carry_out(self, array: zarr.Array[Any]) -> np.ndarray:
+        """Write the regions, and return the values that the array must have."""
+        rng = np.random.default_rng(self.seed)
+        expected = np.full(self.shape, self.fill).astype(self.dtype)
+        for number, region in enumerate(self.writes):
+            # Some regions are written with the fill value, so that inner chunks and shards disappear.
+            is_fill = number % 3 == 2
+            values = rng.integers(0, 2 if self.dtype == "bool" else 100, expected[region].shape)
+            values = np.full_like(values, self.fill) if is_fill else values
+            expected[region] = values
+            array[region] = values.astype(self.dtype)
+        return expected
+
+    def shards_in(self, folder: Path, expected: np.ndarray) -> Iterator[tuple[Path, np.ndarray]]:
+        """Yield the file of every shard that exists, and the values that it must have."""
+        extension = {"tiff": ".tif", "hdf5": ".h5"}[self.shard_file]
+        for at in np.ndindex(*[-(-a // b) for a, b in zip(self.shape, self.shards, strict=True)]):
+            path = folder / ("c/" + "/".join(map(str, at)) + extension)
+            if path.exists():
+                yield path, expected[tuple(slice(i * n, i * n + n) for i, n in zip(at, self.shards, strict=True))]
+
+
+@st.composite
+def regions(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    found = []
+    for length in shape:
+        start = draw(st.integers(0, length - 1))
+        found.append(slice(start, draw(st.integers(start + 1, length))))
+    return tuple(found)
+
+
+@st.composite
+def tiff_cases(draw: st.DrawFn) -> Case:
+    leading = draw(st.lists(st.integers(1, 3), max_size=2))
+    colours = draw(st.sampled_from([(), (), (3,), (4,)]))
+    is_striped = draw(st.booleans())
+    rows = draw(st.integers(1, 20) if is_striped else st.just(16))
+    columns = draw(st.integers(1, 40) if is_striped else st.sampled_from([16, 32]))
+    if not colours and leading and columns in (3, 4):
+        columns += 2
+    grid = draw(st.tuples(st.integers(1, 3), st.just(1) if is_striped else st.integers(1, 3)))
+    chunks = (*(1 for _ in leading), rows, columns, *colours)
+    shards = (*(draw(st.integers(1, 2)) for _ in leading), rows * grid[0], columns * grid[1], *colours)
+    width = columns * draw(st.integers(1, 2)) if is_striped else draw(st.integers(1, 2 * shards[len(leading) + 1]))
+    if not colours and leading and width in (3, 4):
+        width += 2
+    codecs = draw(st.sampled_from([(), ("zlib",), ("zstd",)]))
+    height = draw(st.integers(1, 2 * shards[len(leading)]))
+    height += -height % rows if is_striped and codecs else 0
+    shape = (*leading, height, width, *colours)
+    return Case(
+        "tiff",
+        shape,
+        chunks,
+        shards,
+        draw(st.sampled_from(TIFF_TYPES)),
+        draw(st.sampled_from(["little", "big"])),
+        codecs,
+        draw(st.integers(0, 1)),
+        tuple(draw(st.lists(regions(shape), min_size=1, max_size=4))),
+        draw(st.integers(0, 1000)),
+    )
+
+
+@st.composite
+def hdf5_cases(draw: st.DrawFn) -> Case:
+    chunks = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    shards = tuple(length * draw(st.integers(1, 3)) for length in chunks)
+    shape = tuple(draw(st.integers(1, 2 * length)) for length in shards)
+    codecs = [
+        (),
+        ("zlib",),
+        ("zstd",),
+        ("shuffle", "zlib"),
+        ("zlib", "crc"),
+        ("shuffle", "zstd"),
+        ("shuffle", "zlib", "crc"),
+    ]
+    return Case(
+        "hdf5",
+        shape,
+        chunks,
+        shards,
+        draw(st.sampled_from(HDF5_TYPES)),
+        draw(st.sampled_from(["little", "big"])),
+        draw(st.sampled_from(codecs)),
+        draw(st.integers(0, 1)),
+        tuple(draw(st.lists(regions(shape), min_size=1, max_size=4))),
+        draw(st.integers(0, 1000)),
+    )
+
+
+def is_read_by_pillow(case: Case) -> bool:
+    is_rgb = case.chunks[-1] in (3, 4) and len(case.chunks) > 2 and case.shape[-1] == case.chunks[-1]
+    return (
+        case.codecs != ("zstd",) and case.endian == "little" and case.dtype in (("uint8",) if is_rgb else PILLOW_TYPES)
+    )
+
+
+@given(tiff_cases())
+def test_every_shard_is_a_tiff_file_with_the_values_of_zarr(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        store = ps.PartsStore.from_url(name)
+        array = case.create(store)
+        expected = case.carry_out(array)
+        folder = Path(name) / "group" / "picture"
+        np.testing.assert_array_equal(array[...], expected)
+        np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
+        for path, part in case.shards_in(folder, expected):
+            colours = (
+                case.chunks[-1:]
+                if case.chunks[-1] in (3, 4) and case.shape[-1] == case.chunks[-1] and len(case.chunks) > 2
+                else ()
+            )
+            image = part.shape[len(case.shape) - 2 - len(colours) :]
+            pages = part.reshape(-1, *image)
+            np.testing.assert_array_equal(readers.read_tifffile(path), pages)
+            np.testing.assert_array_equal(readers.read_gdal(path, len(pages)), pages)
+            if is_read_by_pillow(case):
+                np.testing.assert_array_equal(readers.read_pillow(path), pages)
+
+
+@given(hdf5_cases())
+def test_every_shard_is_an_hdf5_file_with_the_values_of_zarr(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        store = ps.PartsStore.from_url(name)
+        array = case.create(store)
+        expected = case.carry_out(array)
+        folder = Path(name) / "group" / "picture"
+        np.testing.assert_array_equal(array[...], expected)
+        np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
+        for path, part in case.shards_in(folder, expected):
+            dataset, values, attributes = readers.read_h5py(path)
+            assert dataset == "picture"
+            assert attributes == {"units": "K", "scale": 0.5}
+            assert values.dtype == np.dtype(case.dtype).newbyteorder("<" if case.endian == "little" else ">")
+            np.testing.assert_array_equal(values, part)
