@@ -83,9 +83,9 @@ def _hdf5(
     # h5py is an extra, and takes a while to import.
     from parts_store.format.files.hdf5 import hdf5_image  # noqa: PLC0415
 
-    image, places = hdf5_image(file, chunks, extent, name, attributes)
+    pieces, places = hdf5_image(file, chunks, extent, name, attributes)
     index = file.index.encode(places)
-    return memoryview(b"".join((image, build_tail(index), index)))
+    return memoryview(b"".join((*pieces, build_tail(index), index)))
 
 
 def _is_hole(table: Table) -> NDArray[np.bool_]:

@@ -1,5 +1,6 @@
 """ShardFile: what the shards of an array are as files, as `zarr.json` describes it, and which arrays can have them."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,12 @@ class ShardFile:
     def grid(self) -> tuple[int, ...]:
         """The number of inner chunks along each axis."""
         return tuple(shard // chunk for shard, chunk in zip(self.shard_shape, self.chunk_shape, strict=True))
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, ...], ...]:
+        """The position of the first element of each inner chunk in the shard, in C order."""
+        axes = [range(0, shard, chunk) for shard, chunk in zip(self.shard_shape, self.chunk_shape, strict=True)]
+        return tuple(itertools.product(*axes))
 
     @property
     def compression(self) -> Compression:

@@ -1,6 +1,8 @@
 """Shards as HDF5 files: one dataset, whose chunks are the inner chunks."""
 
+import itertools
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ _DEFAULT_LEVEL: Final = 3
 # The size by which a file in memory grows at least.
 _GROWTH: Final = 1 << 16
 
+_numbers = itertools.count()
+
 
 def hdf5_image(
     file: ShardFile,
@@ -26,48 +30,50 @@ def hdf5_image(
     extent: tuple[int, ...],
     name: str,
     attributes: Mapping[str, Any],
-) -> tuple[bytes, list[tuple[int, int] | None]]:
-    """Return an HDF5 file with one dataset, and the offset and the size of each inner chunk in it.
+) -> tuple[list[bytes], list[tuple[int, int] | None]]:
+    """Return the pieces of an HDF5 file with one dataset, and the offset and the size of each inner chunk in it.
 
     The `extent` is the part of the shard that is in the array. Inner chunks outside of it follow behind the file that
     HDF5 knows.
     """
-    data_nbytes = sum(each.nbytes for each in chunks if each is not None)
-    opened = _create(data_nbytes)
+    opened = _create(sum(each.nbytes for each in chunks if each is not None))
     try:
         dataset = _create_dataset(opened, file, extent, name)
-        outside: list[int] = []
-        for slot, position in enumerate(np.ndindex(file.grid)):
-            if (chunk := chunks[slot]) is None:
+        outside: list[tuple[int, memoryview]] = []
+        for slot, (start, chunk) in enumerate(zip(file.starts, chunks, strict=True)):
+            if chunk is None:
                 continue
-            start = tuple(at * length for at, length in zip(position, file.chunk_shape, strict=True))
-            if all(at < stop for at, stop in zip(start, extent, strict=True)):
+            if all(map(operator.lt, start, extent)):
                 dataset.write_direct_chunk(start, chunk)
             else:
-                outside.append(slot)
+                outside.append((slot, chunk))
         _set_attributes(dataset, attributes)
         h5f.flush(opened)
-        places = _places(dataset, file)
+        found: dict[tuple[int, ...], tuple[int, int]] = {}
+        dataset.chunk_iter(lambda each: found.__setitem__(each.chunk_offset, (each.byte_offset, each.size)))
         image = opened.get_file_image()
         del dataset
     finally:
         opened.close()
+    places = [found.get(start) for start in file.starts]
     pieces, at = [image], len(image)
-    for slot in outside:
-        chunk = chunks[slot]
-        if chunk is not None:
-            places[slot] = (at, chunk.nbytes)
-            pieces.append(bytes(chunk))
-            at += chunk.nbytes
-    return b"".join(pieces), places
+    for slot, chunk in outside:
+        places[slot] = (at, chunk.nbytes)
+        pieces.append(bytes(chunk))
+        at += chunk.nbytes
+    return pieces, places
 
 
 def _create(data_nbytes: int) -> Any:
     """Return a new file in memory. The newest version of the format needs the fewest bytes."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fapl_core(max(_GROWTH, data_nbytes + data_nbytes // 64), False)
+    # HDF5 otherwise reserves space for metadata that may be added later.
+    access.set_meta_block_size(0)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
-    return h5f.create(b"shard.h5", h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
+    # HDF5 takes two files in memory with the same name for the same file.
+    name = f"parts_store, shard {next(_numbers)}".encode()
+    return h5f.create(name, h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
 
 
 def _create_dataset(opened: Any, file: ShardFile, extent: tuple[int, ...], name: str) -> Any:
@@ -95,16 +101,6 @@ def _add_filter(creation: Any, codec: Codec) -> None:
         case ZstdCodec():
             # HDF5 looks for a filter that is not optional, and the inner chunks are already encoded.
             creation.set_filter(_ZSTD, h5z.FLAG_OPTIONAL, (codec.level or _DEFAULT_LEVEL,))
-
-
-def _places(dataset: Any, file: ShardFile) -> list[tuple[int, int] | None]:
-    """Return where HDF5 has put each inner chunk, in C order; None where there is none."""
-    found: dict[tuple[int, ...], tuple[int, int]] = {}
-    dataset.chunk_iter(lambda each: found.__setitem__(tuple(each.chunk_offset), (each.byte_offset, each.size)))
-    return [
-        found.get(tuple(at * length for at, length in zip(position, file.chunk_shape, strict=True)))
-        for position in np.ndindex(file.grid)
-    ]
 
 
 def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
