@@ -15,14 +15,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from PIL import Image
-from zarr.codecs import ZstdCodec
 
 from parts_store.adoption import adopt
 from parts_store.codecs import pad_codec
 from parts_store.copying import copy
 from parts_store.create import create_array
 from parts_store.format.parts import SHARD_INDEX, Part
-from parts_store.headers import TiffHeader, tiff
+from parts_store.headers import tiff
 from parts_store.store import PartsStore
 
 SIDE = 1024
@@ -35,7 +34,7 @@ def main(folder: Path) -> None:
     store = PartsStore.from_url(folder / "pictures.zarr")
     checks = [
         write_tiff_chunks(store, picture),
-        write_compressed_tiff_chunks(store, picture),
+        write_tiff_shards(store, folder, picture),
         open_a_chunk_with_pillow(folder, picture),
         write_parts(store, picture),
         read_from_parts(store, picture),
@@ -43,7 +42,8 @@ def main(folder: Path) -> None:
         *keep_versions(store, folder, picture),
         adopt_a_file(folder, picture),
     ]
-    print(f"\nlook at {folder}/picture.png; any file below {folder}/pictures.zarr/tiles/c/ opens in an image viewer")
+    files = f"{folder}/pictures.zarr/shards/c/"
+    print(f"\nlook at {folder}/picture.png; the .tif files below {files} open in an image viewer")
     if not all(checks):
         sys.exit("something is different from what was written")
 
@@ -56,14 +56,14 @@ def write_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
     return say(f"{array.nchunks} chunks, each a TIFF file, in pictures.zarr/tiles", same=equal(array, picture))
 
 
-def write_compressed_tiff_chunks(store: PartsStore, picture: NDArray[np.uint8]) -> bool:
-    """Write an array whose chunks are TIFF files compressed with zstd; each header contains the size of its chunk."""
-    header = TiffHeader(CHUNKS, dtype="uint8", compression="zstd")
-    codecs = [ZstdCodec(level=9), pad_codec(header.nbytes, padding_func=header)]
-    array = zarr.create_array(store, name="compressed", compressors=codecs, **of(picture))
+def write_tiff_shards(store: PartsStore, folder: Path, picture: NDArray[np.uint8]) -> bool:
+    """Write an array whose shards are TIFF files with tiles, and open one with a program that does not know Zarr."""
+    arguments = of(picture) | {"chunks": (64, 64, 3), "shards": (512, 512, 3)}
+    array = create_array(store, "shards", shard_file="tiff", **arguments)
     array[...] = picture
-    saved = 1 - array.nbytes_stored() / picture.nbytes
-    return say(f"the same as zstd TIFF, {saved:.0%} smaller, in pictures.zarr/compressed", same=equal(array, picture))
+    with Image.open(folder / "pictures.zarr" / "shards" / "c" / "0" / "1" / "0.tif") as image:
+        same = np.array_equal(np.asarray(image), picture[:512, 512:])
+    return say("4 shards, each a TIFF file of 64 tiles, in pictures.zarr/shards", same=same and equal(array, picture))
 
 
 def open_a_chunk_with_pillow(folder: Path, picture: NDArray[np.uint8]) -> bool:

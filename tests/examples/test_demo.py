@@ -22,7 +22,7 @@ def test_demo_writes_tiff_chunks_parts_and_a_picture(tmp_path: Path, capsys: pyt
         np.testing.assert_array_equal(np.asarray(picture), expected)
     arrays = tmp_path / "pictures.zarr"
     np.testing.assert_array_equal(tifffile.imread(arrays / "tiles/c/3/0/0"), expected[768:, :256])
-    np.testing.assert_array_equal(tifffile.imread(arrays / "compressed/c/0/3/0"), expected[:256, 768:])
+    np.testing.assert_array_equal(tifffile.imread(arrays / "shards/c/0/1/0.tif"), expected[:512, 512:])
     assert (arrays / "parts/c/3/3/0.header").stat().st_size == 64
     assert (arrays / "parts/c/3/3/0.index").stat().st_size == 16 * 16 + 4
     printed = capsys.readouterr().out
