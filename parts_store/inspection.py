@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import zarr
@@ -13,57 +13,12 @@ from zarr.errors import NodeNotFoundError
 from parts_store._compat.zarr import sync
 from parts_store.errors import PartsStoreError, SessionError, StorageError
 from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join, splits
-from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.survey import group_by_chunk, list_entries
+from parts_store.nodes import Node, Stored
 from parts_store.store import PartsStore
 
 # How many nodes are opened at once.
 _MAX_CONCURRENCY: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The number of chunks of an array, of the objects that store them, and of their bytes."""
-
-    chunks: int
-    objects: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A group or an array in a store. If it cannot be opened, `problem` says why."""
-
-    path: str
-    kind: Literal["group", "array", "unknown"]
-    zarr_format: int | None = None
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    chunks: tuple[int, ...] = ()
-    shards: tuple[int, ...] | None = None
-    parts: ConcatParts | None = None
-    stored: Stored | None = None
-    problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the node as JSON values."""
-        document: dict[str, Any] = {"path": self.path, "kind": self.kind}
-        if self.problem is not None:
-            return {**document, "problem": self.problem}
-        document["zarr_format"] = self.zarr_format
-        if self.kind == "group":
-            return document
-        parts = None if self.parts is None else self.parts.to_json()["configuration"]["parts"]
-        shards = None if self.shards is None else list(self.shards)
-        document |= {"shape": list(self.shape), "dtype": self.dtype, "chunks": list(self.chunks), "shards": shards}
-        document["parts"] = parts
-        if self.stored is not None:
-            document["stored"] = {
-                "chunks": self.stored.chunks,
-                "objects": self.stored.objects,
-                "bytes": self.stored.nbytes,
-            }
-        return document
 
 
 def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[Node, ...]:

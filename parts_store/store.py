@@ -1,17 +1,18 @@
 """PartsStore: how a store is opened, copied, pickled and inspected. `zarr_methods` has the methods that zarr calls."""
 
-import html
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, cast, override
 
 import zarr
 
 import parts_store
+from parts_store import notebook
 from parts_store.backends.addresses import address_of, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
@@ -20,7 +21,7 @@ from parts_store.catalog.known_arrays import Catalog
 from parts_store.chunk_reads import ChunkReader
 from parts_store.engine.backend import Place
 from parts_store.engine.explain import DryBackend
-from parts_store.engine.stats import Request, Stats
+from parts_store.engine.stats import Requests, Stats
 from parts_store.errors import StoreConfigError, without_secrets
 from parts_store.executors import ExecutorLike
 from parts_store.format.files.description import FileFormat
@@ -32,6 +33,7 @@ from parts_store.index_cache import IndexCache
 from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Problem, Report
+from parts_store.nodes import Tree
 from parts_store.operations import Operations
 from parts_store.options import (
     DEFAULT_INDEX_CACHE,
@@ -327,7 +329,7 @@ class PartsStore(ZarrMethods):
         self.catalog.rely_on(path.strip("/"), entry)
         return entry.parts if isinstance(entry, ArrayRecord) else None
 
-    def explain(self, path: str, selection: Any) -> list[Request]:
+    def explain(self, path: str, selection: Any) -> Requests:
         """Return the requests that a read of an array would make.
 
         Metadata documents and the indexes of shards are read, because later requests depend on them. Data is not read.
@@ -341,8 +343,9 @@ class PartsStore(ZarrMethods):
 
         Returns
         -------
-        list of Request
-            The requests, each with its key, its byte range and the reason for it.
+        Requests
+            A list of `Request`, each with its key, its byte range and the reason for it. It prints itself as a table,
+            and in a notebook also as a drawing of the byte ranges.
 
         Examples
         --------
@@ -360,6 +363,35 @@ class PartsStore(ZarrMethods):
         dry.expect_index(shard_index_of(array.metadata.to_dict()))
         array[selection]
         return dry.requests
+
+    def tree(self, path: str = "", *, sizes: bool = False) -> Tree:
+        """Return the groups and arrays at and below a path, as a tree that shows itself.
+
+        Parameters
+        ----------
+        path
+            The path to start from; the root of the store if empty.
+        sizes
+            Whether to count chunks, objects and bytes, which needs a listing of all objects.
+
+        Returns
+        -------
+        Tree
+            The tree, whose `nodes` are the groups and arrays.
+
+        Examples
+        --------
+        >>> store = ps.PartsStore.from_url("memory://")
+        >>> parts = ["", ps.Part(".b", size=1)]
+        >>> array = ps.create_array(store, "a", parts=parts, shape=(8,), chunks=(4,), dtype="int8")
+        >>> print(store.tree())
+        memory
+        /: group
+          a: int8 (8,), chunks (4,), parts '' + '.b' (1 bytes)
+        """
+        # That module imports this one.
+        inspection = import_module("parts_store.inspection")
+        return Tree(str(self._backend), inspection.inspect(self, path, sizes=sizes))
 
     def verify(
         self,
@@ -513,12 +545,11 @@ class PartsStore(ZarrMethods):
         return f"PartsStore({self._backend}{', read_only=True' if self.read_only else ''})"
 
     def _repr_html_(self) -> str:
-        rows = {"store": str(self._backend), "read only": "yes" if self.read_only else "no"}
+        rows: dict[str, object] = {"store": self._backend, "read only": "yes" if self.read_only else "no"}
         for path, record in self.catalog.arrays().items():
             rows[f"parts of {path or '/'}"] = ", ".join(repr(part.key_suffix) for part in record.parts.parts)
         rows["calls"] = ", ".join(f"{count} {kind}" for kind, count in self.stats.calls.items() if count) or "none"
-        cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(rows[name])}</td></tr>" for name in rows)
-        return f"<table><caption>PartsStore</caption>{cells}</table>"
+        return notebook.table("PartsStore", rows)
 
     def __getstate__(self) -> dict[str, Any]:
         try:

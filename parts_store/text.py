@@ -6,6 +6,16 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size(nbytes: int) -> str:
+    """Return a number of bytes with a unit, such as `12 bytes` or `3.4 MB`."""
+    if nbytes < 1000:
+        return count(nbytes, "byte")
+    units = ("kB", "MB", "GB", "TB", "PB")
+    # The largest unit of which there is at least one, after rounding.
+    power = next((power for power in range(1, len(units)) if nbytes < 999.95 * 1000**power), len(units))
+    return f"{nbytes / 1000**power:,.1f} {units[power - 1]}"
+
+
 def printable(text: str) -> str:
     """Return text with control characters escaped. A key may contain them, and a terminal would obey them."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

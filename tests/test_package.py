@@ -131,6 +131,8 @@ FOREIGN = {
     "progress_bar": {"rich"},
     "text": set(),
     "redaction": set(),
+    "nodes": set(),
+    "notebook": set(),
     "repositories": {"icechunk", "zarr"},
     "__init__": set(),
 }
@@ -139,10 +141,10 @@ FOREIGN = {
 OWN = {
     "_compat": set(),
     "format": {"format", "errors"},
-    "engine": {"engine", "format", "errors", "forks"},
+    "engine": {"engine", "format", "errors", "forks", "notebook", "text"},
     "transactions": {"transactions", "engine", "format", "errors"},
     "maintenance": {
-        *("maintenance", "transactions", "engine", "format", "errors", "executors", "progress", "text"),
+        *("maintenance", "transactions", "engine", "format", "errors", "executors", "notebook", "progress", "text"),
     },
     "backends": {"backends", "engine", "format", "transactions", "errors", "redaction"},
     "index_cache": {"transactions"},
@@ -153,11 +155,11 @@ OWN = {
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "destination", "engine", "errors", "executors", "format", "headers", "manifests"),
-        *("options", "progress", "redaction", "store"),
+        *("notebook", "options", "progress", "redaction", "store"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),
-        *("create", "format", "pipeline", "redaction", "repositories", "store", "text"),
+        *("create", "format", "nodes", "pipeline", "redaction", "repositories", "store", "text"),
     },
     "cluster": {"cluster_tasks", "engine", "errors", "executors", "progress", "redaction", "store"},
     "cluster_tasks": {"errors"},
@@ -166,7 +168,7 @@ OWN = {
     "forks": {"errors"},
     "store": {
         *("backends", "catalog", "chunk_reads", "engine", "errors", "executors", "format", "index_cache"),
-        *("maintenance", "operations", "options", "progress", "transactions", "zarr_methods"),
+        *("maintenance", "nodes", "notebook", "operations", "options", "progress", "transactions", "zarr_methods"),
     },
     "copying": {
         *("backends", "catalog", "copying", "destination", "engine", "errors", "executors", "format", "options"),
@@ -182,9 +184,12 @@ OWN = {
     "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
     "manifests": {
         *("backends", "destination", "engine", "errors", "format", "manifests", "options", "redaction", "store"),
+        *("notebook", "text"),
     },
     "errors": {"redaction"},
-    "inspection": {"errors", "format", "maintenance", "store"},
+    "inspection": {"errors", "format", "maintenance", "nodes", "store"},
+    "nodes": {"format", "notebook", "text"},
+    "notebook": {"text"},
     "executors": {"errors"},
     "progress": {"engine", "errors", "progress_bar"},
     "progress_bar": {"engine"},

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from parts_store import notebook
 from parts_store.redaction import hide_in_url
 
 # The largest number of lines of each kind that are shown.
@@ -216,3 +217,20 @@ class Adoption:
         how = [f"to open it: ps.open_repository(URL, virtual={list(self.folders)!r})"] if self.folders else []
         needs = [f"to read it: pip install {' '.join(self.needs)}"] if self.needs else []
         return "\n".join([*self.lines(), *how, *needs])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.path or "/",
+                f"{each.dtype} {list(each.shape)}",
+                f"{each.chunks:,}",
+                f"{each.references:,}",
+                each.loaded,
+            )
+            for each in self.arrays[:_MAX_SHOWN]
+        ]
+        rows += [(each.name, f"skipped: {each.reason}", "", "", "") for each in self.skipped[:_MAX_SHOWN]]
+        rows += [(each.name, f"failed: {each.reason}", "", "", "") for each in self.failed[:_MAX_SHOWN]]
+        caption = f"Adoption of {self.location}: {'complete' if self.is_complete else 'not complete'}"
+        columns = ("array", "type and shape", "chunks", "references", "loaded, because")
+        return notebook.grid(caption, columns, rows, note=self.lines()[-1])

@@ -47,17 +47,9 @@ def explain(
         raise StoreConfigError("SELECTION", "a selection inside the array", f"{selection!r} ({error})") from error
     names = ("kind", "key", "start", "stop", "why")
     document = [{name: getattr(each, name) for name in names} for each in requests]
-    lines = [
-        " ".join(filter(None, (f"{each.kind.upper():4}", each.key, _span(each), f"({each.why})"))) for each in requests
-    ]
+    lines = [str(each) for each in requests]
     output.show(document, lines, lambda: _table(requests))
     return OK
-
-
-def _span(request: "Request") -> str:
-    if request.start is None:
-        return ""
-    return f"[{request.start}:{'' if request.stop is None else request.stop}]"
 
 
 def _table(requests: Sequence["Request"]) -> "list[RenderableType]":
@@ -70,7 +62,7 @@ def _table(requests: Sequence["Request"]) -> "list[RenderableType]":
     table.add_column("bytes", no_wrap=True)
     table.add_column("why", overflow="fold")
     for each in requests:
-        cells = (each.kind.upper(), each.key, _span(each), each.why)
+        cells = (each.kind.upper(), each.key, each.span, each.why)
         styles = ("cyan", "", "green", "dim")
         table.add_row(*(Text(printable(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
     return [table, Text(count(len(requests), "request"), style="bold")]

@@ -1,6 +1,6 @@
 """`parts-store inspect`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,12 +9,12 @@ from parts_store.cli.exits import DAMAGED, OK, NothingFoundError
 from parts_store.cli.output import Output
 from parts_store.cli.parameters import Prefix, ReadOptions, Url
 from parts_store.redaction import hide_in_url
-from parts_store.text import count, printable
+from parts_store.text import printable
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
+    from rich.tree import Tree as RichTree
 
-    from parts_store.inspection import Node, Stored
+    from parts_store.nodes import Node
 
 
 def inspect(
@@ -29,6 +29,7 @@ def inspect(
 ) -> int:
     """Show groups and arrays as a tree, with their parts."""
     from parts_store.inspection import inspect as inspect_store
+    from parts_store.nodes import Tree
 
     store = read.open(url)
     nodes = inspect_store(store, prefix, sizes=sizes)
@@ -44,59 +45,21 @@ def inspect(
         "nodes": [node.to_json() for node in nodes],
     }
     title = shown if session is None else f"{shown} (Icechunk, snapshot {session.snapshot_id})"
-    output.show(document, _lines(title, nodes), lambda: [_tree(title, nodes)])
+    output.show(document, str(Tree(title, nodes)).splitlines(), lambda: [_tree(title, nodes)])
     return DAMAGED if any(node.problem for node in nodes) else OK
 
 
-def _lines(title: str, nodes: Sequence["Node"]) -> Iterator[str]:
-    yield title
-    for node in nodes:
-        depth = len(node.path.split("/")) if node.path else 0
-        yield f"{'  ' * depth}{_name(node)}: {', '.join(_facts(node))}"
-
-
-def _name(node: "Node") -> str:
-    return node.path.rpartition("/")[2] or "/"
-
-
-def _facts(node: "Node") -> Iterator[str]:
-    """Yield the facts about a node that are printed."""
-    if node.problem is not None:
-        yield f"damaged: {node.problem}"
-        return
-    if node.kind == "group":
-        yield "group"
-        return
-    yield f"{node.dtype} {node.shape}"
-    yield f"chunks {node.chunks}" + ("" if node.shards is None else f" in shards {node.shards}")
-    if node.zarr_format != 3:
-        yield f"Zarr v{node.zarr_format}"
-    if node.parts is not None:
-        parts = [
-            repr(each.key_suffix) + ("" if each.size is None else f" ({each.size} bytes)") for each in node.parts.parts
-        ]
-        yield f"parts {' + '.join(parts)}"
-    if node.stored is not None:
-        yield _size(node.stored)
-
-
-def _size(stored: "Stored") -> str:
-    from rich.filesize import decimal
-
-    return f"{count(stored.chunks, 'chunk')} in {count(stored.objects, 'object')}, {decimal(stored.nbytes)}"
-
-
-def _tree(title: str, nodes: Sequence["Node"]) -> "Tree":
+def _tree(title: str, nodes: Sequence["Node"]) -> "RichTree":
     from rich.text import Text
-    from rich.tree import Tree
+    from rich.tree import Tree as RichTree
 
-    root = Tree(Text(printable(title), style="bold"), guide_style="dim")
+    root = RichTree(Text(printable(title), style="bold"), guide_style="dim")
     branches = {"": root}
     for node in nodes:
         style = "red" if node.problem else "cyan" if node.kind == "array" else "blue"
-        facts = "" if node.kind == "group" else f"  {', '.join(_facts(node))}"
+        facts = "" if node.kind == "group" else f"  {', '.join(node.facts)}"
         label = Text.assemble(
-            (printable(_name(node)), f"bold {style}"), (printable(facts), "red" if node.problem else "")
+            (printable(node.name), f"bold {style}"), (printable(facts), "red" if node.problem else "")
         )
         if not node.path:
             if node.kind == "group":

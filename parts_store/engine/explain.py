@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.engine.backend import Backend, BackendRequest, Capabilities
-from parts_store.engine.stats import Request
+from parts_store.engine.stats import Request, Requests
 from parts_store.engine.steps import DATA, INDEX, Delete, Get, Head, List, Lock, Missing, Move, Outcome, Put, Refer
 from parts_store.format.ranges import Wanted
 from parts_store.format.shard_index import ShardIndex
@@ -17,7 +17,7 @@ class DryBackend:
     """A backend that records every request, carries out those for documents and indexes, and finds no data."""
 
     backend: Backend
-    requests: list[Request] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
     # The request by which zarr reads the index of a shard, which decides what zarr requests next.
     index_request: Wanted = None
 

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from parts_store import notebook
+from parts_store.text import count, printable, size
+
 type Kind = Literal["get", "put", "head", "list", "delete", "copy"]
 type Progress = Callable[[int, int], None]
 """A callback for progress: called with the amount that is done, and the total amount."""
@@ -40,6 +43,59 @@ class Request:
     start: int | None
     stop: int | None
     why: str
+
+    @property
+    def span(self) -> str:
+        """The requested bytes as text, as in a slice; empty for the whole object."""
+        if self.start is None:
+            return ""
+        return f"[{self.start}:{'' if self.stop is None else self.stop}]"
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.kind.upper():4}", self.key, self.span, f"({self.why})")))
+
+
+class Requests(list[Request]):
+    """The requests that a read makes: a list that shows itself as a table and, in a notebook, as a drawing, too.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("memory://")
+    >>> array = ps.create_array(store, "a", shape=(4,), chunks=(4,), dtype="uint8", parts=["", ps.Part(".b", size=1)])
+    >>> print(store.explain("a", np.s_[:]))
+    GET  a/c/0 (data)
+    GET  a/c/0.b (data)
+    2 requests
+    """
+
+    def __str__(self) -> str:
+        return "\n".join([*map(printable, map(str, self)), count(len(self), "request")])
+
+    def _repr_html_(self) -> str:
+        rows = [(each.kind.upper(), each.key, each.span, each.why) for each in self]
+        shown = notebook.grid(count(len(self), "request"), ("request", "key", "bytes", "why"), rows)
+        return shown + notebook.drawing("the bytes that are read of each object", self._bars())
+
+    def _bars(self) -> list[tuple[str, int, list[notebook.Bar]]]:
+        """Return the byte ranges of each object, and the size of the object as far as the ranges tell it."""
+        by_key: dict[str, list[Request]] = {}
+        for each in self:
+            if each.kind == "get":
+                by_key.setdefault(each.key, []).append(each)
+        rows = []
+        for key, requests in by_key.items():
+            nbytes = max(
+                [1, *(each.stop for each in requests if each.stop), *(-(each.start or 0) for each in requests)]
+            )
+            rows.append((key, nbytes, [_bar(each, nbytes) for each in requests]))
+        return rows
+
+
+def _bar(request: Request, nbytes: int) -> notebook.Bar:
+    """Return the requested bytes of an object of this size, for a drawing."""
+    start = request.start or 0
+    stop = nbytes if request.stop is None else request.stop
+    return notebook.Bar(start + nbytes if start < 0 else start, stop, request.why)
 
 
 class Stats:
@@ -89,3 +145,10 @@ class Stats:
             f"Stats({calls}, bytes_read={self.bytes_read}, bytes_written={self.bytes_written}, "
             f"saved_by_coalescing={self.saved_by_coalescing}, saved_by_index_cache={self.saved_by_index_cache})"
         )
+
+    def _repr_html_(self) -> str:
+        rows: dict[str, object] = {kind: f"{number:,}" for kind, number in self.calls.items() if number}
+        rows |= {"read": size(self.bytes_read), "written": size(self.bytes_written)}
+        rows["saved by merging ranges"] = f"{self.saved_by_coalescing:,} requests"
+        rows["saved by cached indexes"] = f"{self.saved_by_index_cache:,} requests"
+        return notebook.table("Stats", rows)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from parts_store import notebook
 from parts_store.text import count, printable
 
 # The number of findings that a report prints.
@@ -201,3 +202,13 @@ class Report:
         if not self.is_clean:
             return "nothing is damaged; `repair` would remove leftovers"
         return "no problems found" if self.arrays else "no arrays with parts"
+
+    def _repr_html_(self) -> str:
+        counts = (count(self.arrays, "array"), count(self.chunks, "chunk"), count(self.objects, "object"))
+        rows = [
+            (f"{each.problem.value}{', repaired' if each.is_repaired else ''}", each.chunk_key, each.detail)
+            for each in self.worst_first
+        ]
+        rows += [("not understood", path or "/", problem) for path, problem in self.not_understood]
+        note = "; ".join(filter(None, (self.omitted, f"{counts[0]} with parts, {counts[1]}, {counts[2]}")))
+        return notebook.grid(f"Report: {self._verdict}", ("problem", "chunk", "detail"), rows, note=note)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from virtualizarr.manifests import ChunkManifest, ManifestArray
 
+from parts_store import notebook
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.backends.registered_files import Registries, parse_registry
 from parts_store.errors import ManifestError, StoreConfigError
@@ -21,12 +22,16 @@ from parts_store.manifests.indexing import select
 from parts_store.manifests.merged_chunks import join_chunks
 from parts_store.manifests.reading import DEFAULT_COALESCED, DEFAULT_CONCURRENCY, DEFAULT_GAP, ReadSettings
 from parts_store.manifests.same_bytes import refer_to_same_bytes
+from parts_store.redaction import hide_in_url
+from parts_store.text import size
 
 if TYPE_CHECKING:
     from parts_store.manifests.reference_store import ReferenceStore
 
 # The kinds of data types whose values are all equal to themselves. NaN is not.
 _EQUAL_TO_THEMSELVES: Final = "biuSTU"
+# How many files a notebook shows.
+_MAX_FILES: Final = 5
 
 
 class PartsArray(DuckArray):
@@ -203,6 +208,21 @@ class PartsArray(DuckArray):
     def __repr__(self) -> str:
         parts = len(self.manifests)
         return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={self.chunk_shape}, parts={parts}>"
+
+    def _repr_html_(self) -> str:
+        missing = self._references.is_missing()
+        files = [hide_in_url(each) for each in self._references.locations()]
+        more = f", and {len(files) - _MAX_FILES:,} more" if len(files) > _MAX_FILES else ""
+        rows = {
+            "shape": self.shape,
+            "data type": self.dtype,
+            "shape of a chunk": self.chunk_shape,
+            "chunks": f"{missing.size - int(missing.sum()):,} of {missing.size:,}",
+            "parts of a chunk": ", ".join(repr(part.key_suffix) for part in self.parts.parts),
+            "files": ", ".join(files[:_MAX_FILES]) + more,
+            "references in memory": size(self.nbytes_virtual),
+        }
+        return notebook.table("PartsArray", rows)
 
     def __copy__(self) -> "PartsArray":
         return self

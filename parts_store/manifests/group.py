@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, override
 from virtualizarr.manifests import ManifestGroup
 from zarr.buffer import default_buffer_prototype
 
+from parts_store import notebook
 from parts_store._compat.zarr import GroupMetadata
 from parts_store.backends.registered_files import Registries, parse_registry
 from parts_store.errors import ManifestError, describe
@@ -110,6 +111,17 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"]):
 
     def __repr__(self) -> str:
         return f"PartsGroup(arrays={self._arrays}, groups={self._groups}, attributes={self._attributes})"
+
+    def _repr_html_(self) -> str:
+        nodes = [
+            (
+                len(path.split("/")) if path else 0,
+                path.rpartition("/")[2] or "/",
+                f"{node.dtype} {node.shape}, chunks {node.chunk_shape}" if isinstance(node, PartsArray) else "group",
+            )
+            for path, node in self.nodes()
+        ]
+        return notebook.tree("PartsGroup", nodes)
 
     @override
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,139 @@
+"""What a notebook shows: well-formed HTML, with everything escaped, for every object that shows itself."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import h5py
+import icechunk
+import numpy as np
+import pytest
+import zarr
+
+import parts_store as ps
+from parts_store.engine.stats import Request, Requests
+from parts_store.maintenance.report import Finding, Problem
+from parts_store.nodes import Node, Tree
+from parts_store.text import size
+
+
+def parsed(shown: Any) -> ET.Element:
+    """Return the HTML of an object, which is well-formed XML."""
+    return ET.fromstring(f"<div>{shown._repr_html_()}</div>")
+
+
+def text_of(shown: Any) -> str:
+    return " ".join(" ".join(parsed(shown).itertext()).split())
+
+
+def make_store() -> ps.PartsStore:
+    store = ps.PartsStore.from_url("memory://")
+    parts = [ps.Part(".data"), ps.Part(".index", size=ps.SHARD_INDEX)]
+    array = ps.create_array(
+        store, "group/a", parts=parts, shape=(16,), chunks=(4,), shards=(8,), dtype="int16", compressors=None
+    )
+    array[:] = np.arange(1, 17)
+    return store
+
+
+def test_store_shows_its_arrays_and_calls() -> None:
+    assert "parts of group/a '.data', '.index'" in text_of(make_store())
+
+
+def test_requests_show_a_table_and_a_bar_for_each_range() -> None:
+    shown = parsed(make_store().explain("group/a", np.s_[0:4]))
+    cells = [cell.text for cell in shown.iter("td")]
+    assert "group/a/c/0.data" in cells
+    titles = [title.text for title in shown.iter("title")]
+    assert "bytes 0 to 8: data" in titles
+
+
+def test_bar_of_a_suffix_ends_where_the_object_ends() -> None:
+    shown = parsed(Requests([Request("get", "a", -20, None, "index"), Request("get", "a", 0, 100, "data")]))
+    bars = [bar for bar in shown.iter("rect") if bar.get("fill") != "currentColor"]
+    ends = [float(bar.attrib["x"]) + float(bar.attrib["width"]) for bar in bars]
+    assert ends == pytest.approx([720, 720], abs=0.2)
+    starts = [float(bar.attrib["x"]) for bar in bars]
+    assert starts == pytest.approx([260 + 0.8 * 460, 260], abs=0.2)
+
+
+def test_stats_show_calls_and_bytes() -> None:
+    store = make_store()
+    assert f"read {size(store.stats.bytes_read)}" in text_of(store.stats)
+
+
+def test_report_shows_its_verdict_and_findings() -> None:
+    report = make_store().verify()
+    assert "Report: no problems found" in text_of(report)
+    damaged = ps.Report((Finding(Problem.INCOMPLETE, "a/c/0", ("a/c/0.index",), "a part is missing"),), 1, 1, 1)
+    assert "incomplete a/c/0 a part is missing" in text_of(damaged)
+
+
+def test_tree_shows_groups_and_arrays() -> None:
+    tree = make_store().tree(sizes=True)
+    assert "2 chunks in 4 objects" in text_of(tree)
+    assert str(tree).splitlines()[1:3] == ["/: group", "  group: group"]
+
+
+def test_adoption_and_its_arrays_show_themselves(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000.0), chunks=(100,))
+    repository = icechunk.Repository.create(
+        icechunk.in_memory_storage(), config=config_for(tmp_path), authorize_virtual_chunk_access=access_to(tmp_path)
+    )
+    session = repository.writable_session("main")
+    report = ps.adopt(tmp_path / "a.h5", into=session)
+    assert "complete" in text_of(report)
+    assert "float64 [1000]" in text_of(report)
+    array = ps.PartsStore.from_session(session).manifest("x")
+    assert "shape (1000,)" in text_of(array)
+    assert "a.h5" in text_of(array)
+    group = ps.manifests.PartsGroup(arrays={"x": array})
+    assert "x float64 (1000,)" in text_of(group)
+
+
+def config_for(folder: Path) -> icechunk.RepositoryConfig:
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.local_filesystem_store(str(folder))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(f"{folder.as_uri()}/", store=store))
+    return config
+
+
+def access_to(folder: Path) -> dict[str, Any]:
+    return {f"{folder.as_uri()}/": icechunk.credentials.LocalFileSystemAccess}
+
+
+def test_text_is_escaped_in_every_form() -> None:
+    hostile = '<script>alert(1)</script>\x1b[31m&"'
+    shown = [
+        Requests([Request("get", hostile, 0, 4, hostile)]),
+        ps.Report((Finding(Problem.INCOMPLETE, hostile, (hostile,), hostile),), 1, 1, 1, ((hostile, hostile),)),
+        Tree(hostile, (Node(hostile, "unknown", problem=hostile),)),
+    ]
+    for each in shown:
+        html = each._repr_html_()
+        assert "<script" not in html
+        assert "\x1b" not in html
+        assert "alert(1)" in "".join(parsed(each).itertext())
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (3_400_000_000, "3.4 GB"),
+        (10**19, "10,000.0 PB"),
+    ],
+)
+def test_sizes_have_a_unit_of_which_there_is_at_least_one(nbytes: int, text: str) -> None:
+    assert size(nbytes) == text
+
+
+def test_zarr_shows_a_store_in_an_array_without_its_html() -> None:
+    array = zarr.open_array(make_store(), path="group/a")
+    assert "group/a" in repr(array)
