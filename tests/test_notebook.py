@@ -105,7 +105,7 @@ def access_to(folder: Path) -> dict[str, Any]:
 
 def test_text_is_escaped_in_every_form() -> None:
     hostile = '<script>alert(1)</script>\x1b[31m&"'
-    shown = [
+    shown: list[Any] = [
         Requests([Request("get", hostile, 0, 4, hostile)]),
         ps.Report((Finding(Problem.INCOMPLETE, hostile, (hostile,), hostile),), 1, 1, 1, ((hostile, hostile),)),
         Tree(hostile, (Node(hostile, "unknown", problem=hostile),)),
