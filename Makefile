@@ -63,6 +63,7 @@ check-code: $(VENV)/ready
 minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint, a build with Go, or Docker
 	@$(BIN)/python integration/server.py prepare
 	@$(BIN)/python -m integration.toxics prepare
+	@$(BIN)/python -m integration.azurite prepare
 
 bench: minio ## measure speed against all peers, in about half an hour; results are in demo-output/speed
 	$(BIN)/python -m benchmarks.speed --output demo-output/speed

@@ -186,7 +186,7 @@ def _run_binary(binary: Path) -> Iterator[Server]:
             address = server.endpoint.removeprefix("http://")
             command = [str(binary), "server", "--quiet", "--address", address, f"{folder}/data"]
             process = stack.enter_context(ended_with_us(command, environ, log))
-            if _becomes_healthy(server, process):
+            if becomes_ready(f"{server.endpoint}/minio/health/ready", process):
                 yield server
                 return
             process.terminate()
@@ -259,11 +259,12 @@ def free_port() -> int:
         return port
 
 
-def _becomes_healthy(server: Server, process: subprocess.Popen[bytes]) -> bool:
+def becomes_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server that a process runs answers at a URL; return False if it ends, or never answers."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        if answers(f"{server.endpoint}/minio/health/ready"):
-            # If another process answers on this port, MinIO has ended or is about to end.
+        if answers(url):
+            # If another process answers on this port, the server has ended or is about to end.
             time.sleep(0.1)
             return process.poll() is None
         time.sleep(0.05)
