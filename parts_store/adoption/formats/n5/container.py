@@ -96,9 +96,14 @@ def _candidates(name: str) -> Iterator[tuple[str, Place]]:
     """Yield the datasets that a file may be a block of, with its place there."""
     segments = name.split("/")
     for count in range(len(segments) - 1, -1, -1):
-        if _NUMBER.fullmatch(segments[count]) is None:
+        if not is_part_of_place(segments[count]):
             return
         yield "/".join(segments[:count]), tuple(map(int, segments[count:]))
+
+
+def is_part_of_place(name: str) -> bool:
+    """Return whether a folder in a dataset can be one of blocks, and not a node."""
+    return _NUMBER.fullmatch(name) is not None
 
 
 def key_of_block(place: Place) -> str:

@@ -15,6 +15,7 @@ from parts_store.adoption.formats.n5.container import (
     Container,
     Place,
     find_blocks,
+    is_part_of_place,
     key_of_block,
     may_be_cut,
     read_container,
@@ -139,13 +140,15 @@ def walk(folder: FolderReader) -> Container:
     while open_folders:
         path = open_folders.pop()
         listing = folder.contents(path)
+        inner = listing.folders
         if ATTRIBUTES in listing.files:
             data = folder.read(join(path, ATTRIBUTES), MAX_NBYTES + 1)
             contents[path] = None if data is None or len(data) > MAX_NBYTES else data
             if not _is_group(contents[path]):
-                continue
+                # What is in a dataset is skipped by its name. Folders of blocks can be very many.
+                inner = tuple(name for name in inner if not is_part_of_place(name))
         if path.count("/") < MAX_DEPTH:
-            open_folders += [join(path, name) for name in listing.folders]
+            open_folders += [join(path, name) for name in inner]
     container = read_container(contents)
     for path, dataset in list(container.datasets.items()):
         try:

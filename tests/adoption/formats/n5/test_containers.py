@@ -283,10 +283,13 @@ def test_blocks_beyond_the_dataset_and_other_files_are_ignored(container: Path) 
 
 def test_nodes_in_a_dataset_are_named(container: Path) -> None:
     write_java(container / "setup 0/timepoint0/s0/inner", numbers((4, 4), "uint8"), (4, 4))
+    write_java(container / "setup 0/timepoint0/s0/inner/deep", numbers((4, 4), "uint8"), (4, 4))
     settle(container)
-    report, _ = adopted(container)
-    assert report.skipped[0].name == "setup 0/timepoint0/s0/inner"
-    assert "which is a dataset" in report.skipped[0].reason
+    for report in (adopted(container)[0], ps.adopt_in_place(container)):
+        names = [each.name for each in report.skipped]
+        assert names == ["setup 0/timepoint0/s0/inner", "setup 0/timepoint0/s0/inner/deep"]
+        assert all("'setup 0/timepoint0/s0', which is a dataset" in each.reason for each in report.skipped)
+    assert not (container / "setup 0/timepoint0/s0/inner/zarr.json").exists()
 
 
 @pytest.mark.parametrize(
