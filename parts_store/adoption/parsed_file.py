@@ -228,7 +228,8 @@ def _ends_of(arrays: Iterable[PartsArray]) -> Mapping[str, int]:
         for columns in array.references.columns():
             locations, numbers = number_paths(columns.paths)
             ends = np.zeros(len(locations), np.uint64)
-            np.maximum.at(ends, numbers, columns.offsets + columns.lengths)
+            # With more than 32 axes, NumPy crashes here.
+            np.maximum.at(ends, numbers.ravel(), (columns.offsets + columns.lengths).ravel())
             for location, end in zip(locations, ends.tolist(), strict=True):
                 if "://" in location:
                     found[location] = max(end, found.get(location, 0))

@@ -39,7 +39,7 @@ class Container:
 def read_container(contents: Mapping[str, bytes | None]) -> Container:
     """Return the groups and datasets, given the contents of each `attributes.json` by the path of its folder.
 
-    The contents are None if the file is too large. What is below a dataset, or below a folder whose attributes cannot
+    The contents are None if the file is not read. What is below a dataset, or below a folder whose attributes cannot
     be read, is skipped. Each folder above another one is a group.
     """
     found = Container()
@@ -71,7 +71,9 @@ def _require_attributes(path: str, data: bytes | None) -> dict[str, Any]:
     if path.count("/") >= MAX_DEPTH:
         raise CannotBeReadError(f"more than {MAX_DEPTH} folders in one another")
     if data is None:
-        raise CannotBeReadError("its attributes.json is too large")
+        raise CannotBeReadError(
+            "its attributes.json is no file, or too large, alone or with the others of the container"
+        )
     return parse_attributes(data)
 
 
