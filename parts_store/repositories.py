@@ -262,14 +262,6 @@ def options_for(url: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return {} if scheme_of(str(url)) in ("", "file", "memory") else dict(options)
 
 
-def folder_of(file: str | Path) -> str:
-    """Return the folder that a file is in, as `virtual` takes it."""
-    text = str(file)
-    if scheme_of(text) in ("", "file"):
-        return str(folder_at(text).resolve().parent)
-    return text.rpartition("/")[0]
-
-
 def _require_version(repository: icechunk.Repository, chosen: dict[str, str]) -> None:
     for name, known in (("branch", repository.list_branches), ("tag", repository.list_tags)):
         if name in chosen and chosen[name] not in (names := known()):

@@ -70,6 +70,7 @@ FOREIGN = {
     "chunk_files": {"zarr"},
     "shard_files": {"zarr"},
     "codecs": {"numpy", "zarr"},
+    "codecs/bounded": {"zstandard"},
     "codecs/n5_lz4": {"numcodecs", "zarr"},
     "headers": {"numpy"},
     "adoption": set(),
@@ -111,7 +112,7 @@ FOREIGN = {
     "adoption/formats/hdf5/object_paths": {"h5py"},
     "adoption/formats/hdf5/reader": {"h5py", "numpy"},
     "adoption/formats/tiff/chunk_values": {"numpy", "tifffile", "zarr"},
-    "adoption/formats/tiff/codecs": {"imagecodecs", "tifffile", "zstandard"},
+    "adoption/formats/tiff/codecs": {"imagecodecs", "tifffile"},
     "adoption/formats/tiff/image_sizes": {"tifffile"},
     "adoption/formats/tiff/images": {"numpy", "tifffile"},
     "adoption/formats/tiff/layout": {"numpy", "tifffile"},
@@ -154,8 +155,8 @@ OWN = {
     "zarr_methods": {"chunk_reads", "engine", "folders", "format", "options", "transactions"},
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
-        *("adoption", "backends", "destination", "engine", "errors", "executors", "format", "headers", "manifests"),
-        *("notebook", "options", "progress", "redaction", "store"),
+        *("adoption", "backends", "codecs", "destination", "engine", "errors", "executors", "format", "headers"),
+        *("manifests", "notebook", "options", "progress", "redaction", "store"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),

@@ -10,7 +10,7 @@ import zarr
 
 import parts_store as ps
 from parts_store.errors import SessionError, StoreConfigError
-from parts_store.repositories import folder_of, is_repository, open_branch, open_store, open_writable, options_for
+from parts_store.repositories import is_repository, open_branch, open_store, open_writable, options_for
 from tests.adoption import raw_files
 
 icechunk.set_logs_filter("error")
@@ -119,15 +119,6 @@ def test_options_for_local_urls_are_empty() -> None:
     options = {"region": "eu-west-1"}
     assert options_for("s3://bucket/data", options) == options
     assert options_for("data", options) == options_for("file:///data", options) == {}
-
-
-def test_folder_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files/t.nc").write_text("")
-    (tmp_path / "link.nc").symlink_to(tmp_path / "files/t.nc")
-    assert folder_of(tmp_path / "link.nc") == str((tmp_path / "files").resolve())
-    assert folder_of((tmp_path / "files/t.nc").as_uri()) == str((tmp_path / "files").resolve())
-    assert folder_of("s3://bucket/old files/t.nc") == "s3://bucket/old files"
 
 
 def test_indexes_of_many_shards_are_in_several_manifests(tmp_path: Path) -> None:

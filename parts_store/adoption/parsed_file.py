@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from parts_store.adoption.formats import hdf5
 from parts_store.adoption.formats.n5 import dataset as n5_dataset
 from parts_store.adoption.formats.n5.reader import MAX_NBYTES
 from parts_store.adoption.other_files import other_files
-from parts_store.adoption.parsers import N5, FormatParser, Parser
+from parts_store.adoption.parsers import N5, DescribedFile, FormatParser, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -63,19 +63,19 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     found = None if parser is not None else _recognise(stored, registries, reader)
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
-    notes: Mapping[str, str] = {}
-    loaded: Mapping[str, str] = {}
     if isinstance(parser, FormatParser) and isinstance(stored, StoredFile):
         described = parser.describe(stored, reader, other_files(url, registries))
-        group, skipped, loaded = described.group, described.skipped, described.loaded
     elif isinstance(parser, N5) and isinstance(stored, StoredFolder):
-        group, skipped, notes = parser.describe(stored.location, registries)
-        group = _with_checksums(group, stored, registries)
+        described = parser.describe(stored.location, registries)
+        described = replace(described, group=_with_checksums(described.group, stored, registries))
     else:
-        group, skipped = _run(stored, registries, parser, found, reader)
+        described = DescribedFile(*_run(stored, registries, parser, found, reader))
     require_same(stored, registries)
     name = type(parser).__name__ if found is None else found.name
-    return ParsedFile(url, name, state_of(stored), group.with_registry(registry), skipped, notes, loaded)
+    group = described.group.with_registry(registry)
+    return ParsedFile(
+        url, name, state_of(stored), group, described.skipped, notes=described.notes, loaded=described.loaded
+    )
 
 
 def look_at(url: str, registries: Registries) -> Stored:
@@ -228,7 +228,8 @@ def _ends_of(arrays: Iterable[PartsArray]) -> Mapping[str, int]:
         for columns in array.references.columns():
             locations, numbers = number_paths(columns.paths)
             ends = np.zeros(len(locations), np.uint64)
-            np.maximum.at(ends, numbers, columns.offsets + columns.lengths)
+            # With more than 32 axes, NumPy crashes here.
+            np.maximum.at(ends, numbers.ravel(), (columns.offsets + columns.lengths).ravel())
             for location, end in zip(locations, ends.tolist(), strict=True):
                 if "://" in location:
                     found[location] = max(end, found.get(location, 0))

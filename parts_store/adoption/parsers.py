@@ -55,11 +55,13 @@ def missing_packages(found: Format, error: ImportError) -> ImportError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DescribedFile:
-    """The arrays of a file as references, what is skipped, and why values of arrays were loaded."""
+    """The arrays of a file or a folder as references, and what is skipped."""
 
     group: PartsGroup
-    skipped: tuple[Skipped, ...]
-    loaded: Mapping[str, str]
+    skipped: tuple[Skipped, ...] = ()
+    # Why values of arrays were loaded, and other notes on arrays, by their paths.
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +174,10 @@ class N5:
         registry : ObjectStoreRegistry
             The stores that may be read.
         """
-        group, _, _ = self.describe(url, (parse_registry(registry),))
-        return ManifestStore(group.to_manifest_group(), registry=registry)
+        described = self.describe(url, (parse_registry(registry),))
+        return ManifestStore(described.group.to_manifest_group(), registry=registry)
 
-    def describe(self, url: str, registries: Registries) -> tuple[PartsGroup, tuple[Skipped, ...], Mapping[str, str]]:
+    def describe(self, url: str, registries: Registries) -> DescribedFile:
         """Return the datasets as references without checksums, what is skipped, and notes on datasets.
 
         Parameters
@@ -192,12 +194,13 @@ class N5:
         def url_of(path: str) -> str:
             return f"{location}/{quote(path) if is_encoded else path}"
 
-        def describe_it() -> tuple[PartsGroup, tuple[Skipped, ...], Mapping[str, str]]:
+        def describe_it() -> DescribedFile:
             folder = FolderReader(*find_store(location, registries))
-            return n5_reader.describe(folder, unquote(name) if is_encoded else name, url_of)
+            group, skipped, notes = n5_reader.describe(folder, unquote(name) if is_encoded else name, url_of)
+            return DescribedFile(group, skipped, notes=notes)
 
         found = source_file.open_stored(url, describe_it)
-        if not found[0].arrays and not found[0].groups and not found[1]:
+        if not found.group.arrays and not found.group.groups and not found.skipped:
             raise AdoptionError(url, (("the folder", "there is no group and no dataset of N5 in it"),))
         return found
 

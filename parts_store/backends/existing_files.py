@@ -70,7 +70,13 @@ def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
 
 
 def find_file(store: Any, key: str, location: str) -> StoredFile | None:
-    """Return the file with a key in a store, None if there is none; `location` is its URL."""
+    """Return the file with a key in a store, None if there is none; `location` is its URL.
+
+    On a local disk, a device or a named pipe is no file: reading it could take forever.
+    """
+    is_local = isinstance(store, LocalStore)
+    if is_local and (path := Path(store.prefix or "/", key)).exists() and not path.is_file():
+        return None
     with translated("head", _shown(key), lambda: [*secrets_of(store), *secrets_of_url(location)]):
         try:
             meta = store.head(key)
@@ -79,7 +85,6 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
                 raise
             return None
     # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
-    is_local = isinstance(store, LocalStore)
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
 

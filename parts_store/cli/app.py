@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from parts_store.cli.adopt import adopt
+from parts_store.cli.adopt_in_place import adopt_in_place
 from parts_store.cli.bench import bench
 from parts_store.cli.check import check
 from parts_store.cli.copy import copy
@@ -23,7 +24,9 @@ from parts_store.cli.repair import repair
 from parts_store.cli.verify import verify
 from parts_store.redaction import HIDDEN
 
-COMMANDS: tuple[Callable[..., int], ...] = (inspect, explain, verify, repair, copy, adopt, check, bench, demo)
+COMMANDS: tuple[Callable[..., int], ...] = (
+    *(inspect, explain, verify, repair, copy, adopt, adopt_in_place, check, bench, demo),
+)
 PROGRAM = "parts-store"
 # An argument that may be shown: it is too simple for a secret, and may be a mistyped command.
 _WORD = re.compile("[a-z-]{1,20}")

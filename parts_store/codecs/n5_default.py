@@ -7,7 +7,8 @@ so cannot decode a block that is cut.
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, override
 
@@ -21,14 +22,13 @@ from zarr.registry import get_codec_class
 from zarr.types import JSON
 
 from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
+from parts_store.codecs.bounded import BLOSC_HEADER, decompress, require_blosc_sizes
 from parts_store.codecs.configuration import read_configuration, require_integer
 from parts_store.errors import CodecConfigError, CodecError, describe
 from parts_store.headers.n5 import n5, n5_nbytes, read_n5
 
 _NAME: Final = "n5_default"
 _MAX_AXES: Final = 64
-# The size of the header of blosc, whose last four bytes are the number of bytes with the header.
-_BLOSC_HEADER: Final = 16
 # The kinds and sizes of the data types of N5.
 _TYPES: Final = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (4, 8)}
 
@@ -130,49 +130,54 @@ class N5DefaultCodec(ArrayBytesCodec):
         return self.compressor is None or hasattr(self.compressor, "_decode_sync")
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        shape = self._shape_of(chunk_bytes, chunk_spec)
-        body: Any = self._body_of(chunk_bytes)
-        if self.compressor is not None:
-            decode: Any = self.compressor
-            try:
-                body = decode._decode_sync(body, replace(chunk_spec, shape=shape))  # noqa: SLF001 - zarr's protocol
-            except Exception as error:
-                raise self._damaged(error) from error
-        return _expand(body.as_numpy_array(), shape, chunk_spec)
+        shape, body = self._split(chunk_bytes, chunk_spec)
+        with self._named_errors():
+            found = self._decode_bounded(body, _nbytes(shape, chunk_spec))
+            if found is None:
+                decode: Any = self.compressor
+                inner = replace(chunk_spec, shape=shape)
+                found = decode._decode_sync(body, inner).as_numpy_array()  # noqa: SLF001 - the protocol of zarr
+        return _expand(found, shape, chunk_spec)
 
     @override
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         if self._sync_capable:
             return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-        shape = self._shape_of(chunk_data, chunk_spec)
-        body: Any = self._body_of(chunk_data)
+        shape, body = self._split(chunk_data, chunk_spec)
         compressor: Any = self.compressor
-        try:
-            (body,) = await compressor.decode([(body, replace(chunk_spec, shape=shape))])
-        except Exception as error:
-            raise self._damaged(error) from error
-        return _expand(body.as_numpy_array(), shape, chunk_spec)
+        with self._named_errors():
+            (found,) = await compressor.decode([(body, replace(chunk_spec, shape=shape))])
+        return _expand(found.as_numpy_array(), shape, chunk_spec)
 
-    def _shape_of(self, block: Buffer, chunk_spec: ArraySpec) -> tuple[int, ...]:
-        """Return the shape of a block; raise `CodecError` if it is larger than a chunk."""
-        shape = read_n5(block[: n5_nbytes(self.ndim)].to_bytes(), self.ndim)
+    def _decode_bounded(self, body: Buffer, nbytes: int) -> NDArray[Any] | None:
+        """Return the decompressed bytes, of which there must be `nbytes`; None if the compressor has to decode them.
+
+        A block can be anything, and compressors do not know how much memory they may use.
+        """
+        if self.compressor is None:
+            return body.as_numpy_array()
+        if isinstance(self.compressor, BloscCodec):
+            require_blosc_sizes(body[:BLOSC_HEADER].to_bytes(), len(body), nbytes)
+            return None
+        found = decompress(self.compressor.to_dict(), body.to_bytes(), nbytes)
+        return None if found is None else np.frombuffer(found, np.uint8)
+
+    def _split(self, block: Buffer, chunk_spec: ArraySpec) -> tuple[tuple[int, ...], Buffer]:
+        """Return the shape of a block and what is behind its header; raise `CodecError` if it is too large."""
+        nbytes = n5_nbytes(self.ndim)
+        shape = read_n5(block[:nbytes].to_bytes(), self.ndim)
         if any(length > most for length, most in zip(shape, chunk_spec.shape, strict=True)):
             raise CodecError(_NAME, f"a block of at most {chunk_spec.shape}, as the array says", f"{shape}")
-        return shape
+        return shape, block[nbytes:]
 
-    def _body_of(self, block: Buffer) -> Buffer:
-        """Return what is behind the header; raise `CodecError` if blosc would read beyond the end of it."""
-        body = block[n5_nbytes(self.ndim) :]
-        if isinstance(self.compressor, BloscCodec):
-            # Blosc trusts the size in its own header, and returns what is in memory behind a block that was cut off.
-            said = int.from_bytes(body[12:16].to_bytes(), "little")
-            if len(body) < _BLOSC_HEADER or said != len(body):
-                raise CodecError(_NAME, f"{said} bytes, as the header of blosc says", f"{len(body)} bytes")
-        return body
-
-    def _damaged(self, error: Exception) -> CodecError:
-        name = type(self.compressor).__name__
-        return CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}")
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Raise `CodecError` in place of any error of the compressor."""
+        try:
+            yield
+        except Exception as error:
+            name = type(self.compressor).__name__
+            raise CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}") from error
 
     def _encode_sync(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
         body: Any = _body(chunk_array, chunk_spec)
@@ -210,10 +215,14 @@ def _big_endian(chunk_spec: ArraySpec) -> np.dtype[Any]:
     return chunk_spec.dtype.to_native_dtype().newbyteorder(">")
 
 
+def _nbytes(shape: tuple[int, ...], chunk_spec: ArraySpec) -> int:
+    return math.prod(shape) * chunk_spec.dtype.to_native_dtype().itemsize
+
+
 def _expand(body: NDArray[Any], shape: tuple[int, ...], chunk_spec: ArraySpec) -> NDBuffer:
     """Return the chunk that begins with a block of this shape; the rest of the chunk is the fill value."""
     dtype = _big_endian(chunk_spec)
-    expected = math.prod(shape) * dtype.itemsize
+    expected = _nbytes(shape, chunk_spec)
     if body.nbytes != expected:
         raise CodecError(_NAME, f"{expected} bytes for a block of {shape}", f"{body.nbytes} bytes")
     values = np.ascontiguousarray(body).view(np.uint8).reshape(-1).view(dtype).reshape(shape[::-1]).T

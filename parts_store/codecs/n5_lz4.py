@@ -2,15 +2,17 @@
 
 The Java library writes blocks of up to 64 KiB, each with a header that begins with `LZ4Block`. z5py writes one LZ4
 block without a header. zarr 2 writes one LZ4 block behind its size, as Zarr's own codec `numcodecs.lz4` does it. No
-codec of Zarr reads the first two. The checksums of the Java library are not compared.
+codec of Zarr reads the first two. The checksums of the Java library are compared if the package `xxhash` is installed.
 """
 
 import asyncio
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Never, Self, override
+from functools import cache
+from importlib import import_module
+from typing import Final, Never, Self, cast, override
 
 from numcodecs.lz4 import decompress
 from zarr.abc.buffer import Buffer
@@ -26,6 +28,9 @@ _MAGIC: Final = b"LZ4Block"
 # The magic, the method, the compressed and the decompressed size, and a checksum.
 _HEADER: Final = struct.Struct("<8sBIII")
 _STORED, _COMPRESSED = 0x10, 0x20
+# How the Java library computes the checksum of the decompressed bytes with xxHash: it uses 28 bits.
+_SEED: Final = 0x9747B28C
+_CHECKSUM_BITS: Final = 0x0FFFFFFF
 # The largest size that the C library takes.
 _MAX_NBYTES: Final = 0x7E000000
 
@@ -96,7 +101,7 @@ def _java_blocks(data: bytes, nbytes: int) -> Iterator[bytes]:
     while at < len(data):
         if len(data) - at < _HEADER.size:
             raise CodecError(NAME, f"{_HEADER.size} bytes of a header", f"{len(data) - at} bytes")
-        magic, token, stored, decoded, _ = _HEADER.unpack_from(data, at)
+        magic, token, stored, decoded, checksum = _HEADER.unpack_from(data, at)
         start = at + _HEADER.size
         at = start + stored
         if magic != _MAGIC or at > len(data) or decoded > left:
@@ -107,11 +112,29 @@ def _java_blocks(data: bytes, nbytes: int) -> Iterator[bytes]:
             return
         method = token & 0xF0
         if method == _STORED and stored == decoded:
-            yield data[start:at]
+            piece = data[start:at]
         elif method == _COMPRESSED:
-            yield _lz4(data[start:at], decoded)
+            piece = _lz4(data[start:at], decoded)
         else:
             raise CodecError(NAME, "a stored or a compressed block", f"method {method:#x} of {stored} bytes")
+        _require_checksum(piece, checksum)
+        yield piece
+
+
+@cache
+def _xxhash() -> Callable[[bytes, int], int] | None:
+    """Return the function for a checksum of 32 bits; None if `xxhash` is not installed."""
+    try:
+        return cast("Callable[[bytes, int], int]", import_module("xxhash").xxh32_intdigest)
+    except ImportError:
+        return None
+
+
+def _require_checksum(piece: bytes, checksum: int) -> None:
+    """Raise `CodecError` if the decompressed bytes of a block of the Java library have another checksum."""
+    digest = _xxhash()
+    if digest is not None and (found := digest(piece, _SEED) & _CHECKSUM_BITS) != checksum:
+        raise CodecError(NAME, f"bytes with the checksum {checksum:#x}", f"{found:#x}: the block was changed")
 
 
 def _lz4(block: bytes, nbytes: int) -> bytes:

@@ -163,7 +163,7 @@ def _leftovers(folder: str, array: str, entries: Sequence[Entry]) -> Finding:
     detail = "beside a chunk that has no parts"
     if is_probe_key(folder):
         detail = "from a probe of the server"
-    elif folder == batch_marks.folder_of(array):
+    elif folder == batch_marks.marks_folder(array):
         detail = "from chunks that were written together"
     return Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
 

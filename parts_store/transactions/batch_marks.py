@@ -24,14 +24,14 @@ _NAME: Final = "batches"
 _WHY: Final = "which chunks are written together"
 
 
-def folder_of(array: str) -> str:
+def marks_folder(array: str) -> str:
     """Return the folder of the marks of an array."""
     return join(array, f"{PROTOCOL_FOLDER}/{_NAME}")
 
 
 def mark_key(array: str, generation: str) -> str:
     """Return the key of the mark of a batch."""
-    return f"{folder_of(array)}/{generation}"
+    return f"{marks_folder(array)}/{generation}"
 
 
 def note_key(chunk: Chunk, generation: str) -> str:
@@ -137,7 +137,7 @@ class Marks:
 
 def list_marks(array: str) -> Steps[Marks]:
     """Return the marks and notes of an array."""
-    (listed,) = yield (List(folder_of(array), _WHY),)
+    (listed,) = yield (List(marks_folder(array), _WHY),)
     if not isinstance(listed, Listed):
         raise TypeError(f"a listing was answered with {listed}")
     return Marks.of(listed.entries)

@@ -10,7 +10,7 @@ from parts_store.cli.app import COMMANDS
 from parts_store.cli.exits import EXIT_CODES
 from tests.cli.places import OK, call, fails
 
-NAMES = [command.__name__ for command in COMMANDS]
+NAMES = [command.__name__.replace("_", "-") for command in COMMANDS]
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
@@ -20,7 +20,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_command_exists() -> None:
-    assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt", "bench"} <= set(NAMES)
+    assert {"demo", "inspect", "explain", "verify", "repair", "copy", "adopt", "adopt-in-place", "bench"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("command", NAMES)

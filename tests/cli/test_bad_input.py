@@ -37,6 +37,7 @@ COMMANDS = {
     "copy": ["copy", "{url}", "{out}"],
     "copy --path": ["copy", "{url}", "{out}", "--path", "a"],
     "adopt": ["adopt", "{url}", "{out}"],
+    "adopt-in-place": ["adopt-in-place", "{url}"],
     "check": ["check", "{url}"],
     "bench": ["bench", "{url}"],
 }

@@ -1,22 +1,29 @@
 """The codecs for N5: `n5_default` with every compressor, what it refuses, and the three forms of LZ4."""
 
+import bz2
 import copy
+import gzip
 import json
+import lzma
 import pickle
 import struct
+import tracemalloc
+import zlib
 from typing import Any
 
 import imagecodecs
 import numpy as np
 import pytest
 import zarr
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from numcodecs import LZ4
+from numcodecs import LZ4, Blosc
 from zarr.codecs import BloscCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from parts_store.codecs import N5DefaultCodec, N5Lz4Codec, schema
+from parts_store.codecs.bounded import SizeError, decompress
 from parts_store.codecs.n5_lz4 import decode
 from parts_store.errors import CodecConfigError, CodecError
 from tests.adoption.formats.n5.containers import java_lz4
@@ -74,6 +81,63 @@ def test_the_document_is_that_of_the_specification() -> None:
     # The specification lets documents of single bytes leave out the byte order.
     for spelling in ("bytes", {"name": "bytes"}, {"name": "bytes", "configuration": {}}):
         assert N5DefaultCodec.from_dict(n5_default(TRANSPOSE, spelling)).to_dict() == n5_default(TRANSPOSE, BIG)
+
+
+def bomb(compressor: Any) -> bytes:
+    """64 MiB of zeros, compressed."""
+    return b"".join(compressor.compress(bytes(1 << 20)) for _ in range(64)) + bytes(compressor.flush())
+
+
+BOMBS: dict[str, Any] = {
+    "gzip": lambda: bomb(zlib.compressobj(1, wbits=31)),
+    "numcodecs.zlib": lambda: bomb(zlib.compressobj(1)),
+    "numcodecs.bz2": lambda: bomb(bz2.BZ2Compressor(1)),
+    "numcodecs.lzma": lambda: bomb(lzma.LZMACompressor(preset=0)),
+    "zstd": lambda: bomb(zstandard.ZstdCompressor(level=1).compressobj()),
+    "blosc": lambda: Blosc("zstd", 1).encode(bytes(1 << 26)),
+    "parts_store.n5_lz4": lambda: LZ4().encode(bytes(1 << 26)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_block_that_decompresses_to_much_more_is_refused_in_bounded_memory(name: str) -> None:
+    compressor: Any = {"name": name, "configuration": {}}
+    if name == "blosc":
+        compressor["configuration"] = {"cname": "zstd", "clevel": 1, "shuffle": "noshuffle", "blocksize": 0}
+    stored = Stored((8, 8), "uint16", (8, 8), [n5_default(TRANSPOSE, BIG, compressor)])
+    body = bytes(BOMBS[name]())
+    stored.objects["c/0/0"] = stored.objects["zarr.json"].from_bytes(struct.pack(">HHII", 0, 2, 8, 8) + body)
+    array: Any = stored.open()
+    tracemalloc.start()
+    with pytest.raises(CodecError, match=r"expected a block that \w+ can decode, found .*128 bytes"):
+        array[:]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (1 << 22) + 4 * len(body)
+
+
+SEVERAL: dict[str, Any] = {
+    "gzip": gzip.compress,
+    "numcodecs.bz2": bz2.compress,
+    "numcodecs.lzma": lzma.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_streams_one_after_another_are_decompressed(name: str) -> None:
+    data = np.arange(900, dtype=">u2").tobytes()
+    encoded = SEVERAL[name](data[:700]) + SEVERAL[name](data[700:])
+    assert decompress({"name": name}, encoded, len(data)) == data
+    for nbytes in (len(data) - 1, len(data) + 1):
+        with pytest.raises(SizeError, match=f"expected {nbytes} bytes"):
+            decompress({"name": name}, encoded, nbytes)
+
+
+def test_codecs_and_formats_that_are_not_known_are_left_to_zarr() -> None:
+    raw = {"name": "numcodecs.lzma", "configuration": {"format": lzma.FORMAT_RAW, "filters": [{"id": 33}]}}
+    assert decompress(raw, b"", 1) is None
+    assert decompress({"name": "numcodecs.lz4"}, b"", 1) is None
 
 
 WRONG: list[Any] = [
@@ -167,6 +231,26 @@ def test_java_blocks_with_wrong_headers_are_refused() -> None:
         damaged = block[:at] + bytes([value]) + block[at + 1 :]
         with pytest.raises(CodecError, match=r"parts_store\.n5_lz4"):
             decode(damaged, 80)
+
+
+def test_changed_bytes_of_java_blocks_are_noticed_with_xxhash() -> None:
+    pytest.importorskip("xxhash")
+    data = np.random.default_rng(1).integers(0, 256, 500, np.uint8).tobytes()
+    encoded = java_lz4(data, 200)
+    assert decode(encoded, 500) == data
+    for at in (30, 200, 300, len(encoded) - 30):
+        damaged = encoded[:at] + bytes([encoded[at] ^ 1]) + encoded[at + 1 :]
+        with pytest.raises(CodecError, match=r"parts_store\.n5_lz4"):
+            decode(damaged, 500)
+
+
+def test_java_blocks_are_those_of_the_java_library() -> None:
+    # What LZ4BlockOutputStream of lz4-java 1.8 writes for "parts_store" nine times, in blocks of 64 bytes.
+    encoded = bytes.fromhex(
+        "4c5a34426c6f636b2015000000400000001afe0e03bf70617274735f73746f72650b001d50735f73746f4c5a34426c6f63"
+        "6b201500000023000000f5d1d003bf726570617274735f73746f0b00005073746f72654c5a34426c6f636b10000000000000000000000000"
+    )
+    assert decode(encoded, 99) == b"parts_store" * 9
 
 
 def test_lz4_with_and_without_the_size_in_front_are_told_apart() -> None:

@@ -219,7 +219,7 @@ def test_batch_checks_a_chunk_beside_a_note_and_removes_the_note() -> None:
         batch = next_batch(steps, outcomes)
         assert not isinstance(batch, Returned)
         outcomes = tuple(map(objects.perform, batch))
-    (mark,) = (key for key in objects.contents if key.startswith(batch_marks.folder_of("a")))
+    (mark,) = (key for key in objects.contents if key.startswith(batch_marks.marks_folder("a")))
     # Another client writes a chunk whose index is the one before the batch.
     rewritten = [memoryview(b"another write"), data(of[4], 1)[1]]
     objects.run(client(3).write(of[4], rewritten))

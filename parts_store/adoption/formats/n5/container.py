@@ -39,7 +39,7 @@ class Container:
 def read_container(contents: Mapping[str, bytes | None]) -> Container:
     """Return the groups and datasets, given the contents of each `attributes.json` by the path of its folder.
 
-    The contents are None if the file is too large. What is below a dataset, or below a folder whose attributes cannot
+    The contents are None if the file is not read. What is below a dataset, or below a folder whose attributes cannot
     be read, is skipped. Each folder above another one is a group.
     """
     found = Container()
@@ -71,7 +71,9 @@ def _require_attributes(path: str, data: bytes | None) -> dict[str, Any]:
     if path.count("/") >= MAX_DEPTH:
         raise CannotBeReadError(f"more than {MAX_DEPTH} folders in one another")
     if data is None:
-        raise CannotBeReadError("its attributes.json is too large")
+        raise CannotBeReadError(
+            "its attributes.json is no file, or too large, alone or with the others of the container"
+        )
     return parse_attributes(data)
 
 
@@ -96,9 +98,14 @@ def _candidates(name: str) -> Iterator[tuple[str, Place]]:
     """Yield the datasets that a file may be a block of, with its place there."""
     segments = name.split("/")
     for count in range(len(segments) - 1, -1, -1):
-        if _NUMBER.fullmatch(segments[count]) is None:
+        if not is_part_of_place(segments[count]):
             return
         yield "/".join(segments[:count]), tuple(map(int, segments[count:]))
+
+
+def is_part_of_place(name: str) -> bool:
+    """Return whether a folder in a dataset can be one of blocks, and not a node."""
+    return _NUMBER.fullmatch(name) is not None
 
 
 def key_of_block(place: Place) -> str:

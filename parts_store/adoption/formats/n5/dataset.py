@@ -23,7 +23,8 @@ VERSION: Final = "n5"
 # The attributes that describe the dataset. All others are the attributes of the Zarr array.
 _DESCRIBING: Final = ("dimensions", "blockSize", "dataType", "compression", "compressionType", VERSION)
 _TYPES: Final = (*("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64"),)
-_MAX_AXES: Final = 64
+# NumPy has up to 64 axes, but some of its functions crash with more than 32.
+_MAX_AXES: Final = 32
 _MAX_LENGTH: Final = 2**63 - 1
 # A block is an array of Java, whose length has 31 bits.
 _MAX_ELEMENTS: Final = 2**31 - 1

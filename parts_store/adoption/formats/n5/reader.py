@@ -15,6 +15,7 @@ from parts_store.adoption.formats.n5.container import (
     Container,
     Place,
     find_blocks,
+    is_part_of_place,
     key_of_block,
     may_be_cut,
     read_container,
@@ -32,9 +33,10 @@ from parts_store.manifests.entries import Columns
 from parts_store.manifests.group import PartsGroup
 from parts_store.manifests.pieces import FileRange
 
-# A larger file of attributes is not read.
+# A larger file of attributes is not read, and no more bytes of all of them.
 MAX_NBYTES: Final = 1 << 24
-# A table of more blocks would not fit into memory.
+_MAX_NBYTES_IN_ALL: Final = 1 << 26
+# A table of more blocks would not fit into memory, nor would tables in which more blocks of all datasets are missing.
 _MAX_BLOCKS: Final = 1 << 24
 # How many files are read at the same time.
 _AT_ONCE: Final = 32
@@ -53,8 +55,10 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> F
     container = read_container(_read_attributes(folder, sizes))
     blocks = find_blocks(files, container.datasets)
     notes: dict[str, str] = {}
+    left = _MAX_BLOCKS
     for path, dataset in list(container.datasets.items()):
         try:
+            left -= _count_missing(dataset, len(blocks[path]), left)
             cut = _count_cut(folder, path, dataset, blocks[path])
         except CannotBeReadError as error:
             container.skip(path, str(error))
@@ -71,13 +75,29 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> F
 
 def _read_attributes(folder: FolderReader, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
     """Return the contents of files of attributes, by the folders that they are in."""
+    left, chosen = _MAX_NBYTES_IN_ALL, set()
+    for path, nbytes in sizes.items():
+        if nbytes <= min(left, MAX_NBYTES):
+            left -= nbytes
+            chosen.add(path)
 
     def read(path: str) -> bytes | None:
-        return None if sizes[path] > MAX_NBYTES else folder.read(path, MAX_NBYTES)
+        return folder.read(path, MAX_NBYTES) if path in chosen else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         contents = list(pool.map(read, sizes))
     return {path.rpartition("/")[0]: data for path, data in zip(sizes, contents, strict=True)}
+
+
+def _count_missing(dataset: N5Dataset, found: int, most: int) -> int:
+    """Return how many blocks of a dataset do not exist; raise `CannotBeReadError` if these, or all, are too many."""
+    count = math.prod(dataset.grid)
+    if count > _MAX_BLOCKS:
+        raise CannotBeReadError(f"{count:,} blocks, and at most {_MAX_BLOCKS:,} can be listed")
+    if count - found > most:
+        problem = f"{count - found:,} of {count:,} blocks do not exist, and at most {_MAX_BLOCKS:,} of a container"
+        raise CannotBeReadError(f"{problem} can be missing; adopt the dataset alone, or in place")
+    return count - found
 
 
 def _count_cut(folder: FolderReader, path: str, dataset: N5Dataset, blocks: Mapping[Place, int]) -> int:
@@ -85,8 +105,6 @@ def _count_cut(folder: FolderReader, path: str, dataset: N5Dataset, blocks: Mapp
 
     Reads the headers at the edge, and one header elsewhere. All others are compared when a block is read.
     """
-    if math.prod(dataset.grid) > _MAX_BLOCKS:
-        raise CannotBeReadError(f"{math.prod(dataset.grid):,} blocks, and at most {_MAX_BLOCKS:,} can be listed")
 
     def is_cut(place: Place) -> bool:
         nbytes = blocks[place]
@@ -135,18 +153,26 @@ def walk(folder: FolderReader) -> Container:
     A folder without attributes is a group if a dataset or a group with attributes is below it.
     """
     contents: dict[str, bytes | None] = {}
-    open_folders = [""]
+    open_folders, too_deep, left = [""], [], _MAX_NBYTES_IN_ALL
     while open_folders:
         path = open_folders.pop()
         listing = folder.contents(path)
+        inner = listing.folders
         if ATTRIBUTES in listing.files:
-            data = folder.read(join(path, ATTRIBUTES), MAX_NBYTES + 1)
-            contents[path] = None if data is None or len(data) > MAX_NBYTES else data
+            most = min(left, MAX_NBYTES)
+            data = folder.read(join(path, ATTRIBUTES), most + 1)
+            contents[path] = None if data is None or len(data) > most else data
+            left -= len(contents[path] or b"")
             if not _is_group(contents[path]):
-                continue
+                # What is in a dataset is skipped by its name. Folders of blocks can be very many.
+                inner = tuple(name for name in inner if not is_part_of_place(name))
         if path.count("/") < MAX_DEPTH:
-            open_folders += [join(path, name) for name in listing.folders]
+            open_folders += [join(path, name) for name in inner]
+        elif inner:
+            too_deep.append(path)
     container = read_container(contents)
+    for path in too_deep:
+        container.skip(f"{path}/*", f"more than {MAX_DEPTH} folders in one another")
     for path, dataset in list(container.datasets.items()):
         try:
             _require_block(folder, path, dataset)

@@ -4,19 +4,17 @@ The codecs `imagecodecs_*` are those of imagecodecs. The package imagecodecs-zar
 """
 
 import base64
-import lzma
-import zlib
 from dataclasses import dataclass
 from typing import Any, Final
 
 import imagecodecs
-import zstandard
 from imagecodecs import zarr as image_codecs
 from tifffile import COMPRESSION, TiffPage
 from tifffile.tifffile import jpeg_decode_colorspace
 
 from parts_store.adoption.description import CannotBeReadError, Json, NoReferenceError
 from parts_store.adoption.formats.tiff.image_sizes import IMAGE_COMPRESSIONS, Size, size_of_image
+from parts_store.codecs.bounded import decompress
 
 # For an environment with imagecodecs and without imagecodecs-zarr.
 _CODECS: Final = "ccittfax3 ccittfax4 ccittrle delta floatpred jpeg jpeg2k lerc lzw packbits packints png webp"
@@ -48,8 +46,7 @@ _PREDICTORS: Final = {
 }
 _WHOLE_BITS: Final = (8, 16, 32, 64, 128)
 _COMPLEX_INTEGER: Final = 5
-# The most memory that a decoder may use for its dictionary.
-_MAX_DICTIONARY: Final = 1 << 27
+_PLAIN_DECODERS: Final = {_LZW: imagecodecs.lzw_decode, _PACKBITS: imagecodecs.packbits_decode}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +186,13 @@ def require_decoded_size(page: TiffPage, data: bytes, size: Size, nbytes: int) -
     # The decoders of images and of CCITT know how much to decode.
     if compression == 1 or compression in IMAGE_COMPRESSIONS or compression in _CCITT:
         return
-    decoded = _decoded_nbytes(compression, data, nbytes + 1)
-    if decoded != nbytes:
-        found = f"more than {nbytes}" if decoded > nbytes else str(decoded)
-        raise NoReferenceError(f"a tile or strip of {found} bytes when it is decoded, expected {nbytes}")
-
-
-def _decoded_nbytes(compression: int, data: bytes, limit: int) -> int:
-    """Return the number of bytes that a tile or strip has when it is decoded, at most `limit`."""
     try:
-        if compression in _DEFLATE:
-            return len(zlib.decompressobj().decompress(data, limit))
-        if compression == _LZMA:
-            return len(lzma.LZMADecompressor(memlimit=_MAX_DICTIONARY).decompress(data, limit))
-        if compression in _ZSTD:
-            reader = zstandard.ZstdDecompressor(max_window_size=_MAX_DICTIONARY).stream_reader(data)
-            return len(reader.read(limit))
-        decode = imagecodecs.lzw_decode if compression == _LZW else imagecodecs.packbits_decode
-        return len(decode(data, out=limit))
+        if compression not in _PLAIN_DECODERS:
+            decompress(_compressors(page)[0], data, nbytes)
+            return
+        found = len(_PLAIN_DECODERS[compression](data, out=nbytes + 1))
     # Each library has its own errors for damaged data.
     except Exception as error:
         raise NoReferenceError(f"a tile or strip that cannot be decoded: {error}") from error
+    if found != nbytes:
+        raise NoReferenceError(f"a tile or strip of {found:,} bytes or more when it is decoded, expected {nbytes:,}")

@@ -28,9 +28,11 @@ from parts_store.adoption.formats.tiff.layout import (
 from parts_store.adoption.formats.tiff.tags import attributes_of
 from parts_store.adoption.report import Skipped
 
-# Images that Zarr cannot decode are loaded up to this number of bytes in a file, and chunks encoded again up to this.
+# Images that Zarr cannot decode are loaded up to this number of bytes in a file, and chunks encoded again up to this;
+# of an image up to this number of tiles or strips.
 _MAX_LOADED: Final = 1 << 26
 _MAX_ENCODED: Final = 1 << 28
+_MAX_SEGMENTS: Final = 1 << 16
 _ZSTD: Final = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 # Chunks up to this size are decoded to compare them, and larger ones than this cannot be decoded at all.
 _MAX_COMPARED: Final = 1 << 26
@@ -191,9 +193,10 @@ class ImageReader:
             return {}
         if not codecs.can_encode:
             raise NoReferenceError("last strips with fewer rows, which cannot be encoded again without a loss")
-        if self.encoded + nbytes > _MAX_ENCODED:
+        if self.encoded + nbytes > _MAX_ENCODED or count > _MAX_SEGMENTS:
             problem = f"{count:,} last strips with fewer rows, {nbytes:,} bytes"
-            raise NoReferenceError(f"{problem}, and at most {_MAX_ENCODED:,} bytes of a file are encoded again")
+            limits = f"at most {_MAX_SEGMENTS:,}, and {_MAX_ENCODED:,} bytes of a file"
+            raise NoReferenceError(f"{problem}: {limits}, are encoded again")
         self.encoded += nbytes
         return chunks.encode_again(array, is_short)
 
@@ -203,11 +206,19 @@ class ImageReader:
             reason = f"{problem}; its {header.nbytes:,} bytes are not copied (at most {_MAX_LOADED:,} of a file)"
             raise CannotBeReadError(reason) from problem
         reader = SegmentReader(self.file, image.keyframe)
-        for page in image.pages:
-            for offset, size in () if page is None else zip(page.dataoffsets, page.databytecounts, strict=False):
-                self._require_end(offset + size)
-                if size:
-                    reader.read(offset, size)
+        pages = [page for page in image.pages if page is not None]
+        segments = [each for page in pages for each in zip(page.dataoffsets, page.databytecounts, strict=False)]
+        nbytes = sum(size for _, size in segments)
+        # Each of very many tiles could be most of the file.
+        if len(segments) > _MAX_SEGMENTS or nbytes > self.nbytes + _MAX_LOADED:
+            found = (
+                f"{len(segments):,} tiles or strips with {nbytes:,} bytes in all, in a file of {self.nbytes:,} bytes"
+            )
+            raise CannotBeReadError(f"{problem}; {found}, are not copied (at most {_MAX_SEGMENTS:,})")
+        for offset, size in segments:
+            self._require_end(offset + size)
+            if size:
+                reader.read(offset, size)
         values = image.read()
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import unescape
 from typing import BinaryIO, Final, cast
 
 from tifffile import TIFF, TiffFile, TiffPage, TiffPageSeries
@@ -28,6 +29,9 @@ _MAX_PLANES: Final = 1 << 20
 _PIXELS: Final = re.compile(r"<(?:\w+:)?Pixels\b[^>]*>")
 _SIZE: Final = re.compile(r"""\bSize([XYZCT])\s*=\s*["'](\d+)["']""")
 _COUNT: Final = re.compile(r"""\b(?:NumPlanes|PlaneCount|SamplesPerPixel)\s*=\s*["'](\d+)["']""")
+_FILE_NAME: Final = re.compile(r"""\b(?:FileName|MetadataFile)\s*=\s*["']([^"'<>]{1,255})["']""")
+# How many other files a reason names.
+_MAX_NAMED: Final = 5
 _ORDER: Final = re.compile(r"""\bDimensionOrder\s*=\s*["']XY""")
 
 
@@ -113,9 +117,19 @@ class _Walk:
             self.description.skipped.append(Skipped("the file", reason))
             return ()
         if self.tif.is_ome and not any(each.kind == "ome" for each in found):
-            reason = "it cannot be used, mostly because it names other files; the pages of this file are adopted"
+            reason = f"{self._why_unused()}; the pages of this file are adopted"
             self.description.skipped.append(Skipped("the OME-XML document", reason))
         return found
+
+    def _why_unused(self) -> str:
+        """Return why tifffile makes no images of the OME-XML document: mostly because it names other files."""
+        named = {unescape(name): None for name in _FILE_NAME.findall(self.tif.pages.first.description)}
+        others = [name for name in named if name.lower() != self.tif.filename.lower()]
+        if not others:
+            return "it cannot be used"
+        more = f" and {len(others) - _MAX_NAMED:,} more" if len(others) > _MAX_NAMED else ""
+        shown = ", ".join(repr(name) for name in others[:_MAX_NAMED])
+        return f"its images are in several files, which cannot become one array: {shown}{more}"
 
     def _is_of_one_kind(self) -> bool:
         return any(getattr(self.tif, f"is_{kind}", False) for kind in TIFF.SERIES if kind != "generic")

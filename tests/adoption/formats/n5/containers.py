@@ -8,6 +8,8 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import z5py
 import zstandard
 from numpy.typing import NDArray
 
+xxhash: Any = import_module("xxhash") if find_spec("xxhash") else None
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
 COMPRESSIONS = ("raw", "gzip", "zstd", "blosc", "bzip2", "lz4", "xz")
 
@@ -67,13 +70,14 @@ def open_tensorstore(folder: Path, metadata: dict[str, Any] | None = None) -> An
 
 
 def java_lz4(data: bytes, nbytes: int = 1 << 16) -> bytes:
-    """Compress data as LZ4BlockOutputStream does it, without the checksums."""
+    """Compress data as LZ4BlockOutputStream does it. Without `xxhash`, which compares them, the checksums are 0."""
     blocks = []
     for start in range(0, len(data), nbytes):
         piece = data[start : start + nbytes]
         packed = imagecodecs.lz4_encode(piece, header=False)
         method, stored = (0x20, packed) if len(packed) < len(piece) else (0x10, piece)
-        blocks.append(struct.pack("<8sBIII", b"LZ4Block", method | 6, len(stored), len(piece), 0) + stored)
+        checksum = 0 if xxhash is None else xxhash.xxh32_intdigest(piece, 0x9747B28C) & 0x0FFFFFFF
+        blocks.append(struct.pack("<8sBIII", b"LZ4Block", method | 6, len(stored), len(piece), checksum) + stored)
     return b"".join([*blocks, struct.pack("<8sBIII", b"LZ4Block", 0x16, 0, 0, 0)])
 
 

@@ -141,8 +141,8 @@ def test_an_array_in_place_can_be_written_and_n5_programs_read_it(container: Pat
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"dimensions": []}, "expected `dimensions` with 1 to 64 lengths"),
-    ({"dimensions": 8}, "expected `dimensions` with 1 to 64 lengths, found 8"),
+    ({"dimensions": []}, "expected `dimensions` with 1 to 32 lengths"),
+    ({"dimensions": 8}, "expected `dimensions` with 1 to 32 lengths, found 8"),
     ({"dimensions": [8, -1]}, "expected `dimensions` with lengths from 0"),
     ({"dimensions": [8, 2**64]}, "expected `dimensions` with lengths from 0"),
     ({"dimensions": [8, 6.5]}, "expected `dimensions` with lengths from 0"),
@@ -152,7 +152,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"blockSize": [4, -4]}, "expected `blockSize` with lengths from 1"),
     ({"blockSize": [4]}, "2 `dimensions`, and a `blockSize` of 1"),
     ({"blockSize": [2**20, 2**20]}, "blocks of 1,099,511,627,776 elements"),
-    ({"blockSize": None}, "expected `blockSize` with 1 to 64 lengths, found None"),
+    ({"blockSize": None}, "expected `blockSize` with 1 to 32 lengths, found None"),
     ({"dataType": "string"}, "values of type 'string': only numbers are read"),
     ({"dataType": ["uint16"]}, "values of type"),
     ({"compression": None}, "expected a `compression` with a `type`"),
@@ -283,10 +283,13 @@ def test_blocks_beyond_the_dataset_and_other_files_are_ignored(container: Path) 
 
 def test_nodes_in_a_dataset_are_named(container: Path) -> None:
     write_java(container / "setup 0/timepoint0/s0/inner", numbers((4, 4), "uint8"), (4, 4))
+    write_java(container / "setup 0/timepoint0/s0/inner/deep", numbers((4, 4), "uint8"), (4, 4))
     settle(container)
-    report, _ = adopted(container)
-    assert report.skipped[0].name == "setup 0/timepoint0/s0/inner"
-    assert "which is a dataset" in report.skipped[0].reason
+    for report in (adopted(container)[0], ps.adopt_in_place(container)):
+        names = [each.name for each in report.skipped]
+        assert names == ["setup 0/timepoint0/s0/inner", "setup 0/timepoint0/s0/inner/deep"]
+        assert all("'setup 0/timepoint0/s0', which is a dataset" in each.reason for each in report.skipped)
+    assert not (container / "setup 0/timepoint0/s0/inner/zarr.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import lzma
+import re
 import resource
 import struct
 import time
@@ -242,8 +243,34 @@ def test_an_ome_image_of_several_files_is_named_and_its_pages_are_adopted(tmp_pa
     )
     tifffile.imwrite(path, values, description=xml, metadata=None)
     report, store = adopted(path)
-    assert "other files" in reason(report, "the OME-XML document")
+    expected = r"its images are in several files, .*: '/etc/b\.ome\.tif'; the pages of this file are adopted"
+    assert re.fullmatch(expected, reason(report, "the OME-XML document"))
     assert np.array_equal(read(store, "data"), values)
+
+
+def test_an_ome_file_without_a_document_of_its_own_names_the_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "b.ome.tif"
+    xml = (
+        '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:2">'
+        '<BinaryOnly MetadataFile="all &amp; more.companion.ome" UUID="urn:uuid:1"/></OME>'
+    )
+    tifffile.imwrite(path, np.zeros((8, 8), "u1"), description=xml, metadata=None)
+    report, _ = adopted(path)
+    assert "'all & more.companion.ome'" in reason(report, "the OME-XML document")
+
+
+def test_many_strips_that_are_most_of_the_file_are_not_read(tmp_path: Path) -> None:
+    # Bits in reverse order are loaded, so that every strip would be read: 2 GB of a file of 300 KB.
+    count = 30_000
+    start = 8 + len(page(t266=2))
+    places = struct.pack("<I", 8) * count, struct.pack("<I", 65_000) * count
+    sizes = (count, start + len(places[0]))
+    first = page(t256=8, t257=count, t266=2, t278=1, t273=(count, start), t279=sizes)
+    path = write(tmp_path / "a.tif", first, *places, bytes(65_000))
+    began = time.monotonic()
+    report, _ = adopted(path)
+    assert time.monotonic() - began < 5
+    assert "30,000 tiles or strips with 1,950,000,000 bytes in all" in reason(report, "data")
 
 
 def sample() -> bytes:
