@@ -77,7 +77,7 @@ def require_filters(dataset: h5py.Dataset, reason: str) -> None:
 
 
 def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None = None) -> None:
-    """Raise `CannotBeReadError` if a chunk is larger than the others when it is decoded, has no end, or has no checksum.
+    """Raise `CannotBeReadError` if a chunk is too large when it is decoded, has no end, or has no checksum.
 
     zlib and bzip2 make thousands of bytes of each byte, and the HDF5 library reads all of them. It waits forever for
     the end of bzip2. All chunks are read, or those at these places of the grid.
@@ -157,6 +157,7 @@ def _codec(code: int, values: tuple[int, ...], label: bytes, itemsize: int) -> J
             return {"name": "blosc", "configuration": _blosc(values, itemsize)}
         case Plugin.LZ4:
             return _of_imagecodecs("lz4h5", {})
+        # imagecodecs does not notice that a chunk ends too early, and HDF5 does so for few chunks only.
         case h5py.h5z.FILTER_SZIP if len(values) == len(_SZIP):
             return _of_imagecodecs("szip", {**dict(zip(_SZIP, values, strict=True)), "header": True})
     name = _name(code, label)
@@ -191,7 +192,12 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 
 
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
-    """Return the configuration of blosc. It matters only for writing: each chunk contains its own."""
+    """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
+
+    The header of a chunk has its size, too, and it is not compared with that in the index: neither numcodecs
+    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here. A
+    codec of our own, which would compare them in a read, could not be read without this package.
+    """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
     if compressor >= len(_BLOSC_COMPRESSORS) or _BLOSC_COMPRESSORS[compressor] == "snappy":

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from parts_store.adoption.formats.hdf5 import reader
-from parts_store.isolation import NoAnswerError, ProcessEndedError, call_isolated, end_idle_processes
+from parts_store.isolation import end_idle_processes
 from tests.adoption.adopting import adopted, array
+from tests.adoption.formats.hdf5.damaged_chunks import read_chunks
 
 COUNT = 96
 VALUES = (np.arange(COUNT) * 7 % 31).astype("<i4")
-SECONDS = 20.0
 FILTERS: dict[str, dict[str, Any]] = {
     "gzip": {"compression": "gzip"},
     "gzip, shuffle, fletcher32": {"compression": "gzip", "shuffle": True, "fletcher32": True},
@@ -62,38 +62,15 @@ def write(path: Path, options: dict[str, Any]) -> list[str]:
     return [kind for kind, _ in chunks]
 
 
-def read_with_h5py(task: tuple[str, int, int]) -> list[Any]:
-    """Return the values of chunks from a number on, None where h5py raises an error."""
-    path, start, stop = task
-    found: list[Any] = []
-    with h5py.File(path) as file:
-        for number in range(start, stop):
-            try:
-                found.append(file["x"][number * COUNT : (number + 1) * COUNT])
-            except OSError:
-                found.append(None)
-    return found
-
-
-def read_safely(path: Path, start: int, stop: int) -> list[Any]:
-    """Return what h5py reads, None also where it ends the process, or does not return."""
-    try:
-        return call_isolated(read_with_h5py, (str(path), start, stop), SECONDS)
-    except (ProcessEndedError, NoAnswerError):
-        if stop - start == 1:
-            return [None]
-    middle = (start + stop) // 2
-    return read_safely(path, start, middle) + read_safely(path, middle, stop)
-
-
 @pytest.mark.slow
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", FILTERS)
 def test_where_h5py_raises_zarr_raises_or_returns_the_right_values(tmp_path: Path, name: str) -> None:
     path = tmp_path / "file.h5"
     kinds = write(path, FILTERS[name])
     report, store = adopted(path)
     assert not report.loaded
-    expected, x = read_safely(path, 0, len(kinds)), array(store, "x")
+    expected, x = read_chunks(path, len(kinds), COUNT), array(store, "x")
     raised = 0
     for number, (kind, values) in enumerate(zip(kinds, expected, strict=True)):
         try:
