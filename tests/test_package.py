@@ -124,6 +124,7 @@ FOREIGN = {
     "errors": set(),
     "inspection": {"zarr"},
     "executors": {"distributed", "lithops"},
+    "isolation": set(),
     "progress": set(),
     "progress_bar": {"rich"},
     "text": set(),
@@ -149,8 +150,8 @@ OWN = {
     "zarr_methods": {"chunk_reads", "engine", "folders", "format", "options", "transactions"},
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
-        *("adoption", "backends", "destination", "engine", "errors", "executors", "format", "headers", "manifests"),
-        *("options", "progress", "redaction", "store"),
+        *("adoption", "backends", "destination", "engine", "errors", "executors", "format", "headers", "isolation"),
+        *("manifests", "options", "progress", "redaction", "store"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),
@@ -182,6 +183,7 @@ OWN = {
     "errors": {"redaction"},
     "inspection": {"errors", "format", "maintenance", "store"},
     "executors": {"errors"},
+    "isolation": set(),
     "progress": {"engine", "errors", "progress_bar"},
     "progress_bar": {"engine"},
     "text": set(),

@@ -16,7 +16,6 @@ import xarray as xr
 from distributed import Client
 
 import parts_store as ps
-from parts_store.adoption.file_trees import FileTree
 from parts_store.adoption.preparation import AdoptionRequest
 from parts_store.errors import AdoptionError, StoreConfigError
 from tests.adoption.adopting import repository, settle
@@ -136,10 +135,12 @@ def test_an_error_of_an_executor_names_the_file_and_no_password(files: list[Path
     session = repository(files[0].parent).writable_session("main")
     with pytest.raises(AdoptionError, match="the executor did not parse it: RuntimeError: no answer of") as caught:
         ps.adopt(files, into=session, concat_dim="day", executor=Failing(), on_error="skip")
-    assert caught.value.location == files[0].as_uri()
+    # All tasks have failed, in any order.
+    assert caught.value.location in {file.as_uri() for file in files}
     assert "Tr0ub4dor" not in f"{caught.value}{caught.value.__cause__}{caught.value.__context__}"
 
 
+@pytest.mark.slow
 def test_files_on_a_server_are_parsed_in_another_process(files: list[Path]) -> None:
     handler = partial(Ranged, directory=str(files[0].parent))
     with Server(("127.0.0.1", 0), handler) as server:
@@ -152,8 +153,8 @@ def test_files_on_a_server_are_parsed_in_another_process(files: list[Path]) -> N
         server.shutdown()
         thread.join()
     assert prepared.locations == tuple(urls)
-    assert isinstance(prepared.source, FileTree)
-    assert prepared.source.root["day"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert isinstance(prepared.source, xr.Dataset)
+    assert prepared.source["day"].values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), True, "10"])

@@ -195,8 +195,8 @@ def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
 
     The header of a chunk has its size, too, and it is not compared with that in the index: neither numcodecs
-    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here. A
-    codec of our own, which would compare them in a read, could not be read without this package.
+    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here.
+    A codec of our own, which would compare them in a read, could not be read without this package.
     """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
