@@ -132,7 +132,11 @@ class _Pool(Workers):
         try:
             while following < len(items) or running:
                 while following < len(items) and len(running) < limit:
-                    running[self.executor.submit(function, items[following])] = following
+                    try:
+                        running[self.executor.submit(function, items[following])] = following
+                    # An executor whose process has ended takes no more tasks.
+                    except Exception as error:
+                        yield Finished(following, None, error)
                     following += 1
                 done = wait(running, _LOOK_AGAIN, FIRST_COMPLETED).done
                 # `wait` does not see tasks that `Executor.shutdown` has cancelled.

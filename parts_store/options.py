@@ -2,6 +2,7 @@
 
 import fnmatch
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -100,6 +101,13 @@ def parse_count(option: str, found: object, *, least: int = 0) -> int:
     if (number := parse_integer(found, least)) is None:
         raise StoreConfigError(option, f"an integer from {least}", describe(found))
     return number
+
+
+def parse_seconds(option: str, found: object) -> float:
+    """Return an option as a number of seconds; raise `StoreConfigError` unless it is a positive number."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= threading.TIMEOUT_MAX:
+        raise StoreConfigError(option, "a positive number of seconds", describe(found))
+    return float(found)
 
 
 def parse_patterns(parts: Mapping[str, PartsLike] | None) -> Patterns:

@@ -128,6 +128,7 @@ FOREIGN = {
     "errors": set(),
     "inspection": {"zarr"},
     "executors": {"distributed", "lithops"},
+    "isolation": set(),
     "progress": set(),
     "progress_bar": {"rich"},
     "text": set(),
@@ -156,7 +157,7 @@ OWN = {
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "codecs", "destination", "engine", "errors", "executors", "format", "headers"),
-        *("manifests", "notebook", "options", "progress", "redaction", "store"),
+        *("isolation", "manifests", "notebook", "options", "progress", "redaction", "store"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),
@@ -192,6 +193,7 @@ OWN = {
     "nodes": {"format", "notebook", "text"},
     "notebook": {"text"},
     "executors": {"errors"},
+    "isolation": set(),
     "progress": {"engine", "errors", "progress_bar"},
     "progress_bar": {"engine"},
     "text": set(),

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 from parts_store.adoption import source_file
 from parts_store.adoption.inlined_values import with_values
@@ -18,11 +18,12 @@ from parts_store.adoption.parsed_files_folder import ParsedFilesFolder
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.report import Skipped
 from parts_store.backends.file_registry import FileRegistry
-from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, raise_translated
 from parts_store.executors import ExecutorLike, open_workers
+from parts_store.isolation import NoAnswerError, ProcessEndedError, call_isolated, end_idle_processes
 from parts_store.manifests.array import PartsArray
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.redaction import hide_in_url
+from parts_store.redaction import hide_in_url, hide_secrets
 
 type OnError = Literal["raise", "skip"]
 
@@ -43,6 +44,8 @@ class FileParsing:
     loads: bool = True
     executor: ExecutorLike = None
     on_error: OnError = "raise"
+    # If given, files are parsed in other processes, each within this number of seconds.
+    timeout: float | None = None
     resume: str | Path | None = None
     progress: ProgressLike = None
 
@@ -56,8 +59,8 @@ class FileParsing:
         found = {} if kept is None else self._read(kept, urls)
         failed: dict[str, PartsStoreError] = {}
         left = [url for url in urls if url not in found]
-        task = partial(parse_and_load, self.registry, self.parser, self.loadable_variables if self.loads else None)
         with (
+            self._task() as task,
             self._executor() as executor,
             open_workers(executor) as workers,
             report_progress(self.progress, "parse", "files") as update,
@@ -67,6 +70,8 @@ class FileParsing:
                 url = left[each.number]
                 if isinstance(each.error, PartsStoreError) and self.on_error == "skip":
                     failed[url] = each.error
+                elif each.error is not None:
+                    self._raise(url, each.error)
                 else:
                     found[url] = each.result()
                     if kept is not None:
@@ -75,6 +80,28 @@ class FileParsing:
         files, skipped = self._in_order(urls, found, failed)
         self._wait_for_next_second(files)
         return files, skipped
+
+    @contextmanager
+    def _task(self) -> Iterator[Callable[[str], ParsedFile]]:
+        """Yield the function that parses a file."""
+        names = self.loadable_variables if self.loads else None
+        if self.timeout is None:
+            yield partial(parse_and_load, self.registry, self.parser, names)
+            return
+        try:
+            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names)
+        finally:
+            end_idle_processes()
+
+    def _raise(self, url: str, error: Exception) -> NoReturn:
+        """Raise the error of a task. One of the executor is raised as an error of the file that it was to parse."""
+        if isinstance(error, PartsStoreError | ImportError):
+            raise error
+        # Such a file is not skipped: if a task ends its process, executors give up the tasks of other files, too.
+        text = hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
+        advice = "" if self.timeout is not None else "; if a file has ended its process, `file_timeout` tells which one"
+        problem = f"the executor did not parse it: {type(error).__name__}: {text}{advice}"
+        raise_translated(AdoptionError(url, (("the file", problem),)), error)
 
     def _executor(self) -> AbstractContextManager[ExecutorLike]:
         return ThreadPoolExecutor(_THREADS) if self.executor is None else nullcontext(self.executor)
@@ -176,3 +203,19 @@ def parse_and_load(
     if loadable_variables is None:
         return parsed
     return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))
+
+
+def parse_isolated(
+    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, url: str
+) -> ParsedFile:
+    """Return what is in a file as `parse_and_load` does, in another process.
+
+    Raises `AdoptionError` if the process ends, or does not answer within this number of seconds.
+    """
+    try:
+        return call_isolated(partial(parse_and_load, registry, parser, names), url, seconds)
+    except NoAnswerError:
+        problem = f"it was not parsed within {seconds:g} seconds: it is damaged, or needs a larger `file_timeout`"
+    except ProcessEndedError as error:
+        problem = f"a library ended the process that parsed it ({error}): it is damaged, or needs too much memory"
+    raise AdoptionError(url, (("the file", problem),))

@@ -35,6 +35,7 @@ def adopt(
     loadable_variables: Iterable[str] | None = None,
     executor: ExecutorLike = None,
     on_error: OnError = "raise",
+    file_timeout: float | None = None,
     copy: bool = False,
     shard_chunks: int = DEFAULT_SHARD_CHUNKS,
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
@@ -76,6 +77,10 @@ def adopt(
     on_error : str
         `"raise"`, or `"skip"` to go on without files that cannot be parsed, or whose coordinates cannot be read or
         decoded; the report lists them.
+    file_timeout : float, optional
+        Parse files in other processes, each within this number of seconds: a damaged file can crash the library of its
+        format, or make it loop forever. Such a file is an error or, with `on_error="skip"`, in the report. By
+        default a crash of a library ends this process. A `parser` has to be importable.
     copy : bool
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5
@@ -140,6 +145,8 @@ def adopt(
     """
     store = require_store(into, copy=copy)
     parse_count("shard_chunks", shard_chunks, least=1)
+    if copy and file_timeout is not None:
+        raise StoreConfigError("file_timeout", "None, because a copy is made by this process", describe(file_timeout))
     if copy:
         with report_progress(progress, "adopt", "arrays") as update:
             return adopt_copy(_one(files), store, path, strict=strict, overwrite=overwrite, progress=update, **options)
@@ -152,6 +159,7 @@ def adopt(
         loadable_variables=_names("loadable_variables", loadable_variables),
         executor=executor,
         on_error=on_error,
+        file_timeout=file_timeout,
         max_loaded_nbytes=max_loaded_nbytes,
         strict=strict,
         resume=resume,

@@ -28,7 +28,7 @@ from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
 from parts_store.manifests.group import PartsGroup
-from parts_store.options import parse_count
+from parts_store.options import parse_count, parse_seconds
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
@@ -53,6 +53,7 @@ class AdoptionRequest:
     loadable_variables: tuple[str, ...] | None = None
     executor: ExecutorLike = None
     on_error: OnError = "raise"
+    file_timeout: float | None = None
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
     strict: bool = False
     resume: str | Path | None = None
@@ -62,6 +63,8 @@ class AdoptionRequest:
         parse_count("max_loaded_nbytes", self.max_loaded_nbytes)
         if self.on_error not in ("raise", "skip"):
             raise StoreConfigError("on_error", "'raise' or 'skip'", describe(self.on_error))
+        if self.file_timeout is not None:
+            parse_seconds("file_timeout", self.file_timeout)
         if self.combine not in (None, "nested", "by_coords"):
             raise StoreConfigError("combine", "'nested' or 'by_coords'", describe(self.combine))
         if self.parser is not None and not callable(self.parser):
@@ -98,6 +101,7 @@ class AdoptionRequest:
             loads=joins or self.loadable_variables is not None,
             executor=self.executor,
             on_error=self.on_error,
+            timeout=self.file_timeout,
             resume=self.resume,
             progress=self.progress if len(urls) > 1 else None,
         )

@@ -109,6 +109,16 @@ def adopt(
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Go on without files that cannot be parsed.", rich_help_panel=_FILES)
     ] = False,
+    file_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Parse files in other processes, each within this number of seconds: a damaged file that crashes a "
+            "library, or never ends, is an error of this file.",
+            rich_help_panel=_FILES,
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -143,7 +153,9 @@ def adopt(
 
     given = parse_options(option)
     if copy:
-        if any((concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, resume, dry_run)):
+        if any(
+            (concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, file_timeout, resume, dry_run)
+        ):
             raise StoreConfigError("arguments", _COPY_ONLY, "--copy with options for many files")
         return _copy(files, into, given, path=path, strict=strict, overwrite=overwrite, output=output)
     # The files are parsed before a repository is created for them.
@@ -156,6 +168,7 @@ def adopt(
             loadable_variables=None if load is None else tuple(load),
             executor=executor,
             on_error="skip" if skip_errors else "raise",
+            file_timeout=file_timeout,
             strict=strict,
             resume=resume,
             progress=progress,

@@ -111,6 +111,8 @@ def test_adopt_takes_parsers_variables_and_damaged_files(tmp_path: Path, capsys:
         "HDF5",
         "--resume",
         tmp_path / "parsed",
+        "--file-timeout",
+        "60",
     ]
     result = call([*everything, *options, "--json"], capsys)
     assert result.code == LEFTOVERS

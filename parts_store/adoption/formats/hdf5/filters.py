@@ -36,6 +36,7 @@ _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"
 _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
 # The parameters of szip, in the order of HDF5.
 _SZIP: Final = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+_CHECKSUM_NBYTES: Final = 4
 # Filters that are part of HDF5.
 _BUILT_IN: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
@@ -52,7 +53,7 @@ def codecs_of(dataset: h5py.Dataset, mask: int) -> Iterator[Json]:
             if nbytes is None or nbytes % values[0]:
                 raise NoReferenceError("the filter shuffle after another, where it leaves bytes over")
         elif code == h5py.h5z.FILTER_FLETCHER32 and nbytes is not None:
-            nbytes += 4
+            nbytes += _CHECKSUM_NBYTES
         else:
             nbytes = None
         yield codec
@@ -76,16 +77,18 @@ def require_filters(dataset: h5py.Dataset, reason: str) -> None:
 
 
 def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None = None) -> None:
-    """Raise `CannotBeReadError` if a chunk is larger than the others when it is decoded, or if it has no end.
+    """Raise `CannotBeReadError` if a chunk is too large when it is decoded, has no end, or has no checksum.
 
     zlib and bzip2 make thousands of bytes of each byte, and the HDF5 library reads all of them. It waits forever for
     the end of bzip2. All chunks are read, or those at these places of the grid.
     """
     filters = _filters(dataset)
+    if filters and filters[-1][0] == h5py.h5z.FILTER_FLETCHER32:
+        _require_checksums(dataset, places, 1 << (len(filters) - 1))
     if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2):
         return
     # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
-    most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + 4 * len(filters)
+    most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_NBYTES * len(filters)
     for start in _starts(dataset, places):
         mask, data = dataset.id.read_direct_chunk(start)
         if mask >> (len(filters) - 1) & 1:
@@ -99,6 +102,14 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ..
             raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
         if not has_end:
             raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
+
+
+def _require_checksums(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None, mask: int) -> None:
+    """Raise if a chunk is shorter than its checksum, which ends the process in HDF5 2.0."""
+    for start in _starts(dataset, places):
+        chunk = dataset.id.get_chunk_info_by_coord(start)
+        if chunk.byte_offset is not None and chunk.size < _CHECKSUM_NBYTES and not chunk.filter_mask & mask:
+            raise CannotBeReadError(f"a chunk of {chunk.size} bytes, which is shorter than its checksum: it is damaged")
 
 
 def _decode(code: int, data: bytes, most: int) -> tuple[bool, bool]:
@@ -146,6 +157,7 @@ def _codec(code: int, values: tuple[int, ...], label: bytes, itemsize: int) -> J
             return {"name": "blosc", "configuration": _blosc(values, itemsize)}
         case Plugin.LZ4:
             return _of_imagecodecs("lz4h5", {})
+        # imagecodecs does not notice that a chunk ends too early, and HDF5 does so for few chunks only.
         case h5py.h5z.FILTER_SZIP if len(values) == len(_SZIP):
             return _of_imagecodecs("szip", {**dict(zip(_SZIP, values, strict=True)), "header": True})
     name = _name(code, label)
@@ -180,7 +192,12 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 
 
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
-    """Return the configuration of blosc. It matters only for writing: each chunk contains its own."""
+    """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
+
+    The header of a chunk has its size, too, and it is not compared with that in the index: neither numcodecs
+    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here.
+    A codec of our own, which would compare them in a read, could not be read without this package.
+    """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
     if compressor >= len(_BLOSC_COMPRESSORS) or _BLOSC_COMPRESSORS[compressor] == "snappy":
