@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,16 +90,21 @@ def measure(case: Case, place: Place) -> tuple[float, float, float]:
     for repeat in range(REPEAT + 1):
         for is_file in (True, False) if repeat % 2 else (False, True):
             store, array = case.create(place.below(f"{case.shard_file}-{is_file}-{repeat}"), is_file=is_file)
-            written = seconds(lambda array=array: array.__setitem__(slice(None), values))
+            written = seconds(partial(array.__setitem__, slice(None), values))
             sizes[is_file] = stored_nbytes(store)
             regions = list(places(case, repeat))
-            read = seconds(lambda array=array, regions=regions: [array[each] for each in regions])
+            read = seconds(partial(read_all, array, regions))
             # The first turn imports modules and opens connections.
             if repeat:
                 writes[is_file].append(written)
                 reads[is_file].append(read)
     ratios = [median(times[True]) / median(times[False]) for times in (writes, reads)]
     return sizes[True] / sizes[False] - 1, ratios[0], ratios[1]
+
+
+def read_all(array: zarr.Array[Any], regions: list[tuple[slice, slice]]) -> None:
+    for each in regions:
+        array[each]
 
 
 def places(case: Case, seed: int) -> Iterator[tuple[slice, slice]]:
@@ -111,7 +117,8 @@ def places(case: Case, seed: int) -> Iterator[tuple[slice, slice]]:
 def main() -> None:
     print(f"{'':<44}{'size':>9}{'write':>9}{'random read':>13}")
     with minio() as server, tempfile.TemporaryDirectory() as folder:
-        for where, place in {"MinIO": Bucket(server, "files"), "local disk": Disk(Path(folder))}.items():
+        measured: dict[str, Place] = {"MinIO": Bucket(server, "files"), "local disk": Disk(Path(folder))}
+        for where, place in measured.items():
             for shard_file, codecs in CODECS.items():
                 for codec, compressors in codecs.items():
                     for size, side in SIDES.items():

@@ -9,7 +9,8 @@ import zarr
 from obstore.store import MemoryStore
 
 import parts_store as ps
-from parts_store.inspection import Node, Stored, find, inspect
+from parts_store.inspection import find, inspect
+from parts_store.nodes import Node, Stored
 
 PARTS = ps.ConcatParts([ps.Part(""), ps.Part(".tail", size=2)])
 
