@@ -79,6 +79,7 @@ FOREIGN = {
     "adoption/last_shards": {"icechunk", "numpy", "zarr"},
     "adoption/session_writer": {"zarr"},
     "adoption/stored_numbers": {"numpy", "xarray", "zarr"},
+    "adoption/stored_types": {"numpy", "xarray", "zarr"},
     "adoption/stored_values": {"numpy", "xarray", "zarr"},
     "adoption/adopt_copy": {"zarr"},
     "adoption/described_group": {"numpy"},
@@ -129,6 +130,7 @@ FOREIGN = {
     "text": set(),
     "redaction": set(),
     "repositories": {"icechunk", "zarr"},
+    "xarray_engine": {"icechunk", "zarr"},
     "__init__": set(),
 }
 # Which other modules and folders of parts_store a module may import. A chunk goes one way through the code, and no
@@ -187,6 +189,7 @@ OWN = {
     "text": set(),
     "redaction": set(),
     "repositories": {"backends", "engine", "errors", "format", "options", "redaction", "store", "transactions"},
+    "xarray_engine": {"format", "repositories", "store"},
     "__init__": {
         *("adoption", "codecs", "copying", "create", "engine", "errors", "format", "headers", "maintenance"),
         *("manifests", "pipeline", "repositories", "store"),

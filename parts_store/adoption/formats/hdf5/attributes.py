@@ -1,6 +1,7 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 import h5py
@@ -11,6 +12,7 @@ from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
+from parts_store.format.attribute_types import type_name
 
 # Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
 _INTERNAL: Final = {
@@ -23,6 +25,7 @@ _MISSING: Final = (_FILL_VALUE, _MISSING_VALUE)
 _SCALE: Final = "scale_factor"
 _OFFSET: Final = "add_offset"
 _OF_SCALES: Final = {"CLASS", "NAME"}
+_WITH_ENGINE: Final = 'with engine="parts_store"'
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
 
@@ -39,8 +42,8 @@ def attributes_of(
         try:
             require_utf8(key)
             value = owner.attrs[key]
-            if key in _MISSING and isinstance(value, bytes) and _has_texts(owner):
-                reason = "bytes, which are a text in JSON: xarray compares texts with it as missing, and not bytes"
+            if key in _MISSING and isinstance(value, bytes) and len(value) <= 1 and _has_texts(owner):
+                reason = f"bytes, and JSON has none: xarray masks the same values only {_WITH_ENGINE}"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
                 found |= _fill_attribute(value, owner, paths)
@@ -49,8 +52,9 @@ def attributes_of(
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
-    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_as_single(owner):
-        reason = "xarray decodes the values as float64, and those of the file as float32: JSON has one type of numbers"
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner):
+        kind = np.asarray(owner.attrs[_SCALE]).dtype.name
+        reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return found
 
@@ -59,13 +63,26 @@ def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
 
-def _is_decoded_as_single(dataset: h5py.Dataset) -> bool:
-    """Return whether xarray decodes packed values of a file as float32: by the types of the attributes."""
+def _is_decoded_by_type(dataset: h5py.Dataset) -> bool:
+    """Return whether xarray decodes packed values of a file by a type of `scale_factor` that JSON does not keep."""
     scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
-    if scale != np.float32:
+    if scale is None or scale.kind not in "iuf" or type_name(scale) is None:
         return False
     is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
-    return _OFFSET not in dataset.attrs or (offset == np.float32 and not is_int32)
+    return _OFFSET not in dataset.attrs or (scale == offset == np.float32 and not is_int32)
+
+
+def types_of(dataset: h5py.Dataset, attributes: Iterable[str]) -> dict[str, str]:
+    """Return the types of these attributes as far as JSON does not keep them: numbers, and bytes that mean missing."""
+    found: dict[str, str] = {}
+    for key in attributes:
+        stored = key if key in dataset.attrs else _FILL_VALUE
+        dtype = dataset.attrs.get_id(stored).dtype
+        is_number = dtype.kind in "iuf" and h5py.check_enum_dtype(dtype) is None
+        is_byte = dtype == np.dtype("S1") and key in _MISSING and _has_texts(dataset)
+        if (is_number or is_byte) and (name := type_name(dtype)) is not None:
+            found[key] = name
+    return found
 
 
 def reason_of(error: Exception) -> str:

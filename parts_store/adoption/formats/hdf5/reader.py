@@ -139,13 +139,15 @@ class _Walk:
         # A dataset of HDF5 can have a type and attributes, and no values.
         lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
         shape = (*lengths, *stored.shape)
+        attributes = names.attributes_of(dataset, self.description, path, self.loader.paths)
         header = Header(
             path,
             shape,
             stored.dtype,
             _fill_value(dataset, stored),
-            names.attributes_of(dataset, self.description, path, self.loader.paths),
+            attributes,
             tuple(dimensions.names_of(scales, shape)),
+            names.types_of(dataset, attributes),
         )
         # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
         # an end seems to be empty, because the HDF5 library does not find its sources here.
