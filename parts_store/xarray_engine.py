@@ -7,7 +7,7 @@ import icechunk
 import zarr
 
 from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
-from parts_store.format.attribute_types import types_in, with_types
+from parts_store.format.attribute_types import added_in, types_in, with_types
 from parts_store.format.keys import join
 from parts_store.repositories import open_store
 from parts_store.store import PartsStore
@@ -100,15 +100,17 @@ def _open(source: Any, group: str | None, options: dict[str, Any] | None) -> tup
 
 
 class _TypedStore(ZarrGroupStore):
-    """A group as xarray reads it, with the types of the attributes of its arrays."""
+    """A group as xarray reads it; its arrays have the attributes of the adopted file, with their types."""
 
     __slots__ = ()
 
     def open_store_variable(self, name: Any) -> Any:
         """Return a variable."""
         variable = super().open_store_variable(name)  # type: ignore[no-untyped-call]
-        metadata = self.members[name].metadata
-        variable.attrs = with_types(variable.attrs, types_in(getattr(metadata, "extra_fields", {})))
+        recorded = getattr(self.members[name].metadata, "extra_fields", {})
+        added = added_in(recorded)
+        attributes = {key: value for key, value in variable.attrs.items() if key not in added}
+        variable.attrs = with_types(attributes, types_in(recorded))
         return variable
 
     def get_attrs(self) -> dict[str, Any]:

@@ -192,6 +192,17 @@ def test_bytes_that_mean_missing_mask_the_same_values(tmp_path: Path) -> None:
         require_identical(opened(store, **options), read(tmp_path / "a.nc", **options))
 
 
+def test_flags_of_an_enumeration_are_shown_by_other_engines_only(tmp_path: Path) -> None:
+    with h5netcdf.File(tmp_path / "a.nc", "w") as file:
+        file.dimensions = {"x": 3}
+        clouds = file.create_enumtype(np.dtype("u1"), "clouds", {"clear": 0, "cumulus": 2, "missing": 255})
+        file.create_variable("c", ("x",), clouds, data=np.array([0, 2, 255], "u1"), fillvalue=255)
+    _, store = adopted(tmp_path / "a.nc")
+    require_identical(opened(store), read(tmp_path / "a.nc"))
+    plain = xr.open_zarr(store, consolidated=False)["c"]
+    assert plain.attrs == {"flag_values": [0, 2, 255], "flag_meanings": "clear cumulus missing"}
+
+
 def test_value_that_was_changed_later_is_used_as_it_is(tmp_path: Path) -> None:
     with h5netcdf.File(tmp_path / "a.nc", "w") as file:
         file.dimensions = {"x": 2}

@@ -60,6 +60,8 @@ class Header:
     dimension_names: tuple[str, ...]
     # The types of attributes that JSON has no types for.
     attribute_types: Mapping[str, str] = field(default_factory=dict)
+    # The attributes that are not in the file.
+    added_attributes: tuple[str, ...] = ()
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
         """Return the metadata document of the array with these chunks and codecs."""
@@ -78,7 +80,7 @@ class Header:
             "attributes": dict(self.attributes),
             "dimension_names": list(self.dimension_names),
             "storage_transformers": [],
-            **to_member(self.attribute_types),
+            **to_member(self.attribute_types, self.added_attributes),
         }
 
     def _fill_value(self, json: Any) -> Any:

@@ -1,10 +1,10 @@
 """The types of attributes that JSON has no types for, such as float32, in a member of `zarr.json`.
 
 zarr, tensorstore and zarrs keep or ignore the member. xarray decides by the type of `scale_factor` which data type the
-decoded values have.
+decoded values have. The member also names the attributes that are not in the adopted file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ BYTES: Final = "bytes"
 
 _MEMBER: Final = "parts_store.attribute_types"
 _TYPES: Final = "types"
+_ADDED: Final = "added"
 # The types of numbers that JSON keeps: Python reads a number as one of them.
 _KEPT: Final = (np.dtype("f8"), np.dtype("i8"))
 _NUMBERS: Final = frozenset(
@@ -28,16 +29,30 @@ def type_name(dtype: np.dtype[Any]) -> str | None:
     return dtype.name if dtype.name in _NUMBERS and dtype.newbyteorder("=") not in _KEPT else None
 
 
-def to_member(types: Mapping[str, str]) -> dict[str, Any]:
-    """Return the member of a metadata document that records the types of attributes; nothing if there are none."""
-    return {_MEMBER: {"must_understand": False, _TYPES: dict(types)}} if types else {}
+def to_member(types: Mapping[str, str], added: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the member of a metadata document that records the types of attributes, and which of them were added.
+
+    Without types and added attributes there is no member.
+    """
+    recorded = {_TYPES: dict(types), **({_ADDED: list(added)} if added else {})}
+    return {_MEMBER: {"must_understand": False, **recorded}} if types or added else {}
 
 
 def types_in(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of the types that a metadata document records, by attribute."""
-    member = document.get(_MEMBER)
-    types = member.get(_TYPES) if isinstance(member, dict) else None
+    types = _recorded(document, _TYPES)
     return {key: name for key, name in types.items() if isinstance(name, str)} if isinstance(types, dict) else {}
+
+
+def added_in(document: Mapping[str, Any]) -> list[str]:
+    """Return the names of the attributes that are not in the adopted file, as a metadata document records them."""
+    added = _recorded(document, _ADDED)
+    return [each for each in added if isinstance(each, str)] if isinstance(added, list) else []
+
+
+def _recorded(document: Mapping[str, Any], name: str) -> Any:
+    member = document.get(_MEMBER)
+    return member.get(name) if isinstance(member, dict) else None
 
 
 def with_types(attributes: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:

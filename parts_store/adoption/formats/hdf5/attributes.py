@@ -1,7 +1,7 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import h5py
@@ -25,6 +25,8 @@ _MISSING: Final = (_FILL_VALUE, _MISSING_VALUE)
 _SCALE: Final = "scale_factor"
 _OFFSET: Final = "add_offset"
 _OF_SCALES: Final = {"CLASS", "NAME"}
+FLAGS: Final = ("flag_values", "flag_meanings")
+"""The attributes of the CF conventions for the values of an enumeration, and for their names."""
 _WITH_ENGINE: Final = 'with engine="parts_store"'
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
@@ -59,6 +61,19 @@ def attributes_of(
     return found
 
 
+def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of an enumeration as attributes of the CF conventions, unless the dataset has them itself.
+
+    CF separates names by blanks, so that a blank in a name becomes an underscore.
+    """
+    members = h5py.check_enum_dtype(dataset.dtype)
+    if not members or len(members) > _MOST_ELEMENTS or any(key in attributes for key in FLAGS):
+        return {}
+    ordered = sorted(members.items(), key=lambda each: int(each[1]))
+    meanings = " ".join("_".join(name.split()) or "_" for name, _ in ordered)
+    return dict(zip(FLAGS, ([int(value) for _, value in ordered], shown(meanings)), strict=True))
+
+
 def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
@@ -76,11 +91,11 @@ def types_of(dataset: h5py.Dataset, attributes: Iterable[str]) -> dict[str, str]
     """Return the types of these attributes as far as JSON does not keep them: numbers, and bytes that mean missing."""
     found: dict[str, str] = {}
     for key in attributes:
+        # The fill value of texts has another name.
         stored = key if key in dataset.attrs else _FILL_VALUE
         dtype = dataset.attrs.get_id(stored).dtype
-        is_number = dtype.kind in "iuf" and h5py.check_enum_dtype(dtype) is None
         is_byte = dtype == np.dtype("S1") and key in _MISSING and _has_texts(dataset)
-        if (is_number or is_byte) and (name := type_name(dtype)) is not None:
+        if (dtype.kind in "iuf" or is_byte) and (name := type_name(dtype)) is not None:
             found[key] = name
     return found
 

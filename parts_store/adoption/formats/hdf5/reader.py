@@ -140,14 +140,19 @@ class _Walk:
         lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
         shape = (*lengths, *stored.shape)
         attributes = names.attributes_of(dataset, self.description, path, self.loader.paths)
+        flags = names.flags_of(dataset, attributes)
+        if any(h5py.check_enum_dtype(dataset.dtype[each]) for each in dataset.dtype.names or ()):
+            reason = "the names of an enumeration, in a field of a compound type"
+            self.description.skipped.append(Skipped(names.shown(path), reason, has_values=False))
         header = Header(
             path,
             shape,
             stored.dtype,
             _fill_value(dataset, stored),
-            attributes,
+            {**attributes, **flags},
             tuple(dimensions.names_of(scales, shape)),
             names.types_of(dataset, attributes),
+            tuple(flags),
         )
         # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
         # an end seems to be empty, because the HDF5 library does not find its sources here.
