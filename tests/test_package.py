@@ -103,6 +103,7 @@ FOREIGN = {
     "adoption/formats/hdf5/attributes": {"h5py", "numpy"},
     "adoption/formats/hdf5/chunks": {"h5py", "numpy"},
     "adoption/formats/hdf5/dimensions": {"h5py"},
+    "adoption/formats/hdf5/fill_values": {"h5py", "numpy"},
     "adoption/formats/hdf5/filters": {"h5py", "numpy", "zarr"},
     "adoption/formats/hdf5/links": {"h5py"},
     "adoption/formats/hdf5/loading": {"h5py", "numpy"},
