@@ -49,6 +49,10 @@ def attributes_of(
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
                 found |= _fill_attribute(value, owner, paths)
+            elif (text := _replaced(value)) is not None:
+                found[key] = _plain(text, paths)
+                reason = "a text that is not UTF-8: U+FFFD stands for each wrong byte, as netCDF4 reads it"
+                description.skipped.append(Skipped(shown(f"{name}@{key}"), reason))
             else:
                 found[key] = _plain(value, paths)
         # h5py raises any error for a damaged file. The other attributes may be intact.
@@ -117,6 +121,22 @@ def require_utf8(value: str) -> str:
     except UnicodeEncodeError:
         raise CannotBeReadError("a text that is not UTF-8") from None
     return value
+
+
+def _replaced(value: Any) -> Any:
+    """Return texts with a replacement for each byte that is not UTF-8; None if there are none."""
+    match value:
+        case bytes():
+            text = value.decode(errors="replace")
+            return text if text.encode() != value else None
+        case str():
+            return _replaced(value.encode(errors="surrogateescape"))
+        case np.ndarray() if value.dtype.kind in "SO" and value.size <= _MOST_ELEMENTS:
+            found = [_replaced(each) for each in value.ravel()]
+            if any(each is not None for each in found):
+                texts = [old if new is None else new for old, new in zip(value.ravel(), found, strict=True)]
+                return np.array(texts, object).reshape(value.shape)
+    return None
 
 
 def _plain(value: Any, paths: ObjectPaths) -> Any:

@@ -105,6 +105,24 @@ def test_groups_with_a_million_names_are_described_some_times(tmp_path: Path) ->
     assert 1 <= len(report.skipped) <= 200
 
 
+def test_attributes_that_are_not_utf8_are_kept_as_netcdf4_reads_them(tmp_path: Path) -> None:
+    texts = {"fixed": b"\xb0C", "one": b"\xb0", "good": "°C".encode(), "list": [b"\xb0C", b"ab"]}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = [1]
+        for name, value in texts.items():
+            for owner in (file, file["a"]):
+                owner.attrs[name] = np.array(value, f"S{max(map(len, value))}" if name == "list" else None)
+                owner.attrs.create(f"{name} vlen", value, dtype=h5py.string_dtype())
+    report, store = adopted(tmp_path / "a.h5")
+    expected: dict[str, Any] = {"fixed": "\ufffdC", "one": "\ufffd", "good": "°C", "list": ["\ufffdC", "ab"]}
+    expected |= {f"{name} vlen": value for name, value in expected.items()}
+    assert dict(array(store, "a").attrs) == expected
+    assert dict(zarr.open_group(store, mode="r").attrs) == expected
+    wrong = [name for name in expected if not name.startswith("good")]
+    assert set(reasons(report)) == {f"{owner}@{name}" for owner in ("/", "a") for name in wrong}
+    assert not report.is_complete
+
+
 def test_names_of_an_enumeration_are_flags_unless_the_dataset_has_flags(tmp_path: Path) -> None:
     kind = h5py.enum_dtype({"TWO": 300, "ONE": -1, "a blank": 7}, ">i2")
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -284,6 +302,7 @@ def test_attributes_are_kept_or_named(tmp_path: Path) -> None:
         "reference": "/",
         "compound": {"x": 0},
         "CLASS": "not a dimension scale",
+        "not text": "\ufffdC",
     }
     for found in (zarr.open_group(store, mode="r"), array(store, "a"), zarr.open_group(store, path="only attributes")):
         assert found.attrs.asdict() == expected
