@@ -111,7 +111,7 @@ def test_attributes_that_are_not_utf8_are_kept_as_netcdf4_reads_them(tmp_path: P
         file["a"] = [1]
         for name, value in texts.items():
             for owner in (file, file["a"]):
-                owner.attrs[name] = np.array(value, f"S{max(map(len, value))}" if name == "list" else None)
+                owner.attrs[name] = np.array(value, "S")
                 owner.attrs.create(f"{name} vlen", value, dtype=h5py.string_dtype())
     report, store = adopted(tmp_path / "a.h5")
     expected: dict[str, Any] = {"fixed": "\ufffdC", "one": "\ufffd", "good": "°C", "list": ["\ufffdC", "ab"]}
@@ -148,10 +148,11 @@ def test_files_with_other_names_of_an_enumeration_are_refused(tmp_path: Path, ac
         settle(tmp_path / f"{number}.h5")
     session = repository(tmp_path).writable_session("main")
     first, second = (tmp_path / f"{number}.h5" for number in range(2))
+    along: dict[str, Any] = {action: "x"}
     if action == "append_dim":
         adopt(first, into=session)
     with pytest.raises((AdoptionError, ManifestError), match=r"flag_meanings.*ICE SEA.*SEA ICE"):
-        adopt(second if action == "append_dim" else [first, second], into=session, **{action: "x"})
+        adopt(second if action == "append_dim" else [first, second], into=session, **along)
 
 
 def test_enumerations_booleans_and_complex_numbers_are_numbers(tmp_path: Path) -> None:
