@@ -1,8 +1,8 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import h5py
 import numpy as np
@@ -32,11 +32,19 @@ _WITH_ENGINE: Final = 'with engine="parts_store"'
 _MOST_ELEMENTS: Final = 1 << 16
 
 
+class Attributes(NamedTuple):
+    """The attributes of a group or a dataset as JSON, and the types that JSON does not keep."""
+
+    values: dict[str, Any]
+    types: dict[str, str]
+
+
 def attributes_of(
     owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
-) -> dict[str, Any]:
-    """Return the attributes as JSON values; add those that JSON cannot represent to the skipped ones."""
+) -> Attributes:
+    """Return the attributes; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
+    types: dict[str, str] = {}
     internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
     for key in owner.attrs:
         if key in internal:
@@ -48,13 +56,17 @@ def attributes_of(
                 reason = f"bytes, and JSON has none: xarray masks the same values only {_WITH_ENGINE}"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
-                found |= _fill_attribute(value, owner, paths)
+                filled = _fill_attribute(value, owner, paths)
+                found |= filled
+                # The fill value of texts has another name.
+                types |= dict.fromkeys(filled, _type_of(key, value, owner) or "")
             elif (text := _replaced(value)) is not None:
                 found[key] = _plain(text, paths)
                 reason = "a text that is not UTF-8: U+FFFD stands for each wrong byte, as netCDF4 reads it"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason))
             else:
                 found[key] = _plain(value, paths)
+                types[key] = _type_of(key, value, owner) or ""
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
@@ -62,7 +74,7 @@ def attributes_of(
         kind = np.asarray(owner.attrs[_SCALE]).dtype.name
         reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
-    return found
+    return Attributes(found, {key: kind for key, kind in types.items() if kind})
 
 
 def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,17 +103,11 @@ def _is_decoded_by_type(dataset: h5py.Dataset) -> bool:
     return _OFFSET not in dataset.attrs or (scale == offset == np.float32 and not is_int32)
 
 
-def types_of(dataset: h5py.Dataset, attributes: Iterable[str]) -> dict[str, str]:
-    """Return the types of these attributes as far as JSON does not keep them: numbers, and bytes that mean missing."""
-    found: dict[str, str] = {}
-    for key in attributes:
-        # The fill value of texts has another name.
-        stored = key if key in dataset.attrs else _FILL_VALUE
-        dtype = dataset.attrs.get_id(stored).dtype
-        is_byte = dtype == np.dtype("S1") and key in _MISSING and _has_texts(dataset)
-        if (dtype.kind in "iuf" or is_byte) and (name := type_name(dtype)) is not None:
-            found[key] = name
-    return found
+def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | None:
+    """Return the type of an attribute if JSON does not keep it: of numbers, and of bytes that mean missing."""
+    dtype = getattr(value, "dtype", None)
+    is_byte = dtype == np.dtype("S1") and key in _MISSING and _has_texts(owner)
+    return type_name(dtype) if dtype is not None and (dtype.kind in "iuf" or is_byte) else None
 
 
 def reason_of(error: Exception) -> str:

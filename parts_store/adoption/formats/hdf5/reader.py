@@ -96,7 +96,8 @@ class _Walk:
         address = _address(group)
         above = {**above, address: name or "/"}
         self.visited.setdefault(address, name or "/")
-        self.description.groups[name] = names.attributes_of(group, self.description, name or "/", self.loader.paths)
+        attributes = names.attributes_of(group, self.description, name or "/", self.loader.paths)
+        self.description.groups[name] = attributes.values
         dimensions = Dimensions(self.lengths)
         for each_name in group:
             # h5py returns bytes for a name that is not text.
@@ -140,7 +141,7 @@ class _Walk:
         lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
         shape = (*lengths, *stored.shape)
         attributes = names.attributes_of(dataset, self.description, path, self.loader.paths)
-        flags = names.flags_of(dataset, attributes)
+        flags = names.flags_of(dataset, attributes.values)
         if any(h5py.check_enum_dtype(dataset.dtype[each]) for each in dataset.dtype.names or ()):
             reason = "the names of an enumeration, in a field of a compound type"
             self.description.skipped.append(Skipped(names.shown(path), reason, has_values=False))
@@ -149,9 +150,9 @@ class _Walk:
             shape,
             stored.dtype,
             fill_value_of(dataset, stored),
-            {**attributes, **flags},
+            {**attributes.values, **flags},
             tuple(dimensions.names_of(scales, shape)),
-            names.types_of(dataset, attributes),
+            attributes.types,
             tuple(flags),
         )
         # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
