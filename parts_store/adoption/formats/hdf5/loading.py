@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import MISSING, TEXT, CannotBeReadError, Chunked, NoReferenceError
 from parts_store.adoption.encoding import encode_chunk
+from parts_store.adoption.formats.hdf5.chunks import is_listed_right
 from parts_store.adoption.formats.hdf5.fill_values import fill_element, zero
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 
@@ -98,7 +99,8 @@ class Loader:
         most = max(1, min(_MOST_IN_BATCH, _MAX_BATCH // max(1, self.nbytes)))
         blocks = _blocks(dataset.shape, most)
         # The HDF5 library cannot fill in texts of a variable length in a file that it may not write.
-        if dataset.chunks is not None and (element := fill_element(dataset)) is not None:
+        is_listed = dataset.chunks is not None and is_listed_right(dataset)
+        if is_listed and (element := fill_element(dataset)) is not None:
             found[...] = element[0]
             blocks = _written_blocks(dataset, most)
         for block in blocks:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.adoption.adopting import adopted, array, flat
-from tests.adoption.formats.hdf5.files import library
+from tests.adoption.formats.hdf5.files import library, reasons
 
 BLANKS = h5py.h5t.C_S1.copy()
 BLANKS.set_size(4)
@@ -95,3 +95,20 @@ def test_texts_are_read_where_the_library_cannot_fill_in(tmp_path: Path, compres
     assert flat(expected)[2] == b"fill"
     assert found.fill_value == "fill"
     assert array(store, "pairs")[3, 3].item() == (1, b"pair")
+
+
+@pytest.mark.parametrize("maxshape", [(None, 6), (4, None), (None, None), (4, 6), (8, None)])
+def test_texts_are_read_or_skipped_for_every_kind_of_index(tmp_path: Path, maxshape: tuple[int | None, ...]) -> None:
+    for version in ("earliest", "latest"):
+        path = tmp_path / f"{version}.h5"
+        with h5py.File(path, "w", libver=version) as file:
+            options: dict[str, Any] = {"chunks": (1, 2), "maxshape": maxshape, "fillvalue": "fill"}
+            texts = file.create_dataset("a", (4, 6), h5py.string_dtype(), **options)
+            texts[1, 4], texts[2, 0], texts[3, 5] = "a", "b", "c"
+            expected = flat(texts[...])
+        report, store = adopted(path)
+        if report.is_complete:
+            assert flat(array(store, "a")[...]) == expected
+        else:
+            assert maxshape[0] is not None
+            assert "no write intent" in reasons(report)["a"]
