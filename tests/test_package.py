@@ -83,6 +83,7 @@ FOREIGN = {
     "adoption/last_shards": {"icechunk", "numpy", "zarr"},
     "adoption/session_writer": {"zarr"},
     "adoption/stored_numbers": {"numpy", "xarray", "zarr"},
+    "adoption/stored_types": {"numpy", "xarray", "zarr"},
     "adoption/stored_values": {"numpy", "xarray", "zarr"},
     "adoption/adopt_copy": {"zarr"},
     "adoption/described_group": {"numpy"},
@@ -106,6 +107,7 @@ FOREIGN = {
     "adoption/formats/hdf5/attributes": {"h5py", "numpy"},
     "adoption/formats/hdf5/chunks": {"h5py", "numpy"},
     "adoption/formats/hdf5/dimensions": {"h5py"},
+    "adoption/formats/hdf5/fill_values": {"h5py", "numpy"},
     "adoption/formats/hdf5/filters": {"h5py", "numpy", "zarr"},
     "adoption/formats/hdf5/links": {"h5py"},
     "adoption/formats/hdf5/loading": {"h5py", "numpy"},
@@ -136,6 +138,7 @@ FOREIGN = {
     "nodes": set(),
     "notebook": set(),
     "repositories": {"icechunk", "zarr"},
+    "xarray_engine": {"icechunk", "zarr"},
     "__init__": set(),
 }
 # Which other modules and folders of parts_store a module may import. A chunk goes one way through the code, and no
@@ -199,6 +202,7 @@ OWN = {
     "text": set(),
     "redaction": set(),
     "repositories": {"backends", "engine", "errors", "format", "options", "redaction", "store", "transactions"},
+    "xarray_engine": {"format", "repositories", "store"},
     "__init__": {
         *("adoption", "codecs", "copying", "create", "engine", "errors", "format", "headers", "maintenance"),
         *("manifests", "pipeline", "repositories", "store"),

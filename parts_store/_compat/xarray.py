@@ -1,11 +1,15 @@
-"""Names of xarray that have no public address: what `Dataset.to_zarr` does with attributes, and with dask arrays."""
+"""Names of xarray that may change: how `Dataset.to_zarr` writes attributes and dask arrays, and the engine `zarr`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import zarr
 from xarray import Dataset
-from xarray.backends import ZarrStore
+
+# The engine `zarr`, and what it makes of a group. A release of xarray may change which arguments they take.
+from xarray.backends import StoreBackendEntrypoint as StoreEntrypoint
+from xarray.backends import ZarrBackendEntrypoint as ZarrEntrypoint
+from xarray.backends import ZarrStore as ZarrGroupStore
 from xarray.backends.common import ArrayWriter
 from xarray.backends.writers import _validate_dataset_names, dump_to_store
 
@@ -18,7 +22,16 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 from xarray.core.indexing import ImplicitToExplicitIndexingAdapter as LoadableArray
 from zarr.abc.store import Store
 
-__all__ = ["FillValueCoder", "LoadableArray", "Written", "create_arrays", "encode_zarr_attr_value"]
+__all__ = [
+    "FillValueCoder",
+    "LoadableArray",
+    "StoreEntrypoint",
+    "Written",
+    "ZarrEntrypoint",
+    "ZarrGroupStore",
+    "create_arrays",
+    "encode_zarr_attr_value",
+]
 
 type Written = tuple[Any, zarr.Array[Any], Any]
 """A lazy array, the Zarr array that it goes to, and the region of it, None for all of it."""
@@ -38,7 +51,7 @@ def create_arrays(
     `Dataset.to_zarr(compute=False)` would do, if it returned sources and targets and not one task graph over them.
     """
     _validate_dataset_names(dataset)
-    backend = ZarrStore.open_group(
+    backend = ZarrGroupStore.open_group(
         store,
         mode=mode,
         group=group,

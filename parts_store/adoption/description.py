@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from parts_store._compat.zarr import get_data_type_from_native_dtype, unstable_types
 from parts_store.adoption.report import Skipped
+from parts_store.format.attribute_types import to_member
 from parts_store.format.shard_index import NO_CHUNK
 from parts_store.manifests.pieces import Checksum
 
@@ -57,6 +58,10 @@ class Header:
     fill_value: Any
     attributes: Mapping[str, Any]
     dimension_names: tuple[str, ...]
+    # The types of attributes that JSON has no types for.
+    attribute_types: Mapping[str, str] = field(default_factory=dict)
+    # The attributes that are not in the file.
+    added_attributes: tuple[str, ...] = ()
 
     def to_json(self, chunk_shape: tuple[int, ...], codecs: list[Json]) -> Json:
         """Return the metadata document of the array with these chunks and codecs."""
@@ -75,6 +80,7 @@ class Header:
             "attributes": dict(self.attributes),
             "dimension_names": list(self.dimension_names),
             "storage_transformers": [],
+            **to_member(self.attribute_types, self.added_attributes),
         }
 
     def _fill_value(self, json: Any) -> Any:

@@ -123,11 +123,19 @@ def _require_codecs(files: Sequence[FileDataset], name: Hashable, arrays: Sequen
     for file, array in zip(files, arrays, strict=True):
         if array.metadata.codecs != first.codecs:
             expected, found = (", ".join(map(str, each.codecs)) for each in (first, array.metadata))
-            raise differs(file, file.named(name), files[0], f"the codecs {expected}", found)
+            advice = f"{_other_codecs(first.codecs, array.metadata.codecs)}pass `loadable_variables` with {str(name)!r}"
+            raise differs(file, file.named(name), files[0], f"the codecs {expected}", f"{found}; {advice}")
         fill_value = fill_value_of(array.references)
         if fill_value != expected_fill_value and array.references.is_missing().any():
             expected = f"the fill value {expected_fill_value}"
             raise differs(file, file.named(name), files[0], expected, str(fill_value))
+
+
+def _other_codecs(first: Sequence[object], other: Sequence[object]) -> str:
+    """Return why codecs may differ: HDF5 leaves filters out of chunks that they would make larger."""
+    few, many = sorted((first, other), key=len)
+    is_left_out = len(few) < len(many) and all(each in many for each in few)
+    return "filters may be left out of its chunks in one of the files; " if is_left_out else ""
 
 
 def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tuple[Sequence[References], str | None]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from parts_store._compat.xarray import FillValueCoder
 from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
+from parts_store.format.attribute_types import BYTES, types_in, with_types
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.reading import ReadSettings, carry_out, load_all
 from parts_store.redaction import hide_secrets
@@ -60,7 +61,9 @@ def load_variables(variables: Sequence[xr.Variable], origins: Sequence[Origin]) 
 
 
 def _with_values(variable: xr.Variable, values: NDArray[Any]) -> xr.Variable:
-    attributes = dict(variable.attrs)
+    types = types_in(variable.data.metadata.extra_fields)
+    # xarray cannot write bytes.
+    attributes = with_types(variable.attrs, {key: name for key, name in types.items() if name != BYTES})
     if isinstance(attributes.get("_FillValue"), str | list) and values.dtype.kind in "fc":
         attributes["_FillValue"] = FillValueCoder.decode(attributes["_FillValue"], str(values.dtype))
     return xr.Variable(variable.dims, values, attributes, variable.encoding)

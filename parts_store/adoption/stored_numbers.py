@@ -1,6 +1,7 @@
 """Write numbers to stored arrays as they are in the files: values that were not decoded are not encoded.
 
 xarray decodes what it appends, and encodes it again: an int64 with a fill value becomes a float64, and loses digits.
+It cannot append characters, because it makes texts of them when it opens the stored array.
 """
 
 from collections.abc import Hashable, Mapping
@@ -18,6 +19,8 @@ from parts_store.store import PartsStore
 
 # Attributes that xarray moves from the attributes of a variable to its encoding when it decodes the values.
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+
+_CHARACTER: Final = np.dtype("S1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,11 +42,12 @@ class ChangedNumbers:
 
 
 def not_decoded(dataset: xr.Dataset) -> dict[Hashable, xr.Variable]:
-    """Return the variables whose attributes say that their values are packed or masked. Times are not among them."""
+    """Return the variables of packed or masked values, as their attributes say, or of characters; but no times."""
     return {
         name: each
         for name, each in dataset.variables.items()
-        if any(key in each.attrs for key in _PACKING) and " since " not in str(each.attrs.get("units", ""))
+        if each.dtype == _CHARACTER
+        or (any(key in each.attrs for key in _PACKING) and " since " not in str(each.attrs.get("units", "")))
     }
 
 

@@ -19,6 +19,7 @@ from zarr.storage import MemoryStore
 
 from parts_store.adoption.report import AdoptedArray
 from parts_store.adoption.stored_numbers import ChangedNumbers, not_decoded, plan_numbers
+from parts_store.adoption.stored_types import record_types
 from parts_store.engine.steps import get_all
 from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, describe, raise_translated
 from parts_store.format.keys import DOCUMENT, join
@@ -54,6 +55,7 @@ class NewValues:
         if self.dataset.variables:
             with _named(self.path):
                 self.dataset.to_zarr(self.store, group=self.path, mode="a", zarr_format=3, consolidated=False)
+            record_types(self.store, self.path, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +140,7 @@ def plan_values(
         stored = _open(store, path)
         # A region is not written to coordinates, which are compared.
         numbers = not_decoded(loaded if append_dim is not None else loaded.drop_vars(list(loaded.indexes)))
-        undecoded = _open(store, path, mask_and_scale=False) if numbers else stored
+        undecoded = _open(store, path, mask_and_scale=False, concat_characters=False) if numbers else stored
         # Numbers with units of time become times, as those that are read from the session.
         loaded = xr.decode_cf(loaded, decode_coords=False)
     free = [append_dim] if append_dim is not None else list(region or {})

@@ -16,7 +16,10 @@ import numpy as np
 
 from parts_store.errors import ManifestError, describe
 
-ATTRIBUTES: Final = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+ATTRIBUTES: Final = (
+    *("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    *("flag_values", "flag_meanings", "flag_masks"),
+)
 """The attributes that change what a stored number stands for."""
 
 _STANDARD: Final = ("standard", "gregorian")

@@ -1,6 +1,7 @@
 """Which files can be joined along a dimension, how, and which are refused by name."""
 
 import sys
+import zlib
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import parts_store as ps
 from parts_store.errors import AdoptionError, StoreConfigError
@@ -312,3 +314,22 @@ def test_files_whose_missing_chunks_are_nan_are_joined(tmp_path: Path) -> None:
     expected = np.full((2, 40), np.nan, "f4")
     expected[:, :10] = [[0], [1]]
     np.testing.assert_array_equal(found, expected)
+
+
+def test_files_that_filters_were_left_out_of_are_refused_with_advice(tmp_path: Path) -> None:
+    values = [np.arange(2000, dtype="i4").reshape(2, 1000) + 7 * number for number in range(2)]
+    for number, each in enumerate(values):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=2 * number + np.arange(2)).make_scale("x")
+            made = file.create_dataset("v", (2, 1000), "i4", chunks=(1, 1000), compression="gzip")
+            made.dims[0].attach_scale(file["x"])
+            for at, row in enumerate(each):
+                data = row.tobytes() if number else zlib.compress(row.tobytes())
+                made.id.write_direct_chunk((at, 0), data, filter_mask=number)
+        settle(tmp_path / f"{number}.h5")
+    session = repository(tmp_path).writable_session("main")
+    with pytest.raises(AdoptionError, match=r"filters may be left out of its chunks .*`loadable_variables` with 'v'"):
+        ps.adopt(tmp_path / "?.h5", into=session, concat_dim="x")
+    ps.adopt(tmp_path / "?.h5", into=session, concat_dim="x", loadable_variables=["v"])
+    found = zarr.open_array(ps.PartsStore.from_session(session), path="v")[...]
+    assert np.array_equal(found, np.concatenate(values))

@@ -1,5 +1,6 @@
 """Appended values are stored as the numbers of the files, and refused if they stand for other values there."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from zarr.errors import UnstableSpecificationWarning
 
 import parts_store as ps
 from parts_store.errors import ManifestError
@@ -53,6 +55,23 @@ def test_appended_numbers_are_those_of_the_file(tmp_path: Path, values: Any, att
     for file in files[1:]:
         ps.adopt(file, into=session, append_dim="time")
     assert numbers(session).tobytes() == np.tile(values.astype(values.dtype.newbyteorder("=")), 3).tobytes()
+
+
+@pytest.mark.parametrize("missing", [{}, {"_FillValue": np.bytes_("x")}], ids=["", "fill value"])
+@pytest.mark.parametrize("loaded", [False, True], ids=["references", "loaded"])
+def test_characters_are_appended_with_their_axis(tmp_path: Path, missing: dict[str, Any], loaded: bool) -> None:
+    texts = [np.array([f"ab{at}", "xb", "", "é"], object) for at in range(3)]
+    letters = [np.array([each.encode() for each in part], "S3").view("S1").reshape(4, 3) for part in texts]
+    files = [write(tmp_path / f"{at}.nc", each, 4 * at, missing) for at, each in enumerate(letters)]
+    session = repository(tmp_path).writable_session("main")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableSpecificationWarning)
+        ps.adopt(files[0], into=session, concat_dim="time" if loaded else None)
+        for file in files[1:]:
+            ps.adopt(file, into=session, append_dim="time")
+    assert numbers(session).tolist() == np.concatenate(letters).tolist()
+    found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False)
+    assert found["v"].values.tolist() == [each.encode() for part in texts for each in part]
 
 
 @pytest.mark.parametrize(

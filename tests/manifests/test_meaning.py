@@ -104,4 +104,5 @@ def test_types_of_scale_do_not_matter_if_the_offset_decides() -> None:
 
 def test_all_attributes_that_change_numbers_are_compared() -> None:
     decoding = {"units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"}
-    assert set(ATTRIBUTES) == decoding
+    flags = {"flag_values", "flag_meanings", "flag_masks"}
+    assert set(ATTRIBUTES) == decoding | flags

@@ -1,7 +1,8 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
+from parts_store.format.attribute_types import type_name
 
 # Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
 _INTERNAL: Final = {
@@ -23,15 +25,26 @@ _MISSING: Final = (_FILL_VALUE, _MISSING_VALUE)
 _SCALE: Final = "scale_factor"
 _OFFSET: Final = "add_offset"
 _OF_SCALES: Final = {"CLASS", "NAME"}
+FLAGS: Final = ("flag_values", "flag_meanings")
+"""The attributes of the CF conventions for the values of an enumeration, and for their names."""
+_WITH_ENGINE: Final = 'with engine="parts_store"'
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
 
 
+class Attributes(NamedTuple):
+    """The attributes of a group or a dataset as JSON, and the types that JSON does not keep."""
+
+    values: dict[str, Any]
+    types: dict[str, str]
+
+
 def attributes_of(
     owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
-) -> dict[str, Any]:
-    """Return the attributes as JSON values; add those that JSON cannot represent to the skipped ones."""
+) -> Attributes:
+    """Return the attributes; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
+    types: dict[str, str] = {}
     internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
     for key in owner.attrs:
         if key in internal:
@@ -39,33 +52,62 @@ def attributes_of(
         try:
             require_utf8(key)
             value = owner.attrs[key]
-            if key in _MISSING and isinstance(value, bytes) and _has_texts(owner):
-                reason = "bytes, which are a text in JSON: xarray compares texts with it as missing, and not bytes"
+            if key in _MISSING and isinstance(value, bytes) and len(value) <= 1 and _has_texts(owner):
+                reason = f"bytes, and JSON has none: xarray masks the same values only {_WITH_ENGINE}"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
-                found |= _fill_attribute(value, owner, paths)
+                filled = _fill_attribute(value, owner, paths)
+                found |= filled
+                # The fill value of texts has another name.
+                types |= dict.fromkeys(filled, _type_of(key, value, owner) or "")
+            elif (text := _replaced(value)) is not None:
+                found[key] = _plain(text, paths)
+                reason = "a text that is not UTF-8: U+FFFD stands for each wrong byte, as netCDF4 reads it"
+                description.skipped.append(Skipped(shown(f"{name}@{key}"), reason))
             else:
                 found[key] = _plain(value, paths)
+                types[key] = _type_of(key, value, owner) or ""
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
-    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_as_single(owner):
-        reason = "xarray decodes the values as float64, and those of the file as float32: JSON has one type of numbers"
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner):
+        kind = np.asarray(owner.attrs[_SCALE]).dtype.name
+        reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
-    return found
+    return Attributes(found, {key: kind for key, kind in types.items() if kind})
+
+
+def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of an enumeration as attributes of the CF conventions, unless the dataset has them itself.
+
+    CF separates names by blanks, so that a blank in a name becomes an underscore.
+    """
+    members = h5py.check_enum_dtype(dataset.dtype)
+    if not members or len(members) > _MOST_ELEMENTS or any(key in attributes for key in FLAGS):
+        return {}
+    ordered = sorted(members.items(), key=lambda each: int(each[1]))
+    meanings = " ".join("_".join(name.split()) or "_" for name, _ in ordered)
+    return dict(zip(FLAGS, ([int(value) for _, value in ordered], shown(meanings)), strict=True))
 
 
 def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
 
-def _is_decoded_as_single(dataset: h5py.Dataset) -> bool:
-    """Return whether xarray decodes packed values of a file as float32: by the types of the attributes."""
+def _is_decoded_by_type(dataset: h5py.Dataset) -> bool:
+    """Return whether xarray decodes packed values of a file by a type of `scale_factor` that JSON does not keep."""
     scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
-    if scale != np.float32:
+    if scale is None or scale.kind not in "iuf" or type_name(scale) is None:
         return False
     is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
-    return _OFFSET not in dataset.attrs or (offset == np.float32 and not is_int32)
+    return _OFFSET not in dataset.attrs or (scale == offset == np.float32 and not is_int32)
+
+
+def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | None:
+    """Return the type of an attribute if JSON does not keep it: of numbers, and of bytes that mean missing."""
+    dtype = getattr(value, "dtype", None)
+    is_byte = dtype == np.dtype("S1") and key in _MISSING and _has_texts(owner)
+    return type_name(dtype) if dtype is not None and (dtype.kind in "iuf" or is_byte) else None
 
 
 def reason_of(error: Exception) -> str:
@@ -85,6 +127,22 @@ def require_utf8(value: str) -> str:
     except UnicodeEncodeError:
         raise CannotBeReadError("a text that is not UTF-8") from None
     return value
+
+
+def _replaced(value: Any) -> Any:
+    """Return texts with a replacement for each byte that is not UTF-8; None if there are none."""
+    match value:
+        case bytes():
+            text = value.decode(errors="replace")
+            return text if text.encode() != value else None
+        case str():
+            return _replaced(value.encode(errors="surrogateescape"))
+        case np.ndarray() if value.dtype.kind in "SO" and value.size <= _MOST_ELEMENTS:
+            found = [_replaced(each) for each in value.ravel()]
+            if any(each is not None for each in found):
+                texts = [old if new is None else new for old, new in zip(value.ravel(), found, strict=True)]
+                return np.array(texts, object).reshape(value.shape)
+    return None
 
 
 def _plain(value: Any, paths: ObjectPaths) -> Any:

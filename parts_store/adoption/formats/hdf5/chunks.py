@@ -87,6 +87,16 @@ def _require_order(starts: NDArray[np.int64], chunk_shape: Place) -> None:
         raise CannotBeReadError("the index of its chunks names one that is not in the grid: it is damaged")
 
 
+def _unlimited(dataset: h5py.Dataset) -> list[int]:
+    return [axis for axis, size in enumerate(dataset.maxshape) if size is None]
+
+
+def is_listed_right(dataset: h5py.Dataset) -> bool:
+    """Return whether the HDF5 library certainly lists the chunks of a dataset where they are."""
+    unlimited = _unlimited(dataset)
+    return len(unlimited) != 1 or unlimited[0] == 0
+
+
 def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _Listed) -> NDArray[np.int64]:
     """Return the positions of the chunks in the grid: as they are listed, or as they are numbered.
 
@@ -95,9 +105,9 @@ def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _Listed) -> NDA
     two applies.
     """
     places: NDArray[np.int64] = listed.starts // np.array(dataset.chunks)
-    unlimited = [axis for axis, size in enumerate(dataset.maxshape) if size is None]
-    if len(unlimited) != 1 or unlimited[0] == 0:
+    if is_listed_right(dataset):
         return places
+    unlimited = _unlimited(dataset)
     most = tuple(
         1 if size is None else -(-size // chunk) for size, chunk in zip(dataset.maxshape, dataset.chunks, strict=True)
     )

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import MISSING, TEXT, CannotBeReadError, Chunked, NoReferenceError
 from parts_store.adoption.encoding import encode_chunk
+from parts_store.adoption.formats.hdf5.chunks import is_listed_right
+from parts_store.adoption.formats.hdf5.fill_values import fill_element, zero
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 
 MAX_LOADED: Final = 1 << 25
@@ -40,14 +42,23 @@ class Loader:
         if dataset.chunks is not None:
             self._require_small(math.prod(dataset.chunks) * itemsize, f"{reason}, in large chunks")
 
-    def load(self, dataset: h5py.Dataset, reason: str) -> NDArray[Any]:
-        """Return the values of a small dataset as zarr can store them, with little-endian numbers.
+    def load(self, dataset: h5py.Dataset, reason: str) -> tuple[NDArray[Any], Any]:
+        """Return the values of a small dataset, and its fill value, as zarr can store them, with little-endian numbers.
 
         Raises `CannotBeReadError` with the reason for loading them if their texts are too large.
         """
-        values = _plain(self._read(dataset, reason), dataset.dtype, self.paths)
+        read = self._read(dataset, reason)
+        element = fill_element(dataset)
+        if element is None:
+            values = _plain(read, dataset.dtype, self.paths)
+            filled = zero(values.dtype)
+        else:
+            # Converted together, because texts may become bytes of the length of the longest.
+            both = np.concatenate([read.reshape(-1, *element.shape[1:]), element])
+            converted = _plain(both, dataset.dtype, self.paths)
+            values, filled = converted[:-1].reshape(read.shape), converted[-1]
         self.loaded += values.nbytes
-        return values
+        return values, filled
 
     def with_encoded(self, dataset: h5py.Dataset, array: Chunked, places: Sequence[tuple[int, ...]]) -> Chunked:
         """Return an array in which the chunks at these places of the file's grid are encoded again."""
@@ -85,7 +96,14 @@ class Loader:
             return np.asarray(dataset[()])
         found = np.empty(dataset.shape, dataset.dtype)
         nbytes = 0
-        for block in _blocks(dataset.shape, max(1, min(_MOST_IN_BATCH, _MAX_BATCH // max(1, self.nbytes)))):
+        most = max(1, min(_MOST_IN_BATCH, _MAX_BATCH // max(1, self.nbytes)))
+        blocks = _blocks(dataset.shape, most)
+        # The HDF5 library cannot fill in texts of a variable length in a file that it may not write.
+        is_listed = dataset.chunks is not None and is_listed_right(dataset)
+        if is_listed and (element := fill_element(dataset)) is not None:
+            found[...] = element[0]
+            blocks = _written_blocks(dataset, most)
+        for block in blocks:
             # Of a dataset without axes, an empty index would return an object, not an array.
             found[block or ...] = dataset[block]
             nbytes += _nbytes_of_objects(found[block or ...])
@@ -116,6 +134,17 @@ def _blocks(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
     for start in range(shape[0]):
         for rest in _blocks(shape[1:], most):
             yield (slice(start, start + 1), *rest)
+
+
+def _written_blocks(dataset: h5py.Dataset, most: int) -> Iterator[tuple[slice, ...]]:
+    """Yield blocks that make up the chunks of a dataset that were written, each with at most so many elements."""
+    for number in range(dataset.id.get_num_chunks()):
+        start = dataset.id.get_chunk_info(number).chunk_offset
+        shape = [min(size, end - at) for at, size, end in zip(start, dataset.chunks, dataset.shape, strict=True)]
+        # HDF5 keeps chunks beyond the shape if the dataset was larger before.
+        if min(shape) > 0:
+            for block in _blocks(tuple(shape), most):
+                yield tuple(slice(at + each.start, at + each.stop) for at, each in zip(start, block, strict=True))
 
 
 def _nbytes_of_objects(values: NDArray[Any]) -> int:

@@ -7,7 +7,7 @@ size. Everything else is skipped, with the reason.
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import h5py
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from parts_store.adoption.description import (
     MISSING,
-    TEXT,
     THIS_FILE,
     Array,
     CannotBeReadError,
@@ -32,6 +31,7 @@ from parts_store.adoption.description import (
 from parts_store.adoption.formats.hdf5 import attributes as names
 from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
 from parts_store.adoption.formats.hdf5.dimensions import Dimensions
+from parts_store.adoption.formats.hdf5.fill_values import fill_value_of, has_no_fill_value, require_fill_value
 from parts_store.adoption.formats.hdf5.filters import (
     codecs_of,
     is_without_filters,
@@ -96,7 +96,8 @@ class _Walk:
         address = _address(group)
         above = {**above, address: name or "/"}
         self.visited.setdefault(address, name or "/")
-        self.description.groups[name] = names.attributes_of(group, self.description, name or "/", self.loader.paths)
+        attributes = names.attributes_of(group, self.description, name or "/", self.loader.paths)
+        self.description.groups[name] = attributes.values
         dimensions = Dimensions(self.lengths)
         for each_name in group:
             # h5py returns bytes for a name that is not text.
@@ -139,13 +140,20 @@ class _Walk:
         # A dataset of HDF5 can have a type and attributes, and no values.
         lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
         shape = (*lengths, *stored.shape)
+        attributes = names.attributes_of(dataset, self.description, path, self.loader.paths)
+        flags = names.flags_of(dataset, attributes.values)
+        if any(h5py.check_enum_dtype(dataset.dtype[each]) for each in dataset.dtype.names or ()):
+            reason = "the names of an enumeration, in a field of a compound type"
+            self.description.skipped.append(Skipped(names.shown(path), reason, has_values=False))
         header = Header(
             path,
             shape,
             stored.dtype,
-            _fill_value(dataset, stored),
-            names.attributes_of(dataset, self.description, path, self.loader.paths),
+            fill_value_of(dataset, stored),
+            {**attributes.values, **flags},
             tuple(dimensions.names_of(scales, shape)),
+            attributes.types,
+            tuple(flags),
         )
         # The chunks of an array without values matter for the files that it is joined with. A virtual dataset without
         # an end seems to be empty, because the HDF5 library does not find its sources here.
@@ -179,7 +187,7 @@ class _Walk:
                 return walk.describe_source(root, path), other.location
 
         array = describe_virtual(dataset, header, source)
-        _require_fill_value(array)
+        require_fill_value(array, dataset)
         return array
 
     def describe_source(self, file: h5py.File, path: str) -> Array:
@@ -190,7 +198,7 @@ class _Walk:
         stored = stored_type(found)
         if stored.conversion is not None or stored.shape:
             raise CannotBeReadError(f"a virtual dataset of {stored.conversion or 'arrays'}")
-        header = Header(path, found.shape, stored.dtype, _fill_value(found, stored), {}, ())
+        header = Header(path, found.shape, stored.dtype, fill_value_of(found, stored), {}, ())
         return self._placed(found, header, stored)
 
     def _external(self, dataset: h5py.Dataset, header: Header) -> Contiguous:
@@ -213,7 +221,7 @@ class _Walk:
         match dataset.id.get_create_plist().get_layout():
             case h5py.h5d.CHUNKED if dataset.shape:
                 array = self._chunked(dataset, header)
-                _require_fill_value(array)
+                require_fill_value(array, dataset)
                 return array
             case h5py.h5d.CONTIGUOUS if dataset.shape:
                 return self._contiguous(dataset, header)
@@ -221,19 +229,16 @@ class _Walk:
 
     def _loaded(self, dataset: h5py.Dataset, header: Header, note: str) -> Values:
         """Return the values of a dataset; the note says why they are loaded, and is empty for a few values."""
-        if _has_no_fill_value(dataset) and not dataset.id.get_storage_size():
+        if has_no_fill_value(dataset) and not dataset.id.get_storage_size():
             raise CannotBeReadError("it was never written, and has no fill value")
         require_filters(dataset, note)
         reason = note or "values without a place in the file"
         self.loader.require_small(dataset, reason)
         require_bounded_chunks(dataset)
-        values = self.loader.load(dataset, reason)
-        is_same = values.dtype == header.dtype or (
-            header.dtype != TEXT and values.dtype == header.dtype.newbyteorder("<")
-        )
-        fill_value = header.fill_value if is_same else _zero(values.dtype)
+        values, filled = self.loader.load(dataset, reason)
         if values.shape != header.shape:
-            values = self.loader.extended(values, header.shape, fill_value, note)
+            values = self.loader.extended(values, header.shape, filled, note)
+        fill_value = filled if np.ndim(filled) == 0 else header.fill_value
         return Values(replace(header, dtype=values.dtype, fill_value=fill_value), values, note)
 
     def _contiguous(self, dataset: h5py.Dataset, header: Header) -> Contiguous | Chunked:
@@ -246,9 +251,11 @@ class _Walk:
                 raise CannotBeReadError(f"its bytes end at {offset + header.nbytes}, and the file at {self.nbytes}")
             return Contiguous(header, offset)
         # A dataset that was never written has the fill value everywhere.
-        if _has_no_fill_value(dataset):
+        if has_no_fill_value(dataset):
             raise CannotBeReadError("it was never written, and has no fill value")
-        return _without_chunks(header)
+        array = _without_chunks(header)
+        require_fill_value(array, dataset)
+        return array
 
     def _chunked(self, dataset: h5py.Dataset, header: Header) -> Chunked:
         offsets, lengths, masks = chunks_of(dataset, self.file, header.shape[: len(dataset.shape)])
@@ -332,30 +339,3 @@ def _require_lengths(array: Chunked, is_plain: NDArray[np.bool_]) -> None:
 def _with_axes[T: np.generic](numbers: NDArray[T], count: int) -> NDArray[T]:
     """Return numbers on the grid of chunks with more axes, of one chunk each."""
     return numbers.reshape(*numbers.shape, *[1] * count)
-
-
-def _has_no_fill_value(dataset: h5py.Dataset) -> bool:
-    return bool(dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED)
-
-
-def _fill_value(dataset: h5py.Dataset, stored: StoredType) -> Any:
-    if stored.conversion is not None or stored.shape or dataset.shape is None:
-        return _zero(stored.dtype)
-    is_never = dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-    # HDF5 returns zeros for values that it does not fill in.
-    if is_never or _has_no_fill_value(dataset) or dataset.fillvalue is None:
-        return _zero(stored.dtype)
-    if stored.dtype.names is not None:
-        # The same bytes: NumPy would cast a field with several elements by repeating the first one, or not at all.
-        return np.frombuffer(np.asarray(dataset.fillvalue, dataset.dtype).tobytes(), stored.dtype)[0]
-    return dataset.fillvalue
-
-
-def _zero(dtype: np.dtype[Any]) -> Any:
-    return "" if dtype == TEXT else np.zeros((), dtype)[()]
-
-
-def _require_fill_value(array: Chunked) -> None:
-    """Raise if chunks are missing, and zarr would fill in other values than HDF5."""
-    if (array.offsets == MISSING).any() and not array.header.keeps_fill_value:
-        raise NoReferenceError("chunks that are missing, and a fill value that zarr does not keep: a NaN of its own")

@@ -10,7 +10,7 @@ import zarr
 
 from parts_store.adoption import adopt
 from parts_store.adoption.formats.hdf5 import reader
-from parts_store.errors import AdoptionError
+from parts_store.errors import AdoptionError, ManifestError
 from tests.adoption.adopting import adopted, array, repository, settle
 from tests.adoption.formats.hdf5.files import reasons
 
@@ -103,6 +103,56 @@ def test_groups_with_a_million_names_are_described_some_times(tmp_path: Path) ->
     assert report.is_complete
     assert len(report.arrays) >= 1
     assert 1 <= len(report.skipped) <= 200
+
+
+def test_attributes_that_are_not_utf8_are_kept_as_netcdf4_reads_them(tmp_path: Path) -> None:
+    texts = {"fixed": b"\xb0C", "one": b"\xb0", "good": "°C".encode(), "list": [b"\xb0C", b"ab"]}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = [1]
+        for name, value in texts.items():
+            for owner in (file, file["a"]):
+                owner.attrs[name] = np.array(value, "S")
+                owner.attrs.create(f"{name} vlen", value, dtype=h5py.string_dtype())
+    report, store = adopted(tmp_path / "a.h5")
+    expected: dict[str, Any] = {"fixed": "\ufffdC", "one": "\ufffd", "good": "°C", "list": ["\ufffdC", "ab"]}
+    expected |= {f"{name} vlen": value for name, value in expected.items()}
+    assert dict(array(store, "a").attrs) == expected
+    assert dict(zarr.open_group(store, mode="r").attrs) == expected
+    wrong = [name for name in expected if not name.startswith("good")]
+    assert set(reasons(report)) == {f"{owner}@{name}" for owner in ("/", "a") for name in wrong}
+    assert not report.is_complete
+
+
+def test_names_of_an_enumeration_are_flags_unless_the_dataset_has_flags(tmp_path: Path) -> None:
+    kind = h5py.enum_dtype({"TWO": 300, "ONE": -1, "a blank": 7}, ">i2")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=np.array([-1, 300], ">i2"), dtype=kind)
+        file.create_dataset("own", data=np.array([-1, 300], ">i2"), dtype=kind).attrs["flag_meanings"] = "x y"
+        file.create_dataset("bool", data=[True])
+        file.create_dataset("field", data=np.zeros(2, [("n", kind)]))
+    report, store = adopted(tmp_path / "a.h5")
+    assert report.is_complete
+    assert dict(array(store, "a").attrs) == {"flag_values": [-1, 7, 300], "flag_meanings": "ONE a_blank TWO"}
+    assert dict(array(store, "own").attrs) == {"flag_meanings": "x y"}
+    assert not array(store, "bool").attrs
+    assert reasons(report) == {"field": "the names of an enumeration, in a field of a compound type"}
+
+
+@pytest.mark.parametrize("action", ["concat_dim", "append_dim"])
+def test_files_with_other_names_of_an_enumeration_are_refused(tmp_path: Path, action: str) -> None:
+    members = [{"ICE": 1, "SEA": 2}, {"ICE": 2, "SEA": 1}]
+    for number, names in enumerate(members):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=2 * number + np.arange(2)).make_scale("x")
+            file.create_dataset("a", data=[1, 2], dtype=h5py.enum_dtype(names, "i1")).dims[0].attach_scale(file["x"])
+        settle(tmp_path / f"{number}.h5")
+    session = repository(tmp_path).writable_session("main")
+    first, second = (tmp_path / f"{number}.h5" for number in range(2))
+    along: dict[str, Any] = {action: "x"}
+    if action == "append_dim":
+        adopt(first, into=session)
+    with pytest.raises((AdoptionError, ManifestError), match=r"flag_meanings.*ICE SEA.*SEA ICE"):
+        adopt(second if action == "append_dim" else [first, second], into=session, **along)
 
 
 def test_enumerations_booleans_and_complex_numbers_are_numbers(tmp_path: Path) -> None:
@@ -253,6 +303,7 @@ def test_attributes_are_kept_or_named(tmp_path: Path) -> None:
         "reference": "/",
         "compound": {"x": 0},
         "CLASS": "not a dimension scale",
+        "not text": "\ufffdC",
     }
     for found in (zarr.open_group(store, mode="r"), array(store, "a"), zarr.open_group(store, path="only attributes")):
         assert found.attrs.asdict() == expected

@@ -1,0 +1,45 @@
+"""The types of attributes survive JSON, unless the attribute was changed since."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from parts_store.format.attribute_types import to_member, type_name, types_in, with_types
+
+NUMBERS = st.sampled_from(["i1", "u1", "<i2", ">u2", "<i4", ">i4", "u8", "i8", "<f2", "<f4", ">f4", "f8"])
+
+
+@given(npst.arrays(NUMBERS, st.integers(1, 4), elements={"allow_nan": False, "allow_infinity": False}))
+def test_numbers_have_their_type_after_json(values: Any) -> None:
+    value = values[0] if values.size == 1 else values
+    name = type_name(values.dtype)
+    document = json.loads(json.dumps({"a": value.tolist(), **to_member({} if name is None else {"a": name})}))
+    found = np.asarray(with_types({"a": document["a"]}, types_in(document))["a"])
+    if values.dtype.newbyteorder("=") not in (np.dtype("i8"), np.dtype("f8")):
+        assert found.dtype == values.dtype.newbyteorder("=")
+    assert np.array_equal(found, value)
+
+
+@pytest.mark.parametrize("value", [0.1, "text", None, [1, "a"], True, {"a": 1}, 1e300])
+def test_attribute_that_was_changed_since_stays_as_it_is(value: Any) -> None:
+    assert with_types({"a": value}, {"a": "float32"}) == {"a": value}
+
+
+def test_bytes_are_bytes_again() -> None:
+    assert with_types({"a": "x", "b": "x"}, {"a": "bytes"}) == {"a": b"x", "b": "x"}
+
+
+@pytest.mark.parametrize("member", [None, 1, [], {}, {"types": 1}, {"types": {"a": 1}}, {"types": {"a": "quaternion"}}])
+def test_member_that_is_not_known_is_ignored(member: Any) -> None:
+    types = types_in({"parts_store.attribute_types": member})
+    assert with_types({"a": 1}, types) == {"a": 1}
+
+
+def test_document_without_types_has_no_member() -> None:
+    assert to_member({}) == {}
+    assert types_in({}) == {}
