@@ -2,6 +2,8 @@
 
 import inspect
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +184,9 @@ def test_long_values_are_cut_in_messages() -> None:
     assert len(errors.describe(b"x" * 10_000)) < 100
     assert len(errors.describe(list(range(10_000)))) < 100
     assert errors.describe("short") == "'short'"
+
+
+def test_every_error_is_in_the_table_of_the_documentation_once() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
+    listed = re.findall(r"^\| `(\w+Error)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(set(errors.__all__) - {"PartsStoreError"})
