@@ -48,17 +48,14 @@ def result_of(attempt: Attempt, wanted: Sequence[Wanted]) -> Read:
 
 
 def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:
-    """Raise `ShardFileError` if a whole shard is a file that another program has changed.
-
-    The tags of its parts tell that too, so only a shard without tags is looked at.
-    """
-    if read is None or index is None or not chunk.tail_nbytes or read.version.tag is not None:
+    """Raise `ShardFileError` if a whole shard is a file that another program has changed."""
+    if read is None or index is None or chunk.ends is None:
         return
     pieces = read.values[0] or ()
     if len(pieces) != 2 or pieces[1].nbytes != index.nbytes:
         shard = memoryview(b"".join(pieces))
         pieces = (shard[: -index.nbytes], shard[-index.nbytes :])
-    seal.require_sealed(chunk.anchor_key, pieces[0], bytes(pieces[1]))
+    seal.require_sealed(chunk.anchor_key, pieces[0], pieces[0], bytes(pieces[1]))
 
 
 def read_untagged(task: ReadTask, *, with_anchor: bool, compares_again: bool) -> Steps[Attempt | None]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
-from parts_store.format.files.seal import build_tail, is_sealed
-from parts_store.format.files.tiff import tiff_header
+from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail, is_sealed
+from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
 from parts_store.format.shard_index import NO_CHUNK, Table, encode_table
 
 
@@ -46,12 +46,18 @@ def file_of(
     table = file.index.decode(index)
     if table is None or not _is_inside(table, data.nbytes):
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
-    if is_sealed(data, index):
+    if is_sealed(data, data, index):
         return shard
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
         return _tiff(file, *_packed(data, table), extent)
     return _hdf5(file, _inner_chunks(data, table), extent, name, attributes)
+
+
+def usual_ends(file: ShardFile) -> Ends:
+    """Return how many bytes at the start and the end of most files are needed to compare them with their seals."""
+    head_nbytes = usual_header_nbytes(file) if file.format == "tiff" else 0
+    return Ends(head_nbytes, len(file.fill_tile) + SEAL_NBYTES)
 
 
 def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:
@@ -69,7 +75,7 @@ def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ..
     moved = table.copy()
     moved[~is_hole, 0] += len(header)
     index = encode_table(moved.astype(file.index.dtype), has_checksum=file.index.has_checksum)
-    tail = build_tail(index, file.fill_tile if is_hole.any() else b"")
+    tail = build_tail(index, header, file.fill_tile if is_hole.any() else b"")
     return memoryview(b"".join((header, data, tail, index)))
 
 

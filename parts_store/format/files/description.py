@@ -15,7 +15,6 @@ from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
 from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format.files.seal import SEAL_NBYTES
 from parts_store.format.shard_index import ShardIndex, index_of_codec
 from parts_store.format.tiff_directory import COMPRESSION, RGB, RGBA, SAMPLE_FORMAT, Compression
 
@@ -77,11 +76,6 @@ class ShardFile:
     def fill_tile(self) -> bytes:
         """The tile to which all tiles of a TIFF file point that are not stored; no bytes for other formats."""
         return self._encode_fill_value() if self.format == "tiff" else b""
-
-    @property
-    def usual_tail_nbytes(self) -> int:
-        """The largest size of the end of a file, unless another version of a compressor made its fill tile."""
-        return len(self.fill_tile) + SEAL_NBYTES
 
     def _encode_fill_value(self) -> bytes:
         data = np.full(self.chunk_shape, self.fill_value, self.dtype).tobytes()

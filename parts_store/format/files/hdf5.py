@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import h5py
@@ -18,6 +19,8 @@ _ZSTD: Final = 32015
 _DEFAULT_LEVEL: Final = 3
 # The size by which a file in memory grows at least.
 _GROWTH: Final = 1 << 16
+# HDF5 takes two files in memory with the same name for one file, and several threads write shards.
+_NUMBERS: Final = count()
 
 
 def hdf5_image(
@@ -67,7 +70,8 @@ def _create(data_nbytes: int) -> Any:
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fapl_core(max(_GROWTH, data_nbytes + data_nbytes // 64), False)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
-    return h5f.create(b"shard.h5", h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
+    name = f"parts_store-{next(_NUMBERS)}.h5".encode()
+    return h5f.create(name, h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
 
 
 def _create_dataset(opened: Any, file: ShardFile, extent: tuple[int, ...], name: str) -> Any:
