@@ -105,18 +105,17 @@ def create_array(
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
     given = {"parts": parts, "chunk_file": chunk_file, "shard_file": shard_file}
     names = [name for name, value in given.items() if value is not None]
-    if parts is None and chunk_file is not None:
-        layout = plan_chunk_file(chunk_file, arguments)
-        parts, arguments = layout.parts, layout.arguments
-    elif parts is None and shard_file is not None:
-        layout = plan_shard_file(shard_file, arguments)
-        parts, arguments = layout.parts, layout.arguments
-    if parts is None or len(names) != 1:
+    if len(names) != 1:
         expected = "one of `parts`, `chunk_file` and `shard_file`"
         raise StoreConfigError("parts", expected, " and ".join(names) or "none of them")
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
+    if parts is None:
+        layout = (
+            plan_shard_file(shard_file, arguments) if chunk_file is None else plan_chunk_file(chunk_file, arguments)
+        )
+        parts, arguments = layout.parts, layout.arguments
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.

@@ -18,10 +18,10 @@ from zarr.buffer import default_buffer_prototype
 from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
+from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
 from parts_store.format.files.conversion import file_of, usual_ends
+from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
-from parts_store.format.files.description import FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.seal import Ends
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
@@ -377,7 +377,24 @@ def put_back(new: Document, stored: Document) -> Document:
         for key, value in new.items()
         if key not in stored and not (key in before and is_same(value, before[key]))
     }
-    return result | added
+    changed = result | added
+    _require_same_files(stored, changed)
+    return changed
+
+
+def _require_same_files(stored: Document, changed: Document) -> None:
+    """Raise `StoreConfigError` if the shards of a changed array cannot be the files that they were before."""
+    name = recorded_format(stored)
+    if name not in FORMATS or is_same(stored.get("shape"), changed.get("shape")):
+        return
+    try:
+        before, now = (describe_shards(name, complete(each)) for each in (stored, changed))
+        is_same_kind = before.is_rgb == now.is_rgb
+    except StoreConfigError:
+        is_same_kind = False
+    if not is_same_kind:
+        expected = f"a last axis of length {stored['shape'][-1]}, which decides whether it contains the colours"
+        raise StoreConfigError(SHARD_FILE, expected, str(changed["shape"][-1]))
 
 
 def is_same(one: object, other: object) -> bool:
@@ -413,7 +430,7 @@ def with_parts(
 
 def _require_shard_file(shard_file: FileFormat, document: Document, parts: ConcatParts, path: str) -> None:
     """Raise `PartsConfigError` unless the shards of a new array can be files of this format."""
-    index = describe_shards(shard_file, document).index
+    index = describe_shards(shard_file, document, is_new=True).index
     if len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
         expected = f"the file, and behind it the index of {index.nbytes} bytes, for `shard_file`"
         raise PartsConfigError("parts", expected, describe(parts.sizes), path)

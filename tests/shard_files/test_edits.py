@@ -47,9 +47,7 @@ def require_noticed_or_equal(array: zarr.Array[Any], path: Path) -> bool:
         try:
             found = array[selection]
         except ps.errors.ShardFileError as error:
-            assert error.key == f"a/c/0/{path.name}"
-            assert f"a/c/0/{path.name}" in str(error)
-            noticed.append(True)
+            noticed.append(repr(f"a/c/0/{path.name}") in str(error))
         else:
             assert expected is not None
             np.testing.assert_array_equal(found, expected[selection])

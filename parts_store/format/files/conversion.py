@@ -5,7 +5,7 @@ which contains the same inner chunks, and of an index with offsets into the file
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail, is_sealed
 from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
 from parts_store.format.shard_index import NO_CHUNK, Table, encode_table
+
+# The size that most compressed fill tiles do not exceed.
+_USUAL_FILL_NBYTES: Final = 4096
 
 
 def file_of(
@@ -55,9 +58,13 @@ def file_of(
 
 
 def usual_ends(file: ShardFile) -> Ends:
-    """Return how many bytes at the start and the end of most files are needed to compare them with their seals."""
-    head_nbytes = usual_header_nbytes(file) if file.format == "tiff" else 0
-    return Ends(head_nbytes, len(file.fill_tile) + SEAL_NBYTES)
+    """Return how many bytes at the start and the end of most files are needed to compare them with their seals.
+
+    A reader does not make a fill tile, which takes long if it is large. If it is not compressed, few files have one.
+    """
+    if file.format == "hdf5":
+        return Ends(0, SEAL_NBYTES)
+    return Ends(usual_header_nbytes(file), SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
 
 
 def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ _ZSTD: Final = 32015
 _DEFAULT_LEVEL: Final = 3
 # The size by which a file in memory grows at least.
 _GROWTH: Final = 1 << 16
+# HDF5 stores the size of a name in 16 bits, with some other bytes.
+_MAX_NAME_NBYTES: Final = 2**15
 # HDF5 takes two files in memory with the same name for one file, and several threads write shards.
 _NUMBERS: Final = count()
 
@@ -112,9 +114,13 @@ def _places(dataset: Any, file: ShardFile) -> list[tuple[int, int] | None]:
 
 
 def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
-    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text."""
+    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text.
+
+    Attributes with a name that HDF5 cannot have are in `zarr.json` only.
+    """
     target = h5py.Dataset(dataset).attrs
-    for key, value in attributes.items():
+    named = {key: value for key, value in attributes.items() if _is_name(key)}
+    for key, value in named.items():
         is_list = isinstance(value, list) and len({type(each) for each in value}) == 1
         kinds = {type(each) for each in value} if is_list else {type(value)}
         plain = value if kinds <= {str, int, float, bool} and (value or not is_list) else json.dumps(value)
@@ -122,3 +128,10 @@ def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
             target[key] = plain
         except (TypeError, ValueError, OverflowError):
             target[key] = json.dumps(value)
+
+
+def _is_name(key: str) -> bool:
+    """Return whether HDF5 can have an attribute of this name."""
+    # HDF5 ends names with a zero byte. JSON may have half of a surrogate pair, which UTF-8 cannot have.
+    encoded = key.encode(errors="replace")
+    return 0 < len(encoded) <= _MAX_NAME_NBYTES and b"\0" not in encoded and encoded.decode() == key
