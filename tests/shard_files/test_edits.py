@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import zarr
+from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
 from tests.shard_files import edits
@@ -150,3 +152,23 @@ def test_header_that_is_longer_than_usual_is_read_again(tmp_path: Path, monkeypa
     np.testing.assert_array_equal(edits.read(path), edits.values()[edits.SHARD])
     edits.exchange_two_tiles(path)
     assert require_noticed_or_equal(array, path)
+
+
+@pytest.mark.parametrize("shard_file", edits.EDITS)
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_verify_finds_changed_files(tmp_path: Path, shard_file: str, is_on_disk: bool) -> None:
+    create(tmp_path, shard_file, "deflate")
+    path = file_of(tmp_path, shard_file)
+    next(iter(edits.EDITS[shard_file].values()))(path)
+    objects: Any = LocalStore(tmp_path) if is_on_disk else MemoryStore()
+    for each in tmp_path.rglob("*") if not is_on_disk else ():
+        if each.is_file():
+            obstore.put(objects, str(each.relative_to(tmp_path)), each.read_bytes())
+    store = ps.PartsStore(objects)
+    report = store.verify()
+    damaged = [(each.chunk_key, each.keys, each.detail) for each in report.findings if each.problem.is_damage]
+    assert damaged == [("a/c/0/0", (f"a/c/0/{path.name}",), "changed by another program")]
+    # A file that a person has changed is not deleted.
+    assert store.repair().is_damaged
+    zarr.open_array(store, path="a", mode="r+")[edits.SHARD] = 5
+    assert not store.verify().is_damaged
