@@ -24,7 +24,7 @@ compared with the anchor before it is returned. An index without holes is not, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
@@ -39,9 +39,6 @@ from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
-
-# How much of a file is read at most in order to compare it with its seal, if that is more than usual.
-_MOST: Final = Ends(1 << 28, 1 << 28)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ def _read_versioned(
         tail = found[: -index.nbytes] if ends else b""
         needed = seal.sealed_ends(tail) if ends else chunk.ends
         # The objects were copied without their tags, or more of the file than usual belongs to the seal.
-        if needed is not None and (ends is None or (not ends.covers(needed) and _MOST.covers(needed))):
+        if needed is not None and (ends is None or not ends.covers(needed)):
             ends = needed
             continue
         seal.require_sealed(chunk.anchor_key, b"".join(head), tail, data)

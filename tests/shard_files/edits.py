@@ -117,7 +117,7 @@ def save_with_pillow(path: Path) -> None:
 def write_into_a_memory_map(path: Path) -> None:
     """Write into a tile without compression."""
     with tifffile.TiffFile(path) as file:
-        offset = file.pages[0].dataoffsets[5]  # type: ignore[union-attr]
+        offset = file.pages[0].dataoffsets[5]
     mapped = np.memmap(path, "<u2", "r+", offset=offset, shape=(256,))
     mapped[:] = 9
     mapped.flush()
