@@ -59,8 +59,8 @@ EXAMPLES: list[tuple[PartsStoreError, str]] = [
     (
         ShardFileError("g/x/c/0.tif"),
         (
-            "another program has changed the file 'g/x/c/0.tif' after it was written, and its index does not fit it any "
-            "more; write the whole shard again, or delete it"
+            "another program has changed the file 'g/x/c/0.tif' after it was written, and its index does not fit it "
+            "any more; write the whole shard again, or delete it"
         ),
     ),
     (
