@@ -116,7 +116,13 @@ def test_files_are_written_by_many_clients_and_published_by_copies(
     bucket: Bucket, tmp_path: Path, shard_file: Any, pipeline: str
 ) -> None:
     store = ps.PartsStore(bucket.store("one"))
-    layout: dict[str, Any] = {"shape": (64, 96), "chunks": (16, 16), "shards": (32, 48), "dtype": "int32", "fill_value": -3}
+    layout: dict[str, Any] = {
+        "shape": (64, 96),
+        "chunks": (16, 16),
+        "shards": (32, 48),
+        "dtype": "int32",
+        "fill_value": -3,
+    }
     ps.create_array(store, "a", shard_file=shard_file, **layout)
     regions = [np.s_[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] for row, column in np.ndindex(4, 6)]
     expected = np.full((64, 96), -3, "int32")

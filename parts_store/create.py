@@ -50,6 +50,8 @@ def create_array(
         `.tif` or `.h5`. The inner chunks are the tiles of the image, or the chunks of the dataset. The index of the
         shard is an object beside the file, with the extension `.index`. The compression is deflate, unless
         `compressors` says another one that the format has.
+        The image or dataset ends where the array ends. After the array was resized, the files at its edge keep their
+        size until their shards are written again.
     overwrite
         Whether to delete first what is at that path.
     split
@@ -70,6 +72,8 @@ def create_array(
     ------
     PartsConfigError
         If the parts do not fit the array.
+    StoreConfigError
+        If shards of this shape, data type or compression cannot be such files.
     HeaderError
         If a chunk of this shape and data type cannot be such a file, or the header is for other chunks.
     ServerFeatureError
