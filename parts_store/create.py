@@ -50,6 +50,8 @@ def create_array(
         `.tif` or `.h5`. The inner chunks are the tiles of the image, or the chunks of the dataset. The index of the
         shard is an object beside the file, with the extension `.index`. The compression is deflate, unless
         `compressors` says another one that the format has.
+        The image or dataset ends where the array ends. After the array was resized, the files at its edge keep their
+        size until their shards are written again.
     overwrite
         Whether to delete first what is at that path.
     split
@@ -70,6 +72,8 @@ def create_array(
     ------
     PartsConfigError
         If the parts do not fit the array.
+    StoreConfigError
+        If shards of this shape, data type or compression cannot be such files.
     HeaderError
         If a chunk of this shape and data type cannot be such a file, or the header is for other chunks.
     ServerFeatureError
@@ -105,18 +109,17 @@ def create_array(
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
     given = {"parts": parts, "chunk_file": chunk_file, "shard_file": shard_file}
     names = [name for name, value in given.items() if value is not None]
-    if parts is None and chunk_file is not None:
-        layout = plan_chunk_file(chunk_file, arguments)
-        parts, arguments = layout.parts, layout.arguments
-    elif parts is None and shard_file is not None:
-        layout = plan_shard_file(shard_file, arguments)
-        parts, arguments = layout.parts, layout.arguments
-    if parts is None or len(names) != 1:
+    if len(names) != 1:
         expected = "one of `parts`, `chunk_file` and `shard_file`"
         raise StoreConfigError("parts", expected, " and ".join(names) or "none of them")
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
+    if parts is None:
+        layout = (
+            plan_shard_file(shard_file, arguments) if chunk_file is None else plan_chunk_file(chunk_file, arguments)
+        )
+        parts, arguments = layout.parts, layout.arguments
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.

@@ -37,7 +37,7 @@ def plan_shard_file(shard_file: object, arguments: Mapping[str, Any]) -> FileLay
     compressors = arguments.get("compressors", "auto")
     if isinstance(compressors, str) and compressors == "auto":
         arguments = {**arguments, "compressors": Zlib(level=_DEFAULT_LEVEL)}
-    describe_shards(shard_file, _document(arguments))
+    describe_shards(shard_file, _document(arguments), is_new=True)
     return FileLayout((Part(EXTENSIONS[shard_file]), Part(".index", size=SHARD_INDEX)), {**arguments})
 
 

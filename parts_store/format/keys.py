@@ -12,6 +12,7 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 
 from parts_store.errors import PartsConfigError, describe
+from parts_store.format.files.seal import Ends
 from parts_store.format.parts import ConcatParts
 
 DOCUMENT: Final = "zarr.json"
@@ -111,8 +112,8 @@ class Chunk:
     is_split: bool = False
     # The digest of the array's layout, which is in the tags of its parts; None if it is not checked.
     layout: str | None = None
-    # The size that the end of a file usually has, if the chunk is a file that ends with a seal; otherwise 0.
-    tail_nbytes: int = 0
+    # The bytes that are usually compared with the seal of a file, None if the chunk is not such a file.
+    ends: Ends | None = None
 
     @cached_property
     def part_keys(self) -> tuple[str, ...]:

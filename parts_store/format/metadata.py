@@ -18,10 +18,11 @@ from zarr.buffer import default_buffer_prototype
 from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.errors import PartsConfigError, PartsStoreError, UnknownTransformerError, describe
-from parts_store.format.files.conversion import file_of
+from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
+from parts_store.format.files.conversion import file_of, usual_ends
+from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
-from parts_store.format.files.description import FileFormat, describe_shards, member_of, recorded_format
+from parts_store.format.files.seal import Ends
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, is_sharded, shard_index_of
@@ -59,16 +60,16 @@ class ArrayRecord:
     layout: str | None = None
     # The digest of everything that decides how a chunk is read: its parts, and how zarr decodes it.
     digest: str = ""
-    # The size that the end of a file usually has, if shards are files that end with a seal; otherwise 0.
-    tail_nbytes: int = 0
+    # The bytes that are usually compared with the seals of the files, None if shards are not such files.
+    ends: Ends | None = None
 
     def chunk(self, path: str, relative: str) -> Chunk:
         """Return a chunk of the array at `path`; a chunk that is stored whole has a single part."""
         key = join(path, relative)
         if self.placement is PartPlacement.WHOLE:
             return Chunk(key, _whole(self.parts), path)
-        tail_nbytes = self.tail_nbytes if self.placement is PartPlacement.BESIDE else 0
-        return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, tail_nbytes)
+        ends = self.ends if self.placement is PartPlacement.BESIDE else None
+        return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, ends)
 
     def as_stored(self, relative: str, path: str, value: memoryview) -> memoryview:
         """Return a chunk as it is stored: a shard as a file, if the document says so."""
@@ -170,19 +171,18 @@ def read_array(document: Document, path: str, placement: PartPlacement = PartPla
         raise error.of_array(path) from error
     _require_known_mark(document, path)
     shard_index = shard_index_of(complete(document)) if is_sharded(document) else None
-    tail_nbytes = _tail_nbytes(document)
-    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, tail_nbytes)
+    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document))
 
 
-def _tail_nbytes(document: Document) -> int:
-    """Return the size that the end of a file usually has, 0 if shards are not files, or of an unknown format."""
+def _ends(document: Document) -> Ends | None:
+    """Return which bytes are usually compared with a seal, None if shards are not files, or of an unknown format."""
     if (format_name := recorded_format(document)) is None:
-        return 0
+        return None
     try:
-        return describe_shards(format_name, complete(document)).usual_tail_nbytes
+        return usual_ends(describe_shards(format_name, complete(document)))
     # A shard can be read without knowing the format of the file. A write raises the error.
     except Exception:
-        return 0
+        return None
 
 
 @lru_cache(maxsize=1024)
@@ -377,7 +377,24 @@ def put_back(new: Document, stored: Document) -> Document:
         for key, value in new.items()
         if key not in stored and not (key in before and is_same(value, before[key]))
     }
-    return result | added
+    changed = result | added
+    _require_same_files(stored, changed)
+    return changed
+
+
+def _require_same_files(stored: Document, changed: Document) -> None:
+    """Raise `StoreConfigError` if the shards of a changed array cannot be the files that they were before."""
+    name = recorded_format(stored)
+    if name not in FORMATS or is_same(stored.get("shape"), changed.get("shape")):
+        return
+    try:
+        before, now = (describe_shards(name, complete(each)) for each in (stored, changed))
+        is_same_kind = before.is_rgb == now.is_rgb
+    except StoreConfigError:
+        is_same_kind = False
+    if not is_same_kind:
+        expected = f"a last axis of length {stored['shape'][-1]}, which decides whether it contains the colours"
+        raise StoreConfigError(SHARD_FILE, expected, str(changed["shape"][-1]))
 
 
 def is_same(one: object, other: object) -> bool:
@@ -413,7 +430,7 @@ def with_parts(
 
 def _require_shard_file(shard_file: FileFormat, document: Document, parts: ConcatParts, path: str) -> None:
     """Raise `PartsConfigError` unless the shards of a new array can be files of this format."""
-    index = describe_shards(shard_file, document).index
+    index = describe_shards(shard_file, document, is_new=True).index
     if len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
         expected = f"the file, and behind it the index of {index.nbytes} bytes, for `shard_file`"
         raise PartsConfigError("parts", expected, describe(parts.sizes), path)

@@ -62,6 +62,15 @@ def is_empty(index: ShardIndex, shard: Shard) -> bool:
     return shard is None or _index_bytes(index, shard) == bytes(empty_shard(index))
 
 
+def has_same_chunks(index: ShardIndex, one: memoryview, other: memoryview) -> bool:
+    """Return whether two shards have the same inner chunks, wherever they are in the shards."""
+    try:
+        found, expected = (_inner_chunks(index, shard, "a shard") for shard in (one, other))
+    except NotMergedError:
+        return False
+    return found == expected
+
+
 def _inner_chunks(index: ShardIndex, shard: Shard, name: str) -> _Chunks:
     """Return the encoded inner chunks of a shard, None where there is none."""
     if shard is None:

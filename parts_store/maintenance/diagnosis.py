@@ -16,6 +16,7 @@ from parts_store.format.metadata import ArrayRecord
 from parts_store.format.shard_index import ShardIndex
 from parts_store.format.tags import Tag
 from parts_store.maintenance.chunk_checksums import check_checksums
+from parts_store.maintenance.file_seals import check_seals
 from parts_store.maintenance.part_checks import (
     CHECK,
     check_index,
@@ -52,6 +53,9 @@ def diagnose_chunks(
         findings = [each for each in checks if each is not None]
     else:
         findings = yield from _diagnose_parts(listed, record.shard_index, protocol)
+    if record.ends is not None and record.shard_index is not None and record.placement is PartPlacement.BESIDE:
+        sealed = _readable(listed, findings) if not protocol.has_tags else _untagged(listed, findings)
+        findings += yield from check_seals(sealed, record.shard_index, protocol, settings)
     if with_bytes and record.placement is not PartPlacement.BESIDE:
         yield from _require_available(listed)
     if with_bytes and record.ends_in_checksum:
@@ -70,6 +74,12 @@ def _readable(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> lis
     """Return the chunks that exist and are not damaged."""
     unreadable = {each.chunk_key for each in findings if each.problem.is_damage or each.problem is Problem.ORPHANS}
     return [each for each in listed if each.chunk.chunk_key not in unreadable]
+
+
+def _untagged(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> list[ListedChunk]:
+    """Return the chunks without tags, where only a seal shows that a file was changed."""
+    untagged = {each.chunk_key for each in findings if each.problem is Problem.UNTAGGED}
+    return [each for each in listed if each.chunk.chunk_key in untagged]
 
 
 def _find_leftovers(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> list[Finding]:

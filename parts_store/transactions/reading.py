@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from parts_store.engine.steps import Found, Head, Steps, Wait, head
-from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
+from parts_store.errors import (
+    ConcurrentWriteError,
+    IncompleteChunkError,
+    PartSizeError,
+    PartsStoreError,
+    ShardFileError,
+)
 from parts_store.format.files import seal
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
@@ -48,17 +54,14 @@ def result_of(attempt: Attempt, wanted: Sequence[Wanted]) -> Read:
 
 
 def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:
-    """Raise `ShardFileError` if a whole shard is a file that another program has changed.
-
-    The tags of its parts tell that too, so only a shard without tags is looked at.
-    """
-    if read is None or index is None or not chunk.tail_nbytes or read.version.tag is not None:
+    """Raise `ShardFileError` if a whole shard is a file that another program has changed."""
+    if read is None or index is None or chunk.ends is None:
         return
     pieces = read.values[0] or ()
     if len(pieces) != 2 or pieces[1].nbytes != index.nbytes:
         shard = memoryview(b"".join(pieces))
         pieces = (shard[: -index.nbytes], shard[-index.nbytes :])
-    seal.require_sealed(chunk.anchor_key, pieces[0], bytes(pieces[1]))
+    seal.require_sealed(chunk.anchor_key, pieces[0], pieces[0], bytes(pieces[1]))
 
 
 def read_untagged(task: ReadTask, *, with_anchor: bool, compares_again: bool) -> Steps[Attempt | None]:
@@ -116,7 +119,7 @@ def has_several_reads(attempt: Attempt) -> bool:
     return sum(len(pieces) for pieces in attempt.found.values()) > 1
 
 
-def damage_of(attempt: Attempt, anchor: Found) -> IncompleteChunkError | PartSizeError | None:
+def damage_of(attempt: Attempt, anchor: Found) -> PartsStoreError | None:
     """Return what is wrong with the chunk of this anchor; None if only a part was replaced between two ranges."""
     if attempt.damage is not None:
         return attempt.damage
@@ -129,6 +132,9 @@ def damage_of(attempt: Attempt, anchor: Found) -> IncompleteChunkError | PartSiz
     missing = tuple(keys[part] for part in sorted(attempt.missing))
     if not missing and not mixed:
         return None
+    if attempt.chunk.ends is not None and anchor.tag is None and not missing:
+        # Another program has stored the file again, without its tag.
+        return ShardFileError(attempt.chunk.anchor_key)
     return IncompleteChunkError(attempt.chunk.chunk_key, missing, tuple(keys[part] for part in sorted(mixed)))
 
 

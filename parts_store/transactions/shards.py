@@ -24,13 +24,14 @@ compared with the anchor before it is returned. An index without holes is not, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 from parts_store.engine.steps import INDEX, Found, Steps, head
 from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.files import seal
+from parts_store.format.files.seal import Ends
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
@@ -38,9 +39,6 @@ from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.versions import Version
-
-# The largest end of a file that is read in order to compare it with the index.
-_MAX_TAIL: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,31 +187,39 @@ def _compacted(index: ShardIndex, ranges: Sequence[RangeByteRequest | None], rea
 def _read_versioned(
     protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, with_anchor: bool
 ) -> Steps[VersionedIndex | None]:
-    # Without tags, only the end of a file tells that another program has changed the file.
-    tail_nbytes = 0 if protocol.has_tags else chunk.tail_nbytes
+    # Without tags, only the seal of a file tells that another program has changed the file.
+    ends = None if protocol.has_tags else chunk.ends
     while True:
-        wanted = SuffixByteRequest(tail_nbytes + index.nbytes) if tail_nbytes else index.request
-        read = yield from protocol.read(chunk, [wanted], settings, with_anchor=with_anchor, why=INDEX)
+        wanted = _index_and_ends(index, ends)
+        read = yield from protocol.read(chunk, wanted, settings, with_anchor=with_anchor, why=INDEX)
         if read is None:
             return None
-        found = b"".join(read.values[0] or ())
-        tail, data = (found[: -index.nbytes], found[-index.nbytes :]) if tail_nbytes else (b"", found)
-        if not chunk.tail_nbytes or read.version.tag is not None:
+        found, *head = (b"".join(pieces or ()) for pieces in read.values)
+        data = found[-index.nbytes :] if ends else found
+        if chunk.ends is None or read.version.tag is not None:
             break
-        # The objects were copied without their tags, or the fill tile is larger than usual.
-        if not tail_nbytes:
-            tail_nbytes = chunk.tail_nbytes
-        elif (needed := seal.tail_nbytes(tail)) is not None and tail_nbytes < needed < _MAX_TAIL:
-            tail_nbytes = needed
-        else:
-            seal.require_sealed(chunk.anchor_key, tail, data)
-            break
+        tail = found[: -index.nbytes] if ends else b""
+        needed = seal.sealed_ends(tail) if ends else chunk.ends
+        # The objects were copied without their tags, or more of the file than usual belongs to the seal.
+        if needed is not None and (ends is None or not ends.covers(needed)):
+            ends = needed
+            continue
+        seal.require_sealed(chunk.anchor_key, b"".join(head), tail, data)
+        break
     versioned = VersionedIndex.decoded(data, read.version, index)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"
         raise CodecError("sharding_indexed", expected, f"{len(versioned.index)} others")
     return versioned
+
+
+def _index_and_ends(index: ShardIndex, ends: Ends | None) -> list[Wanted]:
+    """Return the requests for an index; with the end and the start of the file, if they are compared with the seal."""
+    if ends is None:
+        return [index.request]
+    head: list[Wanted] = [RangeByteRequest(0, ends.head)] if ends.head else []
+    return [SuffixByteRequest(ends.tail + index.nbytes), *head]
 
 
 def _whole[R: Read | None](chunk: Chunk, wanted: Sequence[Wanted], read: R) -> R:

@@ -5,16 +5,19 @@ which contains the same inner chunks, and of an index with offsets into the file
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
-from parts_store.format.files.seal import build_tail, is_sealed
-from parts_store.format.files.tiff import tiff_header
+from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail, is_sealed
+from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
 from parts_store.format.shard_index import NO_CHUNK, Table, encode_table
+
+# The size that most compressed fill tiles do not exceed.
+_USUAL_FILL_NBYTES: Final = 4096
 
 
 def file_of(
@@ -46,12 +49,22 @@ def file_of(
     table = file.index.decode(index)
     if table is None or not _is_inside(table, data.nbytes):
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
-    if is_sealed(data, index):
+    if is_sealed(data, data, index):
         return shard
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
         return _tiff(file, *_packed(data, table), extent)
     return _hdf5(file, _inner_chunks(data, table), extent, name, attributes)
+
+
+def usual_ends(file: ShardFile) -> Ends:
+    """Return how many bytes at the start and the end of most files are needed to compare them with their seals.
+
+    A reader does not make a fill tile, which takes long if it is large. If it is not compressed, few files have one.
+    """
+    if file.format == "hdf5":
+        return Ends(0, SEAL_NBYTES)
+    return Ends(usual_header_nbytes(file), SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
 
 
 def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:
@@ -69,7 +82,7 @@ def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ..
     moved = table.copy()
     moved[~is_hole, 0] += len(header)
     index = encode_table(moved.astype(file.index.dtype), has_checksum=file.index.has_checksum)
-    tail = build_tail(index, file.fill_tile if is_hole.any() else b"")
+    tail = build_tail(index, header, file.fill_tile if is_hole.any() else b"")
     return memoryview(b"".join((header, data, tail, index)))
 
 

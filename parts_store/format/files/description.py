@@ -16,7 +16,6 @@ from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
 from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format.files.seal import SEAL_NBYTES
 from parts_store.format.shard_index import ShardIndex, index_of_codec
 from parts_store.format.tiff_directory import COMPRESSION, RGB, RGBA, SAMPLE_FORMAT, Compression
 
@@ -31,6 +30,10 @@ MEMBER: Final = "shard_file"
 _TILE_STEP: Final = 16
 # The largest number of images that libtiff reads from a file.
 _MAX_PAGES: Final = 65535
+# The largest tile that GDAL reads.
+_MAX_TILE_NBYTES: Final = 2**31 - 1
+# The largest number of dimensions of a dataset in HDF5.
+_MAX_AXES: Final = 32
 # HDF5 stores the size of a chunk in 32 bits.
 _MAX_CHUNK_NBYTES: Final = 2**32 - 1
 _NUMCODECS: Final[dict[type, Any]] = {
@@ -85,11 +88,6 @@ class ShardFile:
         """The tile to which all tiles of a TIFF file point that are not stored; no bytes for other formats."""
         return self._encode_fill_value() if self.format == "tiff" else b""
 
-    @property
-    def usual_tail_nbytes(self) -> int:
-        """The largest size of the end of a file, unless another version of a compressor made its fill tile."""
-        return len(self.fill_tile) + SEAL_NBYTES
-
     def _encode_fill_value(self) -> bytes:
         data = np.full(self.chunk_shape, self.fill_value, self.dtype).tobytes()
         for codec in self.codecs:
@@ -119,19 +117,20 @@ def recorded_format(document: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else json.dumps(member)
 
 
-def describe_shards(name: str, served: Mapping[str, Any]) -> ShardFile:
+def describe_shards(name: str, served: Mapping[str, Any], *, is_new: bool = False) -> ShardFile:
     """Return what the shards of an array are as files of this format, given the document that zarr reads.
 
-    Raises `StoreConfigError` if this version does not know the format, or the format cannot contain such shards.
+    Raises `StoreConfigError` if this version does not know the format, or the format cannot contain such shards. If the
+    array `is_new`, no image may be larger than the array. After the array was resized, images of strips may be.
     """
     if name not in FORMATS:
         expected = f"one of {', '.join(map(repr, FORMATS))}"
         raise StoreConfigError(MEMBER, expected, f"{name!r}, which needs a newer version of parts_store to be written")
-    return _describe("tiff" if name == "tiff" else "hdf5", json.dumps({**served, "attributes": {}}))
+    return _describe("tiff" if name == "tiff" else "hdf5", json.dumps({**served, "attributes": {}}), is_new)
 
 
-@lru_cache(maxsize=256)
-def _describe(name: FileFormat, text: str) -> ShardFile:
+@lru_cache(maxsize=64)
+def _describe(name: FileFormat, text: str, is_new: bool) -> ShardFile:
     metadata = ArrayV3Metadata.from_dict(json.loads(text))
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
@@ -151,7 +150,12 @@ def _describe(name: FileFormat, text: str) -> ShardFile:
     if endian is not None:
         dtype = dtype.newbyteorder("<" if getattr(endian, "value", endian) == "little" else ">")
     file = ShardFile(name, dtype, metadata.fill_value, shard_shape, chunk_shape, codecs, index)
-    return _require_tiff(file, metadata.shape) if name == "tiff" else _require_hdf5(file)
+    if name == "hdf5":
+        return _require_hdf5(file)
+    described = _require_tiff(file, metadata.shape)
+    if described.has_strips:
+        _require_strips(described, metadata.shape, is_new=is_new)
+    return described
 
 
 def _require_tiff(file: ShardFile, shape: Sequence[int]) -> ShardFile:
@@ -169,26 +173,27 @@ def _require_tiff(file: ShardFile, shape: Sequence[int]) -> ShardFile:
     if any(length != 1 for length in leading):
         expected = "chunks of length 1 along all axes before the height and the width, for TIFF"
         raise _unfit(expected, f"{file.chunk_shape}")
+    nbytes = math.prod(file.chunk_shape) * file.dtype.itemsize
+    if nbytes > _MAX_TILE_NBYTES:
+        raise _unfit(f"chunks of at most {_MAX_TILE_NBYTES} bytes, for TIFF", f"{nbytes} bytes")
     pages = math.prod(file.shard_shape[: len(leading)])
     if pages > _MAX_PAGES:
         raise _unfit(f"at most {_MAX_PAGES} images in a shard, for TIFF", f"{pages} along the axes before the height")
-    has_tiles = height % _TILE_STEP == 0 and width % _TILE_STEP == 0
-    if not has_tiles:
-        _require_strips(file, (height, width), (shape[len(leading)], shape[len(leading) + 1]))
-    return replace(file, has_strips=not has_tiles)
+    return replace(file, has_strips=height % _TILE_STEP != 0 or width % _TILE_STEP != 0)
 
 
-def _require_strips(file: ShardFile, chunk: tuple[int, int], image: tuple[int, int]) -> None:
-    """Raise `StoreConfigError` unless inner chunks of this height and width can be strips, which are never cut off.
+def _require_strips(file: ShardFile, shape: Sequence[int], *, is_new: bool) -> None:
+    """Raise `StoreConfigError` unless inner chunks can be strips, which are never cut off.
 
     Without compression, the last strip may have fewer rows.
     """
-    axis = len(file.shard_shape) - 2 - file.is_rgb + 1
-    has_all_columns = chunk[1] == file.shard_shape[axis] and image[1] % chunk[1] == 0
-    if not has_all_columns or (image[0] % chunk[0] and file.codecs):
+    axis = len(file.shard_shape) - 2 - file.is_rgb
+    height, width = file.chunk_shape[axis : axis + 2]
+    is_cut = shape[axis + 1] % width != 0 or (shape[axis] % height != 0 and bool(file.codecs))
+    if width != file.shard_shape[axis + 1] or (is_new and is_cut):
         expected = (
             f"a height and a width of chunks that are multiples of {_TILE_STEP}, or chunks and shards as wide as the "
-            f"array ({image[1]}) whose height divides that of the array ({image[0]}), for TIFF"
+            f"array ({shape[axis + 1]}) whose height divides that of the array ({shape[axis]}), for TIFF"
         )
         raise _unfit(expected, f"{file.chunk_shape}")
 
@@ -203,8 +208,8 @@ def _require_hdf5(file: ShardFile) -> ShardFile:
             raise _unfit(expected, _names(file.codecs))
         if isinstance(codec, Shuffle) and (found := numcodec_of(codec).elementsize) != file.dtype.itemsize:
             raise _unfit(f"`Shuffle(elementsize={file.dtype.itemsize})`, for HDF5", f"elementsize={found}")
-    if not file.shard_shape:
-        raise _unfit("an array with dimensions, for HDF5", "shape ()")
+    if not 1 <= len(file.shard_shape) <= _MAX_AXES:
+        raise _unfit(f"an array with 1 to {_MAX_AXES} dimensions, for HDF5", f"{len(file.shard_shape)} dimensions")
     nbytes = math.prod(file.chunk_shape) * file.dtype.itemsize
     if nbytes > _MAX_CHUNK_NBYTES:
         raise _unfit(f"chunks of at most {_MAX_CHUNK_NBYTES} bytes, for HDF5", f"{nbytes} bytes")

@@ -1,9 +1,9 @@
 """Shards as HDF5 files: one dataset, whose chunks are the inner chunks."""
 
-import itertools
 import json
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import h5py
@@ -20,8 +20,10 @@ _ZSTD: Final = 32015
 _DEFAULT_LEVEL: Final = 3
 # The size by which a file in memory grows at least.
 _GROWTH: Final = 1 << 16
-
-_numbers = itertools.count()
+# HDF5 stores the size of a name in 16 bits, with some other bytes.
+_MAX_NAME_NBYTES: Final = 2**15
+# HDF5 takes two files in memory with the same name for one file, and several threads write shards.
+_NUMBERS: Final = count()
 
 
 def hdf5_image(
@@ -71,8 +73,7 @@ def _create(data_nbytes: int) -> Any:
     # HDF5 otherwise reserves space for metadata that may be added later.
     access.set_meta_block_size(0)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
-    # HDF5 takes two files in memory with the same name for the same file.
-    name = f"parts_store, shard {next(_numbers)}".encode()
+    name = f"parts_store-{next(_NUMBERS)}.h5".encode()
     return h5f.create(name, h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
 
 
@@ -104,9 +105,13 @@ def _add_filter(creation: Any, codec: Codec) -> None:
 
 
 def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
-    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text."""
+    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text.
+
+    Attributes with a name that HDF5 cannot have are in `zarr.json` only.
+    """
     target = h5py.Dataset(dataset).attrs
-    for key, value in attributes.items():
+    named = {key: value for key, value in attributes.items() if _is_name(key)}
+    for key, value in named.items():
         is_list = isinstance(value, list) and len({type(each) for each in value}) == 1
         kinds = {type(each) for each in value} if is_list else {type(value)}
         plain = value if kinds <= {str, int, float, bool} and (value or not is_list) else json.dumps(value)
@@ -114,3 +119,10 @@ def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
             target[key] = plain
         except (TypeError, ValueError, OverflowError):
             target[key] = json.dumps(value)
+
+
+def _is_name(key: str) -> bool:
+    """Return whether HDF5 can have an attribute of this name."""
+    # HDF5 ends names with a zero byte. JSON may have half of a surrogate pair, which UTF-8 cannot have.
+    encoded = key.encode(errors="replace")
+    return 0 < len(encoded) <= _MAX_NAME_NBYTES and b"\0" not in encoded and encoded.decode() == key

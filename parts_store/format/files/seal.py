@@ -5,50 +5,72 @@ the file any more. On object stores, the tags tell that the two do not belong to
 the file ends with a seal: a digest of the index. Programs that write a file again drop the seal, and programs that add
 to the file put their bytes behind it.
 
-In a TIFF file, all tiles that are not stored point to one tile of fill values, which comes just before the seal. The
-digest contains it, because a program may change it in place.
+A program may also change a TIFF file in place. All tiles that are not stored point to one tile of fill values, which
+comes just before the seal. If a tile is written again and needs fewer bytes, only its size in the header changes.
+Therefore the digest contains the header and the tile of fill values. HDF5 removes all bytes behind its own whenever it
+opens a file to change it, and with them the seal.
 
 | bytes  | content                                                                                |
 |--------|----------------------------------------------------------------------------------------|
 | any    | the tile of fill values; none if the format needs no such tile, or no tile is missing  |
 | 8      | `zarrseal`                                                                             |
+| 8      | the size of the header at the start of the file, as a little-endian integer            |
 | 8      | the size of the tile of fill values, as a little-endian integer                        |
-| 8      | the digest (BLAKE2b) of the index, followed by the tile of fill values                 |
+| 8      | the digest (BLAKE2b) of the index, the header and the tile of fill values, in a row    |
 """
 
+import struct
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 from parts_store.errors import ShardFileError
 
 _MAGIC: Final = b"zarrseal"
+_SEAL: Final = struct.Struct("<8sQQ8s")
 _DIGEST_NBYTES: Final = 8
-SEAL_NBYTES: Final = len(_MAGIC) + 8 + _DIGEST_NBYTES
+SEAL_NBYTES: Final = _SEAL.size
 
 
-def build_tail(index: bytes, fill: bytes = b"") -> bytes:
-    """Return the end of a file whose shard has this index; `fill` is the tile of fill values."""
-    digest = blake2b(index + fill, digest_size=_DIGEST_NBYTES).digest()
-    return fill + _MAGIC + len(fill).to_bytes(8, "little") + digest
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How many bytes at the start and at the end of a file are compared with its seal."""
+
+    head: int
+    # Including the seal.
+    tail: int
+
+    def covers(self, other: "Ends") -> bool:
+        """Return whether these bytes include the others."""
+        return self.head >= other.head and self.tail >= other.tail
 
 
-def tail_nbytes(found: bytes) -> int | None:
-    """Return the size of the end of a file, given at least its last `SEAL_NBYTES` bytes; None if it has no seal."""
-    seal = found[-SEAL_NBYTES:]
-    if len(seal) < SEAL_NBYTES or not seal.startswith(_MAGIC):
+def build_tail(index: bytes, head: bytes = b"", fill: bytes = b"") -> bytes:
+    """Return the end of a file whose shard has this index; `head` is its header, `fill` the tile of fill values."""
+    digest = blake2b(index, digest_size=_DIGEST_NBYTES)
+    digest.update(head)
+    digest.update(fill)
+    return fill + _SEAL.pack(_MAGIC, len(head), len(fill), digest.digest())
+
+
+def sealed_ends(tail: bytes | memoryview) -> Ends | None:
+    """Return which bytes of a file its seal is about, given at least the seal; None if the file has no seal."""
+    if len(tail) < SEAL_NBYTES:
         return None
-    return SEAL_NBYTES + int.from_bytes(seal[len(_MAGIC) : len(_MAGIC) + 8], "little")
+    magic, head_nbytes, fill_nbytes, _ = _SEAL.unpack(tail[-SEAL_NBYTES:])
+    return Ends(head_nbytes, fill_nbytes + SEAL_NBYTES) if magic == _MAGIC else None
 
 
-def is_sealed(found: bytes | memoryview, index: bytes) -> bool:
-    """Return whether a file that ends with these bytes is as it was written with this index."""
-    nbytes = tail_nbytes(bytes(found[-SEAL_NBYTES:]))
-    if nbytes is None or nbytes > len(found):
+def is_sealed(head: bytes | memoryview, tail: bytes | memoryview, index: bytes) -> bool:
+    """Return whether a file that starts and ends with these bytes is as it was written with this index."""
+    ends = sealed_ends(tail)
+    if ends is None or not Ends(len(head), len(tail)).covers(ends):
         return False
-    return bytes(found[-nbytes:]) == build_tail(index, bytes(found[-nbytes:-SEAL_NBYTES]))
+    end = bytes(tail[-ends.tail :])
+    return end == build_tail(index, bytes(head[: ends.head]), end[:-SEAL_NBYTES])
 
 
-def require_sealed(key: str, found: bytes | memoryview, index: bytes) -> None:
-    """Raise `ShardFileError` unless a file at a key, which ends with these bytes, is as it was written."""
-    if not is_sealed(found, index):
+def require_sealed(key: str, head: bytes | memoryview, tail: bytes | memoryview, index: bytes) -> None:
+    """Raise `ShardFileError` unless a file at a key, which starts and ends with these bytes, is as it was written."""
+    if not is_sealed(head, tail, index):
         raise ShardFileError(key)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parts_store.format.files.description import ShardFile
+from parts_store.format.files.seal import SEAL_NBYTES
 from parts_store.format.shard_index import NO_CHUNK
 from parts_store.format.tiff_directory import (
     GRAY,
@@ -38,7 +39,7 @@ def tiff_header(file: ShardFile, table: NDArray[np.uint64], data_nbytes: int, ex
     images = _Images.of(file, extent)
     byteorder: ByteOrder = "big" if file.dtype.str[0] == ">" else "little"
     form = TiffForm(byteorder)
-    if images.header_nbytes(form) + data_nbytes + file.usual_tail_nbytes > _MAX_NBYTES:
+    if images.header_nbytes(form) + data_nbytes + len(file.fill_tile) + SEAL_NBYTES > _MAX_NBYTES:
         form = TiffForm(byteorder, is_big=True)
     header_nbytes = images.header_nbytes(form)
     offsets, lengths = images.tiles_of(table)
@@ -55,6 +56,11 @@ def tiff_header(file: ShardFile, table: NDArray[np.uint64], data_nbytes: int, ex
         pages.append(form.pack(tags, at, 0 if is_last else at + page_nbytes).ljust(page_nbytes, b"\0"))
         at += page_nbytes
     return b"".join(pages)
+
+
+def usual_header_nbytes(file: ShardFile) -> int:
+    """Return the size of what comes before the inner chunks of a shard that is all in the array."""
+    return _Images.of(file, file.shard_shape).header_nbytes(TiffForm("little"))
 
 
 @dataclass(frozen=True, slots=True)
