@@ -1,12 +1,13 @@
 """Damaged arrays and wrong documents, which a reader must refuse."""
 
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from conformance.generator.arrays import CRC32C, GZIP, LITTLE, ZSTD, Made, concat, make_array, part
 from conformance.generator.codec_cases import TEXT, offset, pad
-from conformance.generator.encoding import Json, crc32c, numbers
+from conformance.generator.encoding import NO_CHUNK, Json, crc32c, numbers
 from conformance.generator.file_cases import file_cases
 from conformance.generator.shard_cases import INDEX_NBYTES, sharded, sharding
 
@@ -82,30 +83,32 @@ def _shards() -> Iterator[Made]:
     )
     flip: Callable[[bytes], bytes] = lambda data: bytes([data[0] ^ 1]) + data[1:]  # noqa: E731 - one line says it
     checks = "A bit of the index has changed: its checksum does not fit."
-    is_specified = True
-    yield _damaged(
-        made.with_files({"c/0/0.index": flip}), "index-bit", "bad-checksum", checks, is_specified=is_specified
-    )
+    yield _damaged(made.with_files({"c/0/0.index": flip}), "index-bit", "bad-checksum", checks, is_specified=True)
     start = sharded(
         *("", "", part(".index", INDEX_NBYTES), part("")),
         codecs=[sharding(location="start")],
         features=("index-start",),
     )
     yield _damaged(
-        start.with_files({"c/0/0.index": flip}), "index-start-bit", "bad-checksum", checks, is_specified=is_specified
+        start.with_files({"c/0/0.index": flip}), "index-start-bit", "bad-checksum", checks, is_specified=True
     )
 
-    def beyond(index: bytes) -> bytes:
-        table = (10**6).to_bytes(8, "little") + index[8:-4]
-        return table + crc32c(table)
+    ranges = {
+        "index-beyond": (10**6, 12, "a range behind the end of the shard"),
+        "index-short-range": (0, 10, "a range that is one element shorter than an inner chunk"),
+        "index-half-missing": (NO_CHUNK, 12, "an offset that means a missing inner chunk, and a size that does not"),
+    }
+    for name, (first, size, what) in ranges.items():
 
-    checks = "The index has a range behind the end of the shard, and a checksum that fits."
-    yield _damaged(made.with_files({"c/0/0.index": beyond}), "index-beyond", "bad-data", checks)
+        def change(index: bytes, row: tuple[int, int] = (first, size)) -> bytes:
+            table = struct.pack("<QQ", *row) + index[16:-4]
+            return table + crc32c(table)
+
+        checks = f"The index has {what}, and a checksum that fits."
+        yield _damaged(made.with_files({"c/0/0.index": change}), name, "bad-data", checks)
     inner = sharded("", "", *index_last, codecs=[sharding(LITTLE, ZSTD, CRC32C)], features=("zstd", "crc32c"))
     checks = "A bit of an inner chunk has changed: its checksum does not fit."
-    yield _damaged(
-        inner.with_files({"c/0/0": flip}), "inner-chunk-bit", "bad-checksum", checks, is_specified=is_specified
-    )
+    yield _damaged(inner.with_files({"c/0/0": flip}), "inner-chunk-bit", "bad-checksum", checks, is_specified=True)
     (tiff, *_) = file_cases()
     checks = "Another program has written behind the end of a file that is a shard: the file has no seal."
     yield _damaged(
