@@ -304,7 +304,7 @@ def python_examples(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_examples(page)], ids=lambda page: page.name)
