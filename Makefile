@@ -26,7 +26,7 @@ endif
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick bench-docs bench-details bench-archive docs clean
+.PHONY: help demo test check check-code unit coverage integration model conformance minio bench bench-quick bench-docs bench-details bench-archive docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -54,6 +54,12 @@ integration: minio ## the integration tests alone
 
 model: $(VENV)/ready ## the model of the write protocol, all of it: some minutes
 	$(BIN)/python -m tests.model --deep
+
+conformance: $(VENV)/ready ## check the three readers of the conformance kit, and print what they read
+	$(BIN)/python -m conformance --short --batch $(BIN)/python -W ignore -m conformance.readers.ours
+	$(BIN)/python -m conformance --short --batch $(BIN)/python -m conformance.readers.minimal
+	@if $(BIN)/python -m conformance.readers.node --check; then set -x; \
+		$(BIN)/python -m conformance --short --batch $(BIN)/python -m conformance.readers.node; fi
 
 check-code: $(VENV)/ready
 	$(BIN)/python -m ruff check

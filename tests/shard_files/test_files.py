@@ -1,6 +1,7 @@
 """Every shard of an array with `shard_file` is a file that the programs of its format read, with zarr's values."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,3 +196,24 @@ def test_every_shard_is_an_hdf5_file_with_the_values_of_zarr(case: Case) -> None
             assert attributes == {"units": "K", "scale": 0.5}
             assert values.dtype == np.dtype(case.dtype).newbyteorder("<" if case.endian == "little" else ">")
             np.testing.assert_array_equal(values, part)
+
+
+def test_the_same_values_give_the_same_hdf5_file_at_another_time(tmp_path: Path) -> None:
+    files = []
+    for number in range(2):
+        # HDF5 counts times in seconds.
+        time.sleep(1.1 * number)
+        store = ps.PartsStore.from_url(str(tmp_path / str(number)))
+        array = ps.create_array(
+            store,
+            "a",
+            shard_file="hdf5",
+            shape=(4, 4),
+            chunks=(2, 2),
+            shards=(4, 4),
+            dtype="int16",
+            attributes={"k": 1},
+        )
+        array[:] = 7
+        files.append((tmp_path / str(number) / "a/c/0/0.h5").read_bytes())
+    assert files[0] == files[1]

@@ -74,14 +74,16 @@ def _create(data_nbytes: int) -> Any:
     access.set_meta_block_size(0)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
     name = f"parts_store-{next(_NUMBERS)}.h5".encode()
-    return h5f.create(name, h5f.ACC_TRUNC, h5p.create(h5p.FILE_CREATE), access)
+    creation = h5p.create(h5p.FILE_CREATE)
+    # With the time in the root group, the same values would give other bytes.
+    creation.set_obj_track_times(False)
+    return h5f.create(name, h5f.ACC_TRUNC, creation, access)
 
 
 def _create_dataset(opened: Any, file: ShardFile, extent: tuple[int, ...], name: str) -> Any:
     creation = h5p.create(h5p.DATASET_CREATE)
     creation.set_chunk(file.chunk_shape)
     creation.set_fill_value(np.asarray(file.fill_value, file.dtype))
-    # With the time in it, the same values would give other bytes.
     creation.set_obj_track_times(False)
     for codec in file.codecs:
         _add_filter(creation, codec)

@@ -1,0 +1,1 @@
+"""Readers that pass the kit."""
