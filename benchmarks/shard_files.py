@@ -122,7 +122,7 @@ def main() -> None:
             for shard_file, codecs in CODECS.items():
                 for codec, compressors in codecs.items():
                     for size, side in SIDES.items():
-                        if "--quick" in sys.argv and (size, codec) != ("1 MiB", "deflate"):
+                        if "--quick" in sys.argv and size != "1 MiB":
                             continue
                         grown, write, read = measure(Case(shard_file, compressors, side), place)
                         name = f"{where}, {shard_file}, {codec}, shards of {size}"
