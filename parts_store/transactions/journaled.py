@@ -41,7 +41,18 @@ The deletion of an array, or of a folder of its chunks, holds the lock of the ar
 - There are no deadlocks. A process that holds the lock of a chunk never waits for the lock of an array, and a deletion
   holds the locks of one array at a time.
 
-Nothing is synchronised to the disk. After a power failure, the latest writes may be lost in any order.
+By default, nothing is synchronised to the disk. A power failure may undo the latest changes of files, each of them or
+not, in any order. A chunk that was written shortly before may then be the old one, absent, incomplete, or a mixture of
+both writes.
+
+With `durable=True`, the backend returns from each request when what it has changed is on the disk, so that the tables
+above hold for a power failure as well. Two things are not on the disk at once: the name of a staged file, which the
+journal's request synchronises before it makes the journal, and which a create does not need; and the removal of lock
+files and empty folders. A process that was killed may not have synchronised its last change. So recovery first makes
+the journal durable, a create makes it durable that there is no anchor, and a delete that there is no journal.
+`tests/power_cuts/` replays all of this.
+
+A journal that is cut off is never a valid one: it is a JSON object, which ends with its last byte.
 """
 
 import re
@@ -210,6 +221,10 @@ def recover(chunk: Chunk) -> Steps[bool]:
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
     journal = Journal.parse(found, chunk)
     if journal is not None:
+        # This is refused, since there is a journal, and a durable store answers when that journal is on the disk. Its
+        # writer may have been killed before it was, and no part may be moved earlier.
+        tag = Tag(journal.generation, "s", journal.sizes)
+        yield (Put(journal_key(chunk), journal.dump(), tag, IfAbsent(), "journal"),)
         yield from _apply(chunk, journal.generation)
     elif found is not None:
         # A power failure may leave an invalid journal, which would prevent every read.
@@ -219,6 +234,10 @@ def recover(chunk: Chunk) -> Steps[bool]:
 
 def _remove(chunk: Chunk) -> Steps[None]:
     """Delete a chunk, the anchor first: without an anchor there is no chunk."""
+    if chunk.other_keys:
+        # There is none, and a durable store answers when there is none on the disk either. A writer may have been killed
+        # before it had synchronised the removal.
+        yield from remove((journal_key(chunk),), "journal")
     yield from remove((chunk.anchor_key,), "the chunk")
     if chunk.other_keys:
         yield from remove(chunk.other_keys, "the rest of the chunk")
@@ -229,6 +248,10 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bo
     tag = Tag(rules.new_generation(), "s", tuple(part.nbytes for part in data))
     keys = staged_keys(chunk, tag.generation)
     yield tuple(Put(key, part, tag, None, "part of a chunk") for key, part in zip(keys, data, strict=True))
+    if is_new and chunk.other_keys:
+        # There is none, and a durable store answers when there is none on the disk either. The other parts must not join
+        # an anchor that another process has deleted without synchronising that.
+        yield from remove((chunk.anchor_key,), "the chunk")
     if is_new or len(keys) == 1:
         _require_moved(chunk, (yield from _move(chunk, tag.generation)))
         return
