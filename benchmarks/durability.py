@@ -1,61 +1,63 @@
-"""What `durable=True` costs: chunks in parts and plain chunks on a local disk, created and overwritten, as ratios.
+"""What `durable=True` costs: arrays with and without parts on a local disk, created and overwritten, as ratios.
 
 The folder must be on the disk that is measured: `python -m benchmarks.durability FOLDER`. On one that is in memory,
-nothing has to be synchronised.
+nothing has to be synchronised. Both kinds of store are measured in turns, and told as the ratio of the medians.
 """
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import zarr
-from zarr.core.buffer import cpu
 
 import parts_store as ps
 
-CHUNKS, REPEAT = 64, 3
+CHUNKS, REPEAT = 64, 7
 SIZES = {"64 kB": 1 << 16, "1 MB": 1 << 20}
 PARTS: dict[str, list[ps.Part]] = {
     "no parts": [],
     "2 parts": [ps.Part(""), ps.Part(".index", size=260)],
     "3 parts": [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=260)],
 }
-THREADS = (1, 16)
 
 
-def seconds(folder: Path, parts: list[ps.Part], nbytes: int, threads: int, *, durable: bool) -> tuple[float, float]:
-    """Return the seconds for writing all chunks the first time, and again."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for repeat in range(REPEAT):
-        of_array = {"a": parts} if parts else None
-        store = ps.PartsStore.from_url(folder / f"{durable}-{repeat}", durable=durable, parts=of_array)
-        shape = (CHUNKS * nbytes,)
-        zarr.create_array(store, name="a", shape=shape, chunks=(nbytes,), dtype="uint8", compressors=None)
-        for fill, each in enumerate(times):
-            value = cpu.Buffer.from_bytes(bytes([fill + 1]) * nbytes)
-            start = time.perf_counter()
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(lambda number: store.set_sync(f"a/c/{number}", value), range(CHUNKS)))  # noqa: B023
-            each.append(time.perf_counter() - start)
-    return min(times[0]), min(times[1])
+def seconds(folder: Path, parts: list[ps.Part], nbytes: int, chunks: int, *, durable: bool) -> tuple[float, float]:
+    """Return the seconds for writing an array of so many chunks the first time, and again."""
+    store = ps.PartsStore.from_url(folder, durable=durable, parts={"a": parts} if parts else None)
+    zarr.create_array(store, name="a", shape=(chunks * nbytes,), chunks=(nbytes,), dtype="uint8", compressors=None)
+    array = ps.open_array(store, path="a", mode="r+")
+    times = []
+    for fill in (1, 2):
+        start = time.perf_counter()
+        array[:] = fill
+        times.append(time.perf_counter() - start)
+    return times[0], times[1]
+
+
+def compare(parts: list[ps.Part], nbytes: int, chunks: int) -> list[str]:
+    """Return the ratio and the milliseconds of a chunk, for writing it the first time and again."""
+    measured: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    with TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
+        for repeat in range(REPEAT):
+            for durable, times in measured.items():
+                times.append(seconds(Path(name) / f"{repeat}-{durable}", parts, nbytes, chunks, durable=durable))
+    told = []
+    for again in (0, 1):
+        plain, durable_ = (median(each[again] for each in measured[durable]) for durable in (False, True))
+        told.append(f"{durable_ / plain:>9.1f}{1000 * durable_ / chunks:>7.1f} ms")
+    return told
 
 
 def main() -> None:
     print("times with durable=True relative to durable=False, and milliseconds for a chunk with durable=True\n")
-    print(f"{'chunk of':<19}{'threads':>7}{'create':>9}{'':>8}{'overwrite':>10}")
+    print(f"{'chunk of':<19}{'chunks':>7}{'create':>9}{'':>10}{'overwrite':>10}")
     for parts_name, parts in PARTS.items():
         for size_name, nbytes in SIZES.items():
-            for threads in THREADS:
-                with TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
-                    plain = seconds(Path(name), parts, nbytes, threads, durable=False)
-                    durable = seconds(Path(name), parts, nbytes, threads, durable=True)
-                told = [
-                    f"{mine / theirs:>9.1f}{1000 * mine / CHUNKS:>6.1f} ms"
-                    for mine, theirs in zip(durable, plain, strict=True)
-                ]
-                print(f"{parts_name:<10}{size_name:<9}{threads:>7}{''.join(told)}", flush=True)
+            for chunks in (1, CHUNKS):
+                told = "".join(compare(parts, nbytes, chunks))
+                print(f"{parts_name:<10}{size_name:<9}{chunks:>7}{told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def test_an_interrupted_change_of_a_chunk_with_a_torn_journal_reveals_no_mixture
 ) -> None:
     chunk = chunk_of(layout)
     new, _ = value_of(layout, 1, 201)
-    allowed = {write: new, write_if_absent: UNREADABLE, delete: None}[operation]
+    after: dict[Operation, bytes | str | None] = {write: new, write_if_absent: UNREADABLE, delete: None}
+    allowed = after[operation]
     count = 0
     for objects in torn(layout, chunk):
         assert what_is_read(objects, chunk, None) == UNREADABLE
