@@ -193,6 +193,9 @@ SCENARIOS = {
 KILLED = {
     "overwrite, then overwrite": of_chunk(TWO, CHUNK, (put(CHUNK, NEWER), NEWER), (put(CHUNK, NEW), NEW), old=OLD),
     "overwrite, then delete": of_chunk(TWO, CHUNK, (put(CHUNK, NEW), NEW), (delete(CHUNK), None), old=OLD),
+    "overwrite, then repair and delete": of_chunk(
+        TWO, CHUNK, (put(CHUNK, NEW), NEW), (together(repair, delete(CHUNK)), None), old=OLD
+    ),
     "create, then create": of_chunk(TWO, CHUNK, (put(CHUNK, NEWER), NEWER), (put(CHUNK, NEW), NEW)),
     "delete, then create": of_chunk(TWO, CHUNK, (delete(CHUNK), None), (put(CHUNK, NEW), NEW), old=OLD),
 }
