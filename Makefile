@@ -83,6 +83,7 @@ bench-docs: $(VENV)/ready ## write the results of the last `make bench` into doc
 bench-details: minio ## measure codecs, transactions, sessions and adoption, as ratios to what they are built on
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.transactions
+	$(BIN)/python -m benchmarks.durability
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.adoption
 

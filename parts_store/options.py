@@ -51,11 +51,14 @@ class StoreOptions:
     split: bool = False
     # The format of the files that the shards of a new array are, None if they are not files.
     shard_file: FileFormat | None = None
+    # Whether a write is on the disk when it returns.
+    durable: bool = False
 
     def __post_init__(self) -> None:
         """Raise `StoreConfigError` for the first option with an invalid value."""
-        if not isinstance(self.must_understand, bool):
-            raise StoreConfigError("must_understand", "True or False", describe(self.must_understand))
+        for option in ("must_understand", "durable"):
+            if not isinstance(getattr(self, option), bool):
+                raise StoreConfigError(option, "True or False", describe(getattr(self, option)))
         levels = [level.value for level in Level]
         if self.concurrency not in levels:
             raise StoreConfigError("concurrency", f"one of {', '.join(map(repr, levels))}", describe(self.concurrency))

@@ -212,12 +212,21 @@ def open_store(
 
 
 def open_branch(
-    url: str | Path, *, branch: str = "main", virtual: Sequence[str | Path] = (), create: bool = False, **options: Any
+    url: str | Path,
+    *,
+    branch: str = "main",
+    virtual: Sequence[str | Path] = (),
+    create: bool = False,
+    durable: bool = False,
+    **options: Any,
 ) -> PartsStore:
     """Open a branch of the Icechunk repository at a URL for writing; the caller commits `store.session`.
 
-    The arguments are those of `open_repository`.
+    The arguments are those of `open_repository`. With `durable`, a repository on a local disk is refused.
     """
+    if durable and scheme_of(str(url)) in ("", "file"):
+        expected = "False, since Icechunk does not synchronise the files of a repository on a local disk"
+        raise StoreConfigError("durable", expected, "True")
     repository = open_repository(url, virtual=virtual, create=create, **options)
     with _translated(str(url), options):
         _require_version(repository, {"branch": branch})
@@ -230,6 +239,7 @@ def open_writable(
     branch: str | None = None,
     create: bool = False,
     concurrency: Concurrency = "writers",
+    durable: bool = False,
     **options: Any,
 ) -> PartsStore:
     """Open a URL for writing: a branch of an Icechunk repository if there is one, or else a store of objects.
@@ -244,14 +254,16 @@ def open_writable(
         Whether to create a local folder that does not exist.
     concurrency
         The level of the writers of a store of objects.
+    durable
+        Whether a write that has returned survives a power failure. An Icechunk repository on a local disk refuses it.
     **options
         Options of obstore.
     """
     if not create:
         _require_folder(str(url))
     if branch is not None or is_repository(url, **options):
-        return open_branch(url, branch=branch or "main", **options)
-    store = PartsStore.from_url(url, concurrency=concurrency, **options)
+        return open_branch(url, branch=branch or "main", durable=durable, **options)
+    store = PartsStore.from_url(url, concurrency=concurrency, durable=durable, **options)
     if store.read_only:
         raise StoreConfigError("url", "a store that can be written", "a store that is read-only")
     return store

@@ -13,7 +13,7 @@ import zarr
 
 import parts_store
 from parts_store import notebook
-from parts_store.backends.addresses import address_of, is_local, open_url, shown_address
+from parts_store.backends.addresses import address_of, is_in_memory, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
@@ -76,12 +76,16 @@ class PartsStore(ZarrMethods):
     must_understand
         Whether an array that software without concat-parts would misread gets a member with `must_understand: true` in
         its `zarr.json` when it is created, so that such software refuses it.
+    durable
+        Whether a write or a delete that has returned survives a power failure, and an interrupted one leaves the old
+        value or the new one. On a local disk, every write then waits for the disk. S3, GCS and Azure do this anyway.
+        Memory cannot, and refuses it.
 
     Raises
     ------
     StoreConfigError
-        If an option is invalid, or if the store cannot support this `concurrency`. What a server lacks is found out
-        before the first write to an array with parts, which then raises `ServerFeatureError`; see `check`.
+        If an option is invalid, or if the store cannot support this `concurrency` or `durable`. What a server lacks is
+        found out before the first write to an array with parts, which then raises `ServerFeatureError`; see `check`.
 
     Examples
     --------
@@ -104,12 +108,13 @@ class PartsStore(ZarrMethods):
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
+        durable: bool = False,
     ) -> None:
         patterns = parse_patterns(parts)
         options = StoreOptions(
-            read_only, patterns, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand
+            read_only, patterns, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand, durable=durable
         )
-        self._open_backend(_backend_of(store), options)
+        self._open_backend(_backend_of(store, options), options)
 
     def _open_backend(self, backend: Place, options: StoreOptions) -> None:
         """Set up a store that knows no arrays yet."""
@@ -141,6 +146,7 @@ class PartsStore(ZarrMethods):
         coalesce_gap: int | None = None,
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
+        durable: bool = False,
         **options: Any,
     ) -> Self:
         """Open the store at a URL or a path.
@@ -163,6 +169,8 @@ class PartsStore(ZarrMethods):
             How often a read is repeated if the chunk changes meanwhile.
         must_understand
             Whether new arrays tell software that would misread them to refuse them.
+        durable
+            Whether a write that has returned survives a power failure.
         options
             Options of obstore, by their names there: `endpoint`, `region`, `access_key_id`, `client_options` ...
 
@@ -185,6 +193,7 @@ class PartsStore(ZarrMethods):
             coalesce_gap=coalesce_gap,
             retries=retries,
             must_understand=must_understand,
+            durable=durable,
         )
 
     @classmethod
@@ -572,7 +581,9 @@ class PartsStore(ZarrMethods):
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
         store = pickle.loads(state["store"])  # noqa: S301
-        self._open_backend(SessionBackend(store) if state["in_session"] else _backend_of(store), state["options"])
+        options: StoreOptions = state["options"]
+        backend = SessionBackend(store) if state["in_session"] else _backend_of(store, options)
+        self._open_backend(backend, options)
         self._is_open = state["is_open"]
         self.catalog.take_over(state["arrays"])
         if self._operations.server is not None and state["server"] is not None:
@@ -717,9 +728,14 @@ def _next_second() -> datetime:
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
 
-def _backend_of(store: Any) -> Place:
-    """Return the backend for a store of obstore."""
-    return LocalBackend(store) if is_local(store) else ObjectBackend(store)
+def _backend_of(store: Any, options: StoreOptions) -> Place:
+    """Return the backend for a store of obstore; raise `StoreConfigError` if it cannot be durable and has to be."""
+    if is_local(store):
+        return LocalBackend(store, options.durable)
+    if options.durable and is_in_memory(store):
+        raise StoreConfigError("durable", "False, since a store in memory ends with its process", "True")
+    # The servers of object stores have a value on their disks when they answer.
+    return ObjectBackend(store)
 
 
 def _new_catalog(backend: Place, protocol: ChunkProtocol) -> Catalog:

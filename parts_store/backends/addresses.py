@@ -36,6 +36,11 @@ def is_local(store: object) -> bool:
     return isinstance(store, LocalStore)
 
 
+def is_in_memory(store: object) -> bool:
+    """Return whether the store is in the memory of this process."""
+    return isinstance(store, MemoryStore)
+
+
 def address_of(store: Any) -> tuple[object, str]:
     """Return where the objects of a store are: the bucket or machine, and the folder in it."""
     match store:

@@ -15,10 +15,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final, override
 
 from parts_store.backends import local_files, local_listing, local_locks, local_objects
 from parts_store.backends.failures import name_and_key, translated
+from parts_store.backends.local_sync import NO_SYNC, DiskSync, Sync
 from parts_store.backends.object_store import Calls, ObjectBackend, run_calls
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest
@@ -38,15 +40,23 @@ _NO_HARD_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTS
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LocalBackend(ObjectBackend):
-    """A backend that stores objects in a folder of this machine."""
+    """A backend that stores objects in a folder of this machine.
 
+    With `is_durable`, what a request changes is on the disk when it returns, except the names of staged files, and the
+    removal of lock files, unfinished files and empty folders, which mean nothing to a reader.
+    """
+
+    is_durable: bool = False
     _root: str = field(init=False)
+    _sync: Sync = field(init=False, compare=False)
 
     @override
     def __post_init__(self) -> None:
         super(LocalBackend, self).__post_init__()
         object.__setattr__(self, "_root", os.fspath(self.store.prefix or "/"))
         object.__setattr__(self, "capabilities", replace(self.capabilities, has_locks=local_locks.HAS_LOCKS))
+        with translated("open", self._root):
+            object.__setattr__(self, "_sync", DiskSync(self._root) if self.is_durable else NO_SYNC)
 
     @override
     async def perform(self, request: BackendRequest) -> Outcome:
@@ -87,16 +97,17 @@ class LocalBackend(ObjectBackend):
             case steps.Head(key) if local_objects.is_path(key):
                 return self._answered(request, local_objects.look(f"{self._root}/{key}", key))
             case steps.Put(key, data, None, None) if local_objects.is_path(key):
-                local_objects.write(f"{self._root}/{key}", key, data)
+                local_objects.write(f"{self._root}/{key}", key, data, sync=self._sync)
                 return steps.Done()
             case steps.Put(tag=Tag()) | steps.Put(condition=steps.IfAbsent()):
+                return self._put(request)
+            case steps.Put() if self.is_durable:
+                # obstore does not synchronise what it writes.
                 return self._put(request)
             case steps.Move():
                 return self._move(request)
             case steps.Delete(keys):
-                for folder in {self._delete_file(key) for key in keys}:
-                    local_files.remove_empty(folder, self._root)
-                return steps.Done()
+                return self._delete_files(keys)
             case _:
                 return run_calls(self.calls(request))
 
@@ -172,7 +183,7 @@ class LocalBackend(ObjectBackend):
         path = self._path(put.key)
         folder, name = os.path.split(path)
         is_hidden = is_protocol_key(put.key)
-        if is_hidden and put.condition is None and _is_created(path, put):
+        if is_hidden and put.condition is None and self._is_created(path, put):
             return steps.Done()
         if not is_hidden:
             # Listings do not show this folder.
@@ -183,7 +194,7 @@ class LocalBackend(ObjectBackend):
             try:
                 # An ETag consists of inode, time and size. Inodes are used again, and the kernel's clock has steps of
                 # milliseconds. A time in nanoseconds makes the ETag unique.
-                local_files.write_new(unfinished, put.key, put.data, has_own_time=put.tag is not None)
+                local_files.write_new(unfinished, put.key, put.data, has_own_time=put.tag is not None, sync=self._sync)
                 return self._put_in_place(unfinished, path, put.key, put.condition)
             except FileNotFoundError:
                 # Another process removed the file or its folder.
@@ -196,12 +207,32 @@ class LocalBackend(ObjectBackend):
                         os.rmdir(folder)
         raise local_files.removed_meanwhile(put.key)
 
+    def _is_created(self, path: str, put: steps.Put) -> bool:
+        """Write a new file of the write protocol under its own name; return False if the file exists.
+
+        Staged files need no other name until they are finished: no client reads them before their writer has said so.
+        Their names are synchronised by the journal that refers to them, or when they are moved.
+        """
+        try:
+            local_files.write_new(path, put.key, put.data, has_own_time=put.tag is not None, sync=self._sync)
+        except FileExistsError:
+            return False
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+        return True
+
     def _put_in_place(self, unfinished: str, path: str, key: str, condition: Condition | None) -> Outcome:
         if condition is None:
             os.replace(unfinished, path)
+            self._sync.folder(os.path.dirname(path))
             return steps.Done()
         if not isinstance(condition, steps.IfAbsent):
             raise TypeError(f"a local disk supports only the condition that the file is absent: {condition}")
+        if is_protocol_key(key):
+            # A journal must not be on the disk before the staged files that it names.
+            self._sync.folder(os.path.dirname(path))
         try:
             os.link(unfinished, path)
         except FileExistsError:
@@ -210,6 +241,7 @@ class LocalBackend(ObjectBackend):
             if error.errno not in _NO_HARD_LINKS:
                 raise
             return self._create_by_rename(unfinished, path, key)
+        self._sync.folder(os.path.dirname(path))
         return steps.Done()
 
     def _create_by_rename(self, unfinished: str, path: str, key: str) -> Outcome:
@@ -222,6 +254,7 @@ class LocalBackend(ObjectBackend):
                     if os.path.lexists(path):
                         return steps.Refused()
                     os.replace(unfinished, path)
+                    self._sync.folder(os.path.dirname(path))
                     return steps.Done()
                 finally:
                     release()
@@ -239,8 +272,17 @@ class LocalBackend(ObjectBackend):
                 # Another process may remove the folder with the last object in it.
                 local_files.make_folder(os.path.dirname(target), request.target)
             else:
+                self._sync.folder(os.path.dirname(target))
                 return steps.Done()
         raise local_files.removed_meanwhile(request.target)
+
+    def _delete_files(self, keys: Sequence[str]) -> Outcome:
+        """Remove files in their order, folder by folder, and the folders that are empty then."""
+        for _, of_folder in groupby(keys, key=lambda key: key.rpartition("/")[0]):
+            for folder in {self._delete_file(key) for key in of_folder}:
+                self._sync.folder(folder)
+                local_files.remove_empty(folder, self._root)
+        return steps.Done()
 
     def _delete_file(self, key: str) -> str:
         """Remove a file or a link, never the target of a link; return the folder, which may be empty now."""
@@ -334,22 +376,6 @@ def _require_inside(key: str) -> None:
     is_unsafe = "\0" in key or any(each in ("", ".", "..") for each in key.split("/"))
     if is_unsafe or (os.sep != "/" and os.sep in key):
         raise LocalPathError(key, "expected a key below the store's folder, found one that may lead out of it")
-
-
-def _is_created(path: str, put: steps.Put) -> bool:
-    """Write a new file of the write protocol under its own name; return False if the file exists.
-
-    Staged files need no other name until they are finished: no client reads them before their writer has said so.
-    """
-    try:
-        local_files.write_new(path, put.key, put.data, has_own_time=put.tag is not None)
-    except FileExistsError:
-        return False
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        raise
-    return True
 
 
 def _entry(key: str, found: os.stat_result) -> steps.Entry:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Buffer
 from typing import Final
 
+from parts_store.backends.local_sync import NO_SYNC, Sync
 from parts_store.errors import ConcurrentWriteError, LocalPathError
 
 NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
@@ -21,11 +22,11 @@ def removed_meanwhile(key: str) -> ConcurrentWriteError:
     return ConcurrentWriteError(key, "another process keeps removing the folder that it belongs in")
 
 
-def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False) -> None:
+def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False, sync: Sync = NO_SYNC) -> None:
     """Write a new file, and make its folder as often as another process removes it.
 
     With `has_own_time`, the time of the file is the time of this call in nanoseconds, and not that of the kernel's
-    clock, which has steps of milliseconds.
+    clock, which has steps of milliseconds. The content of the file is synchronised, its name is not.
     """
     descriptor = _create(path, key)
     try:
@@ -35,6 +36,7 @@ def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False) 
         if has_own_time:
             now = time.time_ns()
             os.utime(descriptor if _HAS_TIME_OF_DESCRIPTOR else path, ns=(now, now))
+        sync.file(descriptor)
     finally:
         os.close(descriptor)
 

@@ -16,6 +16,7 @@ from typing import Final
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest
 
 from parts_store.backends import local_files
+from parts_store.backends.local_sync import NO_SYNC, Sync
 from parts_store.engine.steps import Found, Missing, Outcome, OutOfRange
 from parts_store.errors import LocalPathError
 from parts_store.format.keys import is_protocol_key
@@ -138,15 +139,16 @@ def _etag(found: os.stat_result) -> str:
     return f'"{found.st_ino:x}-{found.st_mtime_ns // 1000:x}-{found.st_size:x}"'
 
 
-def write(path: str, key: str, data: Buffer) -> None:
+def write(path: str, key: str, data: Buffer, *, sync: Sync = NO_SYNC) -> None:
     """Write a file: readers see the old file or the new one."""
     # Listings of obstore leave out names of this form, as those of its own unfinished files.
     unfinished = f"{path}#{secrets.randbits(63)}"
     for _ in range(local_files.MAX_TRIES):
         try:
             # A partial write of the object compares ETags. With the kernel's clock, they could come back.
-            local_files.write_new(unfinished, key, data, has_own_time=True)
+            local_files.write_new(unfinished, key, data, has_own_time=True, sync=sync)
             os.replace(unfinished, path)
+            sync.folder(os.path.dirname(path))
         except FileNotFoundError:
             # Another process removed the folder.
             continue

@@ -7,7 +7,7 @@ import typer
 
 from parts_store.cli.exits import OK
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import Message, ReadOptions, parse_options
+from parts_store.cli.parameters import Durable, Message, ReadOptions, parse_options
 
 _DESTINATION = "Destination"
 
@@ -53,6 +53,7 @@ def copy(
             "--create-repository", help="Create an Icechunk repository if there is none.", rich_help_panel=_DESTINATION
         ),
     ] = False,
+    durable: Durable = False,
     message: Message = None,
     output: Output,
 ) -> int:
@@ -68,9 +69,9 @@ def copy(
     reading = read.open(source, options=options_for(source, both), reads_chunks=True)
     more = {**options_for(destination, both), **parse_options(to_option)}
     if create_repository:
-        writing = open_branch(destination, branch=to_branch or "main", create=True, **more)
+        writing = open_branch(destination, branch=to_branch or "main", create=True, durable=durable, **more)
     else:
-        writing = open_writable(destination, branch=to_branch, create=True, **more)
+        writing = open_writable(destination, branch=to_branch, create=True, durable=durable, **more)
     with output.progress("copy", "chunks") as progress:
         copied = copy_arrays(
             reading,

@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 # Options of the store itself, which the commands set.
 _OWN: Final = (
-    *("read_only", "parts", "concurrency", "index_cache_bytes", "coalesce_gap", "retries", "must_understand"),
+    *(
+        "read_only",
+        "parts",
+        "concurrency",
+        "index_cache_bytes",
+        "coalesce_gap",
+        "retries",
+        "must_understand",
+        "durable",
+    ),
     *("url", "branch", "tag", "snapshot", "virtual", "create"),
 )
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -45,6 +54,14 @@ Branch = Annotated[
 ]
 Message = Annotated[
     str | None, typer.Option(help="The message of the commit to an Icechunk repository.", show_default=False)
+]
+Durable = Annotated[
+    bool,
+    typer.Option(
+        "--durable",
+        help="Wait until every write is on the disk, so that it survives a power failure.",
+        show_default=False,
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from parts_store.cli.output import Output
-from parts_store.cli.parameters import Branch, Message, Options, Prefix, Url, parse_age, parse_options
+from parts_store.cli.parameters import Branch, Durable, Message, Options, Prefix, Url, parse_age, parse_options
 from parts_store.cli.reports import require_something, show_report
 
 
@@ -38,6 +38,7 @@ def repair(
         ),
     ] = False,
     concurrency: Annotated[Level, typer.Option(help="The level that the writers of the arrays use.")] = Level.WRITERS,
+    durable: Durable = False,
     option: Options = None,
     branch: Branch = None,
     message: Message = None,
@@ -51,7 +52,7 @@ def repair(
     age = parse_age(min_age)
     from parts_store.repositories import open_writable
 
-    store = open_writable(url, branch=branch, concurrency=concurrency.value, **parse_options(option))
+    store = open_writable(url, branch=branch, concurrency=concurrency.value, durable=durable, **parse_options(option))
     with output.progress("repair", "findings") as progress:
         report = store.repair(
             prefix,

@@ -22,7 +22,8 @@ ends. If it ends after a step, this is what it leaves behind, besides the lock f
 | the other parts                | nothing                         | no chunk                      |
 
 The next write or delete of the chunk first finishes the write that a journal describes. A journal that is not valid is
-never carried out. The next write removes it, and until then the chunk cannot be read.
+never carried out, and the chunk cannot be read: its parts may be those of two writes. The next write puts its own
+journal in its place, and the next delete removes it after the anchor.
 
 While there is a journal, a reader takes the chunk from what the journal's write has staged. Without one, it looks at
 the parts a second time, and their ETags must not have changed.
@@ -41,7 +42,18 @@ The deletion of an array, or of a folder of its chunks, holds the lock of the ar
 - There are no deadlocks. A process that holds the lock of a chunk never waits for the lock of an array, and a deletion
   holds the locks of one array at a time.
 
-Nothing is synchronised to the disk. After a power failure, the latest writes may be lost in any order.
+By default, nothing is synchronised to the disk. A power failure may undo the latest changes of files, each of them or
+not, in any order. A chunk that was written shortly before may then be the old one, absent, incomplete, or a mixture of
+both writes.
+
+With `durable=True`, the backend returns from each request when what it has changed is on the disk, so that the tables
+above hold for a power failure as well. Two things are not on the disk at once: the name of a staged file, which the
+journal's request synchronises before it makes the journal, and which a create does not need; and the removal of lock
+files and empty folders. A process that was killed may not have synchronised its last change. So recovery first makes
+the journal durable, a create makes it durable that there is no anchor, and a delete that there is no journal.
+`tests/power_cuts/` replays all of this.
+
+A journal that is cut off is never a valid one: it is a JSON object, which ends with its last byte.
 """
 
 import re
@@ -180,7 +192,9 @@ class JournaledProtocol(ChunkProtocol):
 
     @override
     def finish_write(self, chunk: Chunk, parts: Mapping[int, Entry], beside: Sequence[Entry]) -> Steps[bool]:
-        yield from recover(chunk)
+        if (yield from recover(chunk)):
+            # One that is not valid is still there, and the caller says that it is to be removed.
+            yield from remove((journal_key(chunk),), "journal")
         yield from self.remove_leftovers([entry.key for entry in beside])
         return True
 
@@ -205,23 +219,34 @@ def _may_repeat(etag: str, now: float) -> bool:
 def recover(chunk: Chunk) -> Steps[bool]:
     """Finish the write that the journal of a dead writer describes; return whether there was a journal.
 
-    The caller holds the lock of the chunk.
+    A journal that is not valid stays: without it, parts of two writes could be read. The caller holds the lock of the
+    chunk.
     """
     found = yield from get(journal_key(chunk), "whether a write was interrupted")
     journal = Journal.parse(found, chunk)
     if journal is not None:
+        # This is refused, since there is a journal, and a durable store answers when that journal is on the disk. Its
+        # writer may have been killed before it was, and no part may be moved earlier.
+        tag = Tag(journal.generation, "s", journal.sizes)
+        yield (Put(journal_key(chunk), journal.dump(), tag, IfAbsent(), "journal"),)
         yield from _apply(chunk, journal.generation)
-    elif found is not None:
-        # A power failure may leave an invalid journal, which would prevent every read.
-        yield from remove((journal_key(chunk),), "journal")
     return found is not None
 
 
 def _remove(chunk: Chunk) -> Steps[None]:
     """Delete a chunk, the anchor first: without an anchor there is no chunk."""
+    if not chunk.other_keys:
+        yield from remove((chunk.anchor_key,), "the chunk")
+        return
+    is_damaged = (yield from _get_journal(chunk)) is not None
+    if not is_damaged:
+        # A durable store answers when there is no journal on the disk either. A writer may have been killed before it
+        # had synchronised the removal.
+        yield from remove((journal_key(chunk),), "journal")
     yield from remove((chunk.anchor_key,), "the chunk")
-    if chunk.other_keys:
-        yield from remove(chunk.other_keys, "the rest of the chunk")
+    if is_damaged:
+        yield from remove((journal_key(chunk),), "journal")
+    yield from remove(chunk.other_keys, "the rest of the chunk")
 
 
 def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bool) -> Steps[None]:
@@ -229,15 +254,33 @@ def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bo
     tag = Tag(rules.new_generation(), "s", tuple(part.nbytes for part in data))
     keys = staged_keys(chunk, tag.generation)
     yield tuple(Put(key, part, tag, None, "part of a chunk") for key, part in zip(keys, data, strict=True))
+    if is_new and chunk.other_keys:
+        if (yield from _get_journal(chunk)) is not None:
+            # It is not valid, and without an anchor there is no chunk.
+            yield from remove((journal_key(chunk),), "journal")
+        # A durable store answers when there is no anchor on the disk either. The other parts must not join one that
+        # another process has deleted without synchronising that.
+        yield from remove((chunk.anchor_key,), "the chunk")
     if is_new or len(keys) == 1:
         _require_moved(chunk, (yield from _move(chunk, tag.generation)))
         return
     record = Journal(chunk.relative, tag.generation, tag.sizes).dump()
     (outcome,) = yield (Put(journal_key(chunk), record, tag, IfAbsent(), "journal"),)
     if not isinstance(outcome, Done):
+        yield from _replace_journal(chunk, record, tag)
+    _require_moved(chunk, (yield from _apply(chunk, tag.generation)))
+
+
+def _replace_journal(chunk: Chunk, record: bytes, tag: Tag) -> Steps[None]:
+    """Put a journal in the place of one that is not valid; raise if there is a valid one."""
+    found = yield from _get_journal(chunk)
+    if found is None or Journal.parse(found, chunk) is not None:
         problem = "another client writes it, although concurrency='exclusive' promises a single writer"
         raise ConcurrentWriteError(chunk.chunk_key, problem)
-    _require_moved(chunk, (yield from _apply(chunk, tag.generation)))
+    # The name of one more staged part.
+    staged = f"{chunk.side_folder}.{tag.generation}.{len(chunk.part_keys)}"
+    yield (Put(staged, record, tag, None, "journal"),)
+    yield (Move(staged, journal_key(chunk), "journal"),)
 
 
 def _apply(chunk: Chunk, generation: str) -> Steps[tuple[Outcome, ...]]:

@@ -40,6 +40,17 @@ def test_copy_copies_between_objects_and_repositories(
         assert next(iter(history)).message == "copied"
 
 
+def test_copy_is_durable_except_in_a_local_repository(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["copy", folder, tmp_path / "copy", "--durable"], capsys).code == OK
+    assert values(tmp_path / "copy", "a").tolist() == list(range(1, 17))
+    result = call(["copy", folder, tmp_path / "repository", "--create-repository", "--durable"], capsys)
+    assert result.code == 2
+    assert "durable: expected False, since Icechunk does not synchronise" in result.err
+    assert not (tmp_path / "repository").exists()
+
+
 def test_copy_copies_a_version_and_a_path(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = ps.PartsStore.from_session(ps.open_repository(repository).writable_session("main"))
     zarr.open_array(store, path="a")[...] = 0

@@ -42,6 +42,7 @@ from tests.cli.places import (
         (leave_file, ["--concurrency", "exclusive", "--min-age", "10000000d"], LEFTOVERS),
         (lose_part, ["--concurrency", "exclusive", "--drop-incomplete", "--min-age=1h"], DAMAGED),
         (leave_file, ["--prefix", "a"], OK),
+        (lose_anchor, ["--durable"], OK),
     ],
 )
 def test_repair_repairs_and_verify_confirms_it(

@@ -26,7 +26,7 @@ from tests.transactions.interruptions import (
     write,
     write_if_absent,
 )
-from tests.transactions.objects import KEY, Objects, chunk_of, protocol, settings
+from tests.transactions.objects import Objects, chunk_of, protocol, settings
 
 DISK = Place(Level.WRITERS, has_tags=False)
 IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
@@ -189,7 +189,7 @@ def test_exclusive_writer_notices_another_journal(layout: Layout) -> None:
 
         def perform(self, request: Request) -> Outcome:
             if isinstance(request, Put) and request.key == journal_key(chunk):
-                self.put(request.key, Journal(KEY, "f" * 32, (1,)).dump())
+                self.put(request.key, Journal(chunk.relative, "f" * 32, (1,) * len(layout)).dump())
             return super().perform(request)
 
     objects = Two(has_tags=False)
