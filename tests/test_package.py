@@ -1,6 +1,7 @@
 """The package as a user meets it: found by zarr, typed, layered, with an example that works."""
 
 import ast
+import doctest
 import json
 import re
 import subprocess
@@ -312,8 +313,10 @@ def test_importing_the_package_imports_nothing_that_takes_time() -> None:
     assert not {"zarr", "numpy", "icechunk", "obstore"} & set(printed.split())
 
 
-def python_examples(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+def python_examples(page: Path) -> list[tuple[str, str]]:
+    """Return the Python examples of a page, each with the block `output` that follows it, or an empty text."""
+    block = r"^```python\n(.*?)^```$(?:\n\n^```output\n(.*?)^```$)?"
+    return re.findall(block, page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -322,11 +325,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_examples(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
-    for example in python_examples(page):
+    for example, output in python_examples(page):
         exec(compile(example, page.name, "exec"), names)
+        printed = capsys.readouterr().out
+        # Three dots stand for what is different in every run.
+        assert not output or doctest.OutputChecker().check_output(output, printed, doctest.ELLIPSIS), printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_output_follows_an_example(page: Path) -> None:
+    shown = page.read_text().count("\n```output\n")
+    assert shown == sum(1 for _, output in python_examples(page) if output)
 
 
 def test_nothing_names_a_package_index() -> None:
