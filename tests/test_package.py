@@ -313,6 +313,38 @@ def test_importing_the_package_imports_nothing_that_takes_time() -> None:
     assert not {"zarr", "numpy", "icechunk", "obstore"} & set(printed.split())
 
 
+# The modules of the extras, and of what they install.
+EXTRA_MODULES = (
+    *("PIL", "cftime", "dask", "distributed", "h5netcdf", "h5py", "hdf5plugin", "imagecodecs", "obspec_utils"),
+    *("pandas", "rich", "tensorstore", "tifffile", "typer", "virtualizarr", "xarray", "xxhash"),
+)
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
+import icechunk, zarr
+import parts_store as ps
+
+size = {"shape": (64, 64), "chunks": (16, 16), "shards": (32, 32), "dtype": "uint16"}
+session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+stores = [ps.PartsStore.from_url(url) for url in ("memory://", sys.argv[2])]
+for store in [*stores, ps.PartsStore.from_session(session)]:
+    zarr.create_array(store, name="plain", **size)[:] = 1
+    ps.create_array(store, "parts", parts=["", ps.Part(".index", size=ps.SHARD_INDEX)], **size)[:] = 2
+    ps.create_array(store, "tiles", shard_file="tiff", **size)[:] = 3
+    assert [int(zarr.open_group(store)[name][63, 63]) for name in ("plain", "parts", "tiles")] == [1, 2, 3]
+    store.explain("parts", (slice(8), slice(8)))
+    store.verify()
+    store.repair()
+    store.tree(sizes=True)
+    ps.copy(store, ps.PartsStore.from_url("memory://"))
+"""
+
+
+def test_package_works_without_extras(tmp_path: Path) -> None:
+    call = [sys.executable, "-W", "error", "-c", WITHOUT_EXTRAS, ",".join(EXTRA_MODULES), str(tmp_path / "data.zarr")]
+    subprocess.run(call, check=True)
+
+
 def python_examples(page: Path) -> list[tuple[str, str]]:
     """Return the Python examples of a page, each with the block `output` that follows it, or an empty text."""
     block = r"^```python\n(.*?)^```$(?:\n\n^```output\n(.*?)^```$)?"
