@@ -1,6 +1,7 @@
 """The package as a user meets it: found by zarr, typed, layered, with an example that works."""
 
 import ast
+import doctest
 import json
 import re
 import subprocess
@@ -312,8 +313,42 @@ def test_importing_the_package_imports_nothing_that_takes_time() -> None:
     assert not {"zarr", "numpy", "icechunk", "obstore"} & set(printed.split())
 
 
-def python_examples(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+# The modules of the extras, and of what they install.
+EXTRA_MODULES = (
+    *("PIL", "cftime", "dask", "distributed", "h5netcdf", "h5py", "hdf5plugin", "imagecodecs", "obspec_utils"),
+    *("pandas", "rich", "tensorstore", "tifffile", "typer", "virtualizarr", "xarray", "xxhash"),
+)
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
+import icechunk, zarr
+import parts_store as ps
+
+size = {"shape": (64, 64), "chunks": (16, 16), "shards": (32, 32), "dtype": "uint16"}
+session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+stores = [ps.PartsStore.from_url(url) for url in ("memory://", sys.argv[2])]
+for store in [*stores, ps.PartsStore.from_session(session)]:
+    zarr.create_array(store, name="plain", **size)[:] = 1
+    ps.create_array(store, "parts", parts=["", ps.Part(".index", size=ps.SHARD_INDEX)], **size)[:] = 2
+    ps.create_array(store, "tiles", shard_file="tiff", **size)[:] = 3
+    assert [int(zarr.open_group(store)[name][63, 63]) for name in ("plain", "parts", "tiles")] == [1, 2, 3]
+    store.explain("parts", (slice(8), slice(8)))
+    store.verify()
+    store.repair()
+    store.tree(sizes=True)
+    ps.copy(store, ps.PartsStore.from_url("memory://"))
+"""
+
+
+def test_package_works_without_extras(tmp_path: Path) -> None:
+    call = [sys.executable, "-W", "error", "-c", WITHOUT_EXTRAS, ",".join(EXTRA_MODULES), str(tmp_path / "data.zarr")]
+    subprocess.run(call, check=True)
+
+
+def python_examples(page: Path) -> list[tuple[str, str]]:
+    """Return the Python examples of a page, each with the block `output` that follows it, or an empty text."""
+    block = r"^```python\n(.*?)^```$(?:\n\n^```output\n(.*?)^```$)?"
+    return re.findall(block, page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -322,11 +357,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_examples(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
-    for example in python_examples(page):
+    for example, output in python_examples(page):
         exec(compile(example, page.name, "exec"), names)
+        printed = capsys.readouterr().out
+        # Three dots stand for what is different in every run.
+        assert not output or doctest.OutputChecker().check_output(output, printed, doctest.ELLIPSIS), printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_output_follows_an_example(page: Path) -> None:
+    shown = page.read_text().count("\n```output\n")
+    assert shown == sum(1 for _, output in python_examples(page) if output)
 
 
 def test_nothing_names_a_package_index() -> None:

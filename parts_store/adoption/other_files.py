@@ -8,8 +8,9 @@ from parts_store.adoption.description import CannotBeReadError, OpenOther, Other
 from parts_store.adoption.source_file import BlockReader
 from parts_store.backends.existing_files import find_file
 from parts_store.backends.file_registry import folder_of
-from parts_store.backends.registered_files import ENCODED_SCHEMES, Registries, find_store
+from parts_store.backends.registered_files import Registries, find_store
 from parts_store.errors import PartsStoreError
+from parts_store.format.references import ENCODED_SCHEMES
 
 _LOCAL: Final = "file"
 

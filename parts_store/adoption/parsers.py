@@ -27,8 +27,9 @@ from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
 from parts_store.backends.existing_folders import FolderReader
-from parts_store.backends.registered_files import ENCODED_SCHEMES, Registries, find_store, parse_registry
+from parts_store.backends.registered_files import Registries, find_store, parse_registry
 from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.group import PartsGroup

@@ -8,8 +8,9 @@ from urllib.parse import unquote
 from obspec_utils.registry import ObjectStoreRegistry
 
 from parts_store.backends.addresses import open_url
-from parts_store.backends.registered_files import ENCODED_SCHEMES, key_in
+from parts_store.backends.registered_files import key_in
 from parts_store.errors import StoreConfigError, describe
+from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.redaction import hide_in_url
 
 # With more folders of one bucket or server, the folder that contains all of them is registered.

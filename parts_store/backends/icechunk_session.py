@@ -29,7 +29,6 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
-from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.backends.session_changes import Writes
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
@@ -39,7 +38,7 @@ from parts_store.errors import NoAccessError, ReadOnlySessionError, SessionError
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
 from parts_store.format.metadata import Document, is_array, parse, without_constants
 from parts_store.format.ranges import Span, Wanted, resolve
-from parts_store.format.references import Reference, ReferenceTable
+from parts_store.format.references import ENCODED_SCHEMES, Reference, ReferenceTable
 from parts_store.format.tags import Tag
 from parts_store.redaction import hide_secrets, may_hold_secret
 from parts_store.transactions import part_nodes

@@ -6,7 +6,7 @@ Only files that a registered store covers can be read. Any store with obspec's m
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Never, Self
+from typing import Any, ClassVar, Never, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from obspec_utils.registry import ObjectStoreRegistry
@@ -20,10 +20,8 @@ from parts_store.engine.backend import BackendRequest, Capabilities, WriteIdenti
 from parts_store.engine.steps import Found, Get, Lock, Outcome
 from parts_store.errors import LocationError, StoreConfigError, raise_translated
 from parts_store.format.ranges import Span
+from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.redaction import hide_in_url
-
-# The path of such a URL is percent-encoded. In other URLs it is the key of an object, as it is.
-ENCODED_SCHEMES: Final = ("file", "http", "https")
 
 type Registries = tuple[ObjectStoreRegistry[Any], ...]
 

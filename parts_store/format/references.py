@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.integers import parse_integer
+
+# The path of such a URL is percent-encoded. In other URLs it is the key of an object, as it is.
+ENCODED_SCHEMES: Final = ("file", "http", "https")
 
 
 @dataclass(frozen=True, slots=True)

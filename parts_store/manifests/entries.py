@@ -16,10 +16,10 @@ from parts_store._compat.virtualizarr import (
     columns_of,
     validate_and_normalize_path_to_uri,
 )
-from parts_store.backends.registered_files import ENCODED_SCHEMES
 from parts_store.errors import ManifestError, describe
 from parts_store.format.integers import parse_integer
 from parts_store.format.ranges import Span
+from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.manifests.path_numbers import number_paths
 from parts_store.manifests.pieces import FileRange, Piece, nbytes_of
 
