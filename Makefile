@@ -26,7 +26,7 @@ endif
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check check-code unit coverage integration model minio bench bench-quick bench-docs bench-details bench-archive docs clean
+.PHONY: help demo test check check-code unit coverage integration model soak minio bench bench-quick bench-docs bench-details bench-archive docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -54,6 +54,10 @@ integration: minio ## the integration tests alone
 
 model: $(VENV)/ready ## the model of the write protocol, all of it: some minutes
 	$(BIN)/python -m tests.model --deep
+
+MINUTES := 10
+soak: minio ## random scenarios with new seeds for MINUTES=10; again with ONLY=name SEED=number TIMES=20
+	$(BIN)/python -m integration.soak --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED)) $(if $(TIMES),--times $(TIMES))
 
 check-code: $(VENV)/ready
 	$(BIN)/python -m ruff check
