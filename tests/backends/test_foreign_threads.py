@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import override
 
 import pytest
 
@@ -51,7 +50,6 @@ class SlowLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.is_waking, self.may_wake, self.is_awake = (threading.Event() for _ in range(3))
 
-    @override
     def _write_to_self(self) -> None:
         self.is_waking.set()
         self.may_wake.wait(60)
