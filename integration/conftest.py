@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,8 +99,9 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def bucket(server: Server) -> Iterator[Bucket]:
+@contextmanager
+def new_bucket(server: Server) -> Iterator[Bucket]:
+    """Create a bucket, and remove it with all its objects when the block ends."""
     client = _client(server)
     name = f"parts-store-{secrets.token_hex(8)}"
     client.make_bucket(name)
@@ -110,6 +111,12 @@ def bucket(server: Server) -> Iterator[Bucket]:
         stored = (DeleteObject(str(each.object_name)) for each in client.list_objects(name, recursive=True))
         assert not list(client.remove_objects(name, stored))
         client.remove_bucket(name)
+
+
+@pytest.fixture
+def bucket(server: Server) -> Iterator[Bucket]:
+    with new_bucket(server) as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="session")

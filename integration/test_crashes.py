@@ -19,7 +19,7 @@ from zarr.core.sync import sync
 
 from integration.breaking import Breaking, Crash, How
 from integration.chaos import driver
-from integration.chaos.plan import Kind, Plan
+from integration.chaos.plan import LANES, Plan
 from integration.conftest import Bucket
 from integration.scenes import (
     NEW,
@@ -239,13 +239,6 @@ def test_an_interrupted_operation_leaves_the_old_value_or_the_new_one(stage: Sta
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------
-
-LANES: dict[Concurrency, tuple[Kind, ...]] = {
-    "exclusive": ("blind", "compared", "created", "shard", "inner"),
-    "writers": ("blind", "compared", "created", "shard", "inner"),
-    # Only here may a delete come just before a write.
-    "full": ("blind", "deleted", "created", "shard", "inner"),
-}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -9,74 +9,44 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from obstore.store import S3Store
 
 from integration import large, toxics
 from integration.breaking import read_plainly, repair
-from integration.chaos import driver
 from integration.chaos.driver import Report
-from integration.chaos.plan import Kind, Plan
+from integration.chaos.network import TOXICS, plan_through, run_through
+from integration.chaos.plan import Plan
 from integration.conftest import Bucket
 from integration.large import Order, Work
 from integration.server import answers
-from integration.toxics import Proxy, Toxic, toxic
+from integration.toxics import Proxy, toxic
 from parts_store import PartsStore
 from parts_store.errors import AmbiguousWriteError, StorageError
-from parts_store.options import Concurrency
-
-LANES: tuple[Kind, ...] = ("blind", "compared", "created", "shard", "inner")
-# Toxiproxy draws lots for every connection: so each is for one request.
-IMPATIENT = {"timeout": "1s", "connect_timeout": "1s", "pool_max_idle_per_host": "0"}
 
 
-# What is wrong, how long it takes until all that was sent has arrived, and whether answers fail to come.
-TOXICS: dict[str, tuple[tuple[Toxic, ...], float, bool]] = {
-    "slow": ((toxic("latency", "downstream", latency=30, jitter=30),), 0.3, False),
-    "late answers": ((toxic("latency", "downstream", 0.1, latency=1500),), 2, True),
-    "late requests": ((toxic("latency", "upstream", 0.1, latency=1500),), 2, True),
-    "resets": ((toxic("reset_peer", "downstream", 0.2),), 0.3, True),
-    "no answers": ((toxic("timeout", "downstream", 0.1, timeout=300),), 0.5, True),
-    "answers cut off": ((toxic("limit_data", "downstream", 0.2, bytes=100),), 0.3, True),
-    "requests cut off": ((toxic("limit_data", "upstream", 0.2, bytes=900),), 0.3, True),
-    "narrow": ((toxic("bandwidth", "upstream", rate=100), toxic("bandwidth", "downstream", rate=100)), 0.5, False),
-}
-
-
-def plan_through(bad_network: Proxy, bucket: Bucket, level: Concurrency, retries: int, **arguments: Any) -> Plan:
-    retry = {"max_retries": retries, "retry_timeout": 2.0}
-    options = Plan.options_of(bad_network.server, client_options=IMPATIENT, retry_config=retry)
-    direct = Plan.options_of(bucket.server)
-    return Plan(bucket.name, options, level, LANES, kills=0, seed=1, direct=direct, **arguments)
-
-
-def run_through(bad_network: Proxy, plan: Plan, names: Sequence[str]) -> Report:
-    """Carry out a plan while the network has the given faults, one after the other."""
-    with driver.under_way(plan) as report:
-        for name in names:
-            bad_network.poison(*TOXICS[name][0])
-            time.sleep(plan.seconds / len(names))
-        found = report()
-    print(found)
-    assert found.violations == []
-    assert found.reads > 0
-    assert found.writes > 0
-    return found
+def require_clean(report: Report) -> Report:
+    """Print a report, and require that there were reads and writes, and no violations."""
+    print(report)
+    assert report.violations == []
+    assert report.reads > 0
+    assert report.writes > 0
+    return report
 
 
 @pytest.mark.parametrize("name", TOXICS)
 def test_a_bad_network_tears_and_loses_nothing(bad_network: Proxy, bucket: Bucket, name: str) -> None:
     _, pause, is_bad = TOXICS[name]
     # obstore repeats some requests by itself, also such that may have arrived: here the writer has to.
-    report = run_through(bad_network, plan_through(bad_network, bucket, "writers", 0, seconds=3, pause=pause), [name])
+    plan = plan_through(bad_network, bucket, "writers", 0, seconds=3, seed=1, pause=pause)
+    report = require_clean(run_through(bad_network, plan, [name]))
     assert (report.unanswered > 0) == is_bad
 
 
 def test_all_network_faults_together_tear_and_lose_nothing(bad_network: Proxy, bucket: Bucket) -> None:
-    report = run_through(bad_network, plan_through(bad_network, bucket, "full", 2, seconds=8, pause=2), list(TOXICS))
+    plan = plan_through(bad_network, bucket, "full", 2, seconds=8, seed=1, pause=2)
+    report = require_clean(run_through(bad_network, plan, list(TOXICS)))
     assert report.unanswered > 0
 
 

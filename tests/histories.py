@@ -62,6 +62,12 @@ def is_linearizable(operations: Sequence[Operation], initial: State) -> bool:
     return False
 
 
+def violations(histories: Sequence[Sequence[Operation]]) -> list[str]:
+    """Return the histories of inner chunks that no order of their operations explains."""
+    wrong = [(chunk, each) for chunk, each in enumerate(histories) if not is_linearizable(each, (0,) * SIZE)]
+    return [f"inner chunk {chunk} is not linearizable: {each}" for chunk, each in wrong]
+
+
 class Client:
     """A client that reads and writes regions of one shard, as its seed says, and records it."""
 

@@ -39,6 +39,14 @@ SHARD_SUFFIXES = (".head", "", ".index")
 ALLOWED = (ConcurrentWriteError, AmbiguousWriteError, StorageError)
 
 
+# The lanes at each level. A delete may come just before a write at the level "full" only.
+LANES: dict[Concurrency, tuple[Kind, ...]] = {
+    "exclusive": ("blind", "compared", "created", "shard", "inner"),
+    "writers": ("blind", "compared", "created", "shard", "inner"),
+    "full": ("blind", "deleted", "created", "shard", "inner"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A chunk, or a row of them, and how it is written."""

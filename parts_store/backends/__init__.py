@@ -1,1 +1,7 @@
 """Backends: obstore, local disks, Icechunk sessions. They translate requests, responses and errors."""
+
+import atexit
+
+from parts_store.backends.foreign_threads import wait_for_foreign_threads
+
+atexit.register(wait_for_foreign_threads)

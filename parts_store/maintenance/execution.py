@@ -38,6 +38,7 @@ from parts_store.maintenance.unfinished_files import describe_unfinished
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.transactions import batch_marks
 from parts_store.transactions.journal import is_journal
+from parts_store.transactions.locking import remove_unused_locks
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.rules import Rules
@@ -222,6 +223,8 @@ def repair_chunks(
             results += of_chunk
             if progress is not None:
                 progress(len(results), len(findings))
+    for path in survey.locked:
+        store.carry_out(remove_unused_locks(path))
     return results
 
 

@@ -25,6 +25,7 @@ from parts_store.maintenance.report import Finding, Report
 from parts_store.maintenance.unfinished_files import find_unfinished
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.rules import Level
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class Survey:
     unmarked: tuple[str, ...] = ()
     # The files that a writer of a local disk has not finished, by their keys.
     unfinished: Mapping[str, Entry] = field(default_factory=dict)
+    # The paths of arrays with lock files, which a process that was killed may have left.
+    locked: tuple[str, ...] = ()
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """Return the report with these findings."""
@@ -94,10 +97,14 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
         listed = _inside(folder, outer, listed)
     unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
     unfinished: Mapping[str, Entry] = {}
+    locked: tuple[str, ...] = ()
     if protocol.has_journal:
         others |= {split(entry.key)[0] for entry in entries if is_metadata(entry.key)}
         unfinished = yield from find_unfinished(folder, arrays, others)
-    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished)
+        if protocol.rules.level is not Level.EXCLUSIVE:
+            keys = {entry.key for entry in entries}
+            locked = tuple(path for path in arrays if not keys.isdisjoint(array_locks(path)))
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked)
 
 
 def list_entries(folder: str) -> Steps[tuple[Entry, ...]]:
@@ -157,8 +164,8 @@ def _inside(folder: str, outer: Sequence[str], listed: ListedChunks) -> ListedCh
 def _side_folder(key: str) -> tuple[str, str] | None:
     """Return the path of an array, and the folder beside a chunk that a key is in; None for other keys.
 
-    The lock of a folder counts as in it. The lock of an array does not: the next client that changes the array removes
-    it.
+    The lock of a folder counts as in it. The lock of an array does not: the next client that changes or repairs the
+    array removes it.
     """
     segments = key.split("/")
     if PROTOCOL_FOLDER not in segments[:-1]:

@@ -31,6 +31,12 @@ def lock_array(array: str) -> Steps[None]:
         yield from _lock(Lock(key, "lock of an array"), lock)
 
 
+def remove_unused_locks(array: str) -> Steps[None]:
+    """Remove the lock files of an array, unless another process holds them. The end of the steps removes them."""
+    for key in array_locks(array):
+        yield (Lock(key, "lock of an array"),)
+
+
 def array_locks(array: str) -> tuple[str, str]:
     """Return the keys of the locks of an array: the lock that is taken first, and the lock that its writers share."""
     lock = join(array, f"{PROTOCOL_FOLDER}/{_ARRAY_LOCK}")

@@ -1,10 +1,7 @@
 """Deletion on a local disk beside writers: a lock has one owner, and a chunk is one whole write or absent."""
 
 import asyncio
-import json
 import random
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -18,7 +15,8 @@ from parts_store.engine.steps import Lock, Move
 from parts_store.errors import ConcurrentWriteError
 from parts_store.transactions import folder_deletion
 from parts_store.transactions.locking import array_locks
-from tests.attacks.certified import CHUNKS, NBYTES, create, is_whole, new_value, read, write
+from tests.attacks.certified import CHUNKS, create, is_whole, new_value, read, write
+from tests.attacks.deletion_schedules import files, mend_document, schedule
 from tests.attacks.pausing import Paused
 
 LOCK = Lock("g/a/.parts-txn/0123.lock", "test")
@@ -48,17 +46,6 @@ def writing(store: ps.PartsStore, value: bytes, key: str = KEY) -> Paused[None]:
     """A write that does nothing by itself."""
     steps = store._operations.put(key, memoryview(value), store._options)
     return Paused(steps, backend_of(store))
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
-
-
-def mend_document(folder: Path, document: bytes) -> ps.PartsStore:
-    """A new store on the same folder, with the array's document as it was."""
-    (folder / "g/a").mkdir(parents=True, exist_ok=True)
-    (folder / "g/a/zarr.json").write_bytes(document)
-    return ps.PartsStore.from_url(folder)
 
 
 # --- a holder's lock file is its own ----------------------------------------------------------------------------------
@@ -245,47 +232,6 @@ def test_deleting_a_group_locks_one_array_at_a_time(folder: Path, monkeypatch: p
 
 
 # --- random schedules -------------------------------------------------------------------------------------------------
-
-
-def schedule(folder: Path, processes: int, count: int, seed: int) -> Counter[str]:
-    """Let processes write, read and delete in random order; return what went wrong."""
-    store = ps.PartsStore.from_url(folder)
-    create(store, "g/a")
-    document = (folder / "g/a/zarr.json").read_bytes()
-    command = [sys.executable, "-m", "tests.attacks.certified", str(folder)]
-    running = [
-        subprocess.Popen(
-            [*command, str(seed * 1000 + number), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for number in range(processes)
-    ]
-    wrong: Counter[str] = Counter()
-    try:
-        for each in running:
-            assert each.stdout is not None
-            assert each.stdout.readline() == "ready\n"
-        for each in running:
-            assert each.stdin is not None
-            each.stdin.write("\n")
-            each.stdin.flush()
-        for each in running:
-            output, _ = each.communicate()
-            wrong.update(json.loads(output) if each.returncode == 0 else {f"exit {each.returncode}": 1})
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
-    again = mend_document(folder, document)
-    wrong["damage"] += int(again.verify().is_damaged)
-    for number in range(CHUNKS):
-        try:
-            value = read(again, f"g/a/c/{number}")
-        except ps.errors.PartsStoreError:
-            wrong["damage"] += 1
-            continue
-        wrong["mixture at the end"] += int(value is not None and (len(value) != NBYTES or not is_whole(value)))
-    wrong["lock files"] += sum(each.endswith(".lock") for each in files(folder))
-    return +wrong
 
 
 @pytest.mark.slow

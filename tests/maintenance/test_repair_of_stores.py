@@ -282,6 +282,40 @@ def test_repair_after_a_process_was_killed_with_its_lock(tmp_path: Path, last: s
     assert not (tmp_path / "objects/a/.parts-txn").exists()
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["gate", "lock"])
+def test_repair_removes_the_lock_of_an_array_that_a_killed_process_left(tmp_path: Path, number: int) -> None:
+    objects = disk(tmp_path)
+    create(ps.PartsStore(objects))
+    before = contents(objects)
+    path = tmp_path / "objects" / array_locks("a")[number]
+    path.parent.mkdir()
+    path.touch()
+    store = ps.PartsStore(objects)
+    assert store.verify().findings == ()
+    assert path.exists()
+    assert store.repair().findings == ()
+    assert contents(objects) == before
+    assert not path.parent.exists()
+
+
+def test_repair_leaves_the_lock_of_an_array_to_its_holder(tmp_path: Path) -> None:
+    objects = disk(tmp_path)
+    store = ps.PartsStore(objects)
+    create(store)
+    gate, lock = array_locks("a")
+    release = store._backend.lock(Lock(f"{side_folder('a', 'c/1')}.lock", "another writer", lock))
+    assert release is not None
+    begin = time.monotonic()
+    assert ps.PartsStore(objects).repair().findings == ()
+    # All waits for a lock together take five minutes.
+    assert time.monotonic() - begin < 60
+    assert lock in contents(objects)
+    assert gate not in contents(objects)
+    assert store._backend.lock(Lock(lock, "a deletion")) is None
+    release()
+    assert not (tmp_path / "objects/a/.parts-txn").exists()
+
+
 def test_locked_chunk_is_reported_and_the_rest_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parts_store.transactions.locking._MAX_WAITS", 2)
     objects = disk(tmp_path)

@@ -2,7 +2,6 @@
 
 import itertools
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,8 @@ from tests.sessions.histories import (
     INTERLEAVINGS,
     KINDS,
     OPERATIONS,
-    PLAIN,
     SOLVERS,
     Kind,
-    Result,
-    Scene,
     commit,
     look,
     marked,
@@ -29,11 +25,11 @@ from tests.sessions.histories import (
     raw_chunks,
     repository,
 )
+from tests.sessions.stage import Stage
 from tests.sessions.steps import (
     FEW_SOLVERS,
     FILL,
     IN_THREE,
-    REBASE_FAILED,
     USE_OURS,
     USE_THEIRS,
     at,
@@ -47,40 +43,11 @@ from tests.sessions.steps import (
 
 pytestmark = pytest.mark.slow
 FIRST = INTERLEAVINGS[0]
-OVERWRITE_ARRAY, DELETE_ARRAY = "overwrite the array", "delete the array"
-
-
-class Stage:
-    """A scene for each kind, and for an array without parts, to which the others are held."""
-
-    def __init__(self, files: Path) -> None:
-        self.files = files
-        self.scenes: dict[Kind, Scene] = {}
-        self.expected: dict[tuple[str, ...], Result] = {}
-
-    def scene(self, kind: Kind) -> Scene:
-        if kind not in self.scenes:
-            self.scenes[kind] = Scene(kind, repository(files=self.files), self.files)
-        return self.scenes[kind]
-
-    def require_as_plain(self, kind: Kind, first: str, second: str, solver: str, interleaving: str) -> None:
-        case = (first, second, solver, interleaving)
-        if case not in self.expected:
-            self.expected[case] = self.scene(PLAIN).play(first, second, SOLVERS[solver], interleaving)
-        plain = self.expected[case]
-        found = self.scene(kind).play(first, second, SOLVERS[solver], interleaving)
-        before, last = (first, second) if interleaving.endswith("cB") else (second, first)
-        is_below = before != DELETE_ARRAY and last == OVERWRITE_ARRAY
-        if kind.split and is_below and plain.ends[1] == "committed":
-            # Icechunk puts no new nodes below what is an array in the commit before: nothing is lost, but refused.
-            assert found.ends == ("committed", REBASE_FAILED), case
-            return
-        assert found == plain, case
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return Stage(tmp_path_factory.mktemp("files"))
+    return Stage(tmp_path_factory.mktemp("files"), lambda files: repository(files=files))
 
 
 def test_conflicts_within_a_chunk_end_as_without_parts(stage: Stage) -> None:
