@@ -121,7 +121,7 @@ FOREIGN = {
     "adoption/formats/hdf5/types": {"h5py", "numpy"},
     "adoption/formats/hdf5/virtual": {"h5py", "numpy"},
     "pipeline": {"numpy", "zarr", "zstandard"},
-    "examples": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
+    "examples": {"h5netcdf", "icechunk", "numpy", "tifffile", "xarray", "zarr", "PIL"},
     "manifests": {"numpy", "virtualizarr", "zarr"},
     "manifests/duck_array": {"numpy", "virtualizarr", "xarray"},
     "manifests/from_store": {"icechunk", "obspec_utils", "zarr"},
@@ -183,7 +183,7 @@ OWN = {
     "shard_files": {"chunk_files", "errors", "format"},
     "headers": {"headers", "errors", "format"},
     "pipeline": {"engine", "errors", "format", "pipeline", "store"},
-    "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
+    "examples": {"errors", "examples", "text"},
     "manifests": {
         *("backends", "destination", "engine", "errors", "format", "manifests", "options", "redaction", "store"),
         *("notebook", "text"),
