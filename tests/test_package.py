@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -189,7 +190,7 @@ OWN = {
         *("notebook", "text"),
     },
     "errors": {"redaction"},
-    "inspection": {"errors", "format", "maintenance", "nodes", "store"},
+    "inspection": {"engine", "errors", "format", "maintenance", "nodes", "progress", "store"},
     "nodes": {"format", "notebook", "text"},
     "notebook": {"text"},
     "executors": {"errors"},
@@ -253,6 +254,23 @@ def test_only_the_choice_of_a_protocol_asks_for_the_kind_of_backend(source: Path
     assert not names_in(tree) & (KINDS if module == "store" else KINDS | BACKENDS)
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not attributes & {"identifies_writes_by", "means"}
+
+
+def test_dir_lists_public_names_and_nothing_else() -> None:
+    assert dir(parts_store) == sorted(parts_store.__all__)
+    # Also after names were imported.
+    assert parts_store.PartsStore is not None
+    assert dir(parts_store) == sorted(parts_store.__all__)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("PartStore", "PartsStore"), ("creat_array", "create_array"), ("adapt", "adopt")]
+)
+def test_python_suggests_a_public_name_for_a_wrong_one(wrong: str, meant: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(parts_store, wrong)
+    said = "".join(traceback.format_exception(caught.value))
+    assert said.endswith(f"has no attribute {wrong!r}. Did you mean: {meant!r}?\n")
 
 
 def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_code_on_the_page_is_that_of_the_function() -> None:
 @pytest.mark.parametrize("show", [show for _, show in STEPS], ids=lambda show: str(show.__name__))
 def test_code_of_every_step_is_python(show: object) -> None:
     module = __import__(show.__module__, fromlist=["x"])
-    names = re.findall(r"code=\(([\w, ]+)\)", Path(module.__file__).read_text())[0]
+    names = re.findall(r"code=\(([\w, ]+)\)", Path(inspect.getfile(module)).read_text())[0]
     for name in filter(None, names.split(", ")):
         function = getattr(module, name.strip(","))
         (shown,), (ran,) = (ast.parse(text).body for text in (source_of(function), inspect.getsource(function)))

@@ -20,8 +20,8 @@ def prepare(folder: Path) -> Path:
     Raises
     ------
     StoreConfigError
-        If the path is not that of a folder, has special characters, or the folder contains something and was not made by the demo. Nothing was
-        deleted.
+        If the path is not that of a folder, if it has special characters, or if the folder contains something and was
+        not made by the demo. Nothing was deleted.
     """
     if re.match(r"\w\w+:/", str(folder)):
         raise StoreConfigError("FOLDER", "a folder of this machine", f"{str(folder)!r}")
