@@ -169,4 +169,4 @@ def test_opening_many_files_reports_progress(folder: Path) -> None:
     ps.open_virtual_mfdataset(folder / "*.nc", progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
     with pytest.raises(StoreConfigError, match="progress: expected True"):
-        ps.open_virtual_mfdataset(folder / "*.nc", progress=1)
+        ps.open_virtual_mfdataset(folder / "*.nc", progress=1)  # type: ignore[arg-type] # that is what the test is about

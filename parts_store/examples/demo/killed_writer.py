@@ -77,10 +77,10 @@ def show_killed_writer(folder: Path) -> Outcome:
         result=f"{len(crashes)} writers killed; readers saw {'one whole image' if is_whole else 'A MIXTURE'} each "
         f"time; `repair` {'removed all leftovers' if all(each.is_clean for each in crashes) else 'LEFT SOMETHING'}",
         is_right=is_whole and is_found and all(each.is_clean for each in crashes),
-        text="A process overwrites the image again and again, with its negative and with the image. It is killed with "
-        "SIGKILL while it writes. The image is one shard in two objects, a TIFF file and an index. Nevertheless a "
-        "reader sees every pixel of one write and no pixel of another: the old image if the writer had not committed, "
-        "the new one if it had.",
+        text="A process overwrites the image again and again, with its negative and with the image. It is stopped when "
+        "its temporary files are seen, and killed with SIGKILL if the overwrite is half done. The image is one shard "
+        "in two objects, a TIFF file and an index. Nevertheless a reader sees every pixel of one write and no pixel of "
+        "another: the old image if the writer had not committed, the new one if it had.",
         code=(overwrite, read_after_crash, clean_up),
         figures=tuple(
             Figure(png(each.seen, "the image"), f"what a reader saw, writer killed {each.when}") for each in crashes

@@ -46,7 +46,8 @@ figure:has(svg) figcaption { max-width: none; }
 table { border-collapse: collapse; font-size: 0.92rem; }
 th, td { text-align: right; padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--line); white-space: nowrap;
   font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal;
+  min-width: 8rem; }
 thead th { font-weight: 600; vertical-align: bottom; white-space: normal; }
 pre { background: var(--code); border: 1px solid var(--line); border-radius: 6px; padding: 0.7rem 0.9rem;
   overflow-x: auto; font: 0.84rem/1.5 ui-monospace, monospace; margin: 0.5rem 0; }

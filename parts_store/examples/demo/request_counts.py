@@ -122,8 +122,7 @@ def show_request_counts(folder: Path) -> Outcome:
         f"chunks. Times are medians of {REPETITIONS} repetitions and include everything that zarr does. On a server, "
         "each request takes much longer than here. PartsStore keeps the indexes of shards in memory, if their files "
         "are more than two seconds old, so that a tile is one request. Shards that are TIFF files have two objects "
-        "each. For those, a local disk needs one more request, which looks for an unfinished write; object stores "
-        "do not.",
+        "each, and on a local disk they take more requests, which look for unfinished writes.",
         code=(read_tiles, count_requests),
         table=Table(head, tuple(rows)),
     )

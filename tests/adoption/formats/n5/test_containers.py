@@ -340,4 +340,4 @@ def test_adoption_in_place_reports_progress(container: Path) -> None:
     assert told == [(number, 5) for number in range(1, 6)]
     assert len(list(container.rglob("zarr.json"))) == 5
     with pytest.raises(StoreConfigError, match="progress: expected True"):
-        ps.adopt_in_place(container, progress=1, overwrite=True)
+        ps.adopt_in_place(container, progress=1, overwrite=True)  # type: ignore[arg-type] # that is what the test is about
