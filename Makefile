@@ -33,8 +33,8 @@ help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r name what; do \
 		printf '  make %-13s %s\n' "$$name" "$$what"; done
 
-demo: $(VENV)/ready ## write a picture as TIFF chunks, in parts and in versions into demo-output/, without any server
-	@$(BIN)/python -m parts_store.examples.demo demo-output
+demo: $(VENV)/ready ## show what the library does, in under a minute and without a server: demo-output/index.html
+	@$(BIN)/parts-store demo demo-output
 
 test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
@@ -75,14 +75,14 @@ minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint,
 	@$(BIN)/python -m integration.toxics prepare
 	@$(BIN)/python -m integration.azurite prepare
 
-bench: minio ## measure speed against all peers, in about half an hour; results are in demo-output/speed
-	$(BIN)/python -m benchmarks.speed --output demo-output/speed
+bench: minio ## measure speed against all peers, in about half an hour; results are in bench-output/
+	$(BIN)/python -m benchmarks.speed --output bench-output
 
 bench-quick: minio ## the most important rows of `make bench`, in about two minutes
 	$(BIN)/python -m benchmarks.speed --quick --repetitions 3
 
 bench-docs: $(VENV)/ready ## write the results of the last `make bench` into docs/speed.md and docs/images/speed.svg
-	$(BIN)/python -m benchmarks.speed --from demo-output/speed --publish
+	$(BIN)/python -m benchmarks.speed --from bench-output --publish
 
 bench-details: minio ## measure codecs, transactions, sessions and adoption, as ratios to what they are built on
 	$(BIN)/python -m benchmarks.codecs
@@ -99,7 +99,7 @@ docs: $(VENV)/ready-docs ## build the documentation into site/
 	@echo "open site/index.html"
 
 clean: ## remove what the other targets made here (not MinIO, which is in the user's cache)
-	rm -rf $(VENV) demo-output site .cache .coverage dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo-output bench-output site .cache .coverage dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/ready: pyproject.toml $(CONSTRAINTS)

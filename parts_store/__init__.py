@@ -108,4 +108,5 @@ def _import(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Python suggests these names in the traceback for a wrong one.
+    return sorted(__all__)

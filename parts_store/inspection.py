@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 import zarr
@@ -11,17 +12,21 @@ from zarr.api import asynchronous
 from zarr.errors import NodeNotFoundError
 
 from parts_store._compat.zarr import sync
+from parts_store.engine.stats import Progress
 from parts_store.errors import PartsStoreError, SessionError, StorageError
 from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join, splits
 from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.nodes import Node, Stored
+from parts_store.progress import ProgressLike, report_progress
 from parts_store.store import PartsStore
 
 # How many nodes are opened at once.
 _MAX_CONCURRENCY: Final = 16
 
 
-def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[Node, ...]:
+def inspect(
+    store: PartsStore, path: str = "", *, sizes: bool = False, progress: ProgressLike = None
+) -> tuple[Node, ...]:
     """Return the groups and arrays at and below a path, in the order of their paths.
 
     Parameters
@@ -33,6 +38,9 @@ def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[
     sizes
         Whether to count chunks, objects and bytes, which needs a listing of all objects. Without it, only the folders
         of groups are listed.
+    progress
+        True for a progress bar, or a function of the number of groups, arrays and folders that are opened and of those
+        that are known so far.
 
     Returns
     -------
@@ -53,7 +61,9 @@ def inspect(store: PartsStore, path: str = "", *, sizes: bool = False) -> tuple[
     4
     """
     start = path.strip("/")
-    found = sorted(sync(_Walk(store).below(start)), key=lambda node: node.path.split("/") if node.path else [])
+    with report_progress(progress, "inspect", "nodes") as update:
+        walked = sync(_Walk(store, update).below(start))
+    found = sorted(walked, key=lambda node: node.path.split("/") if node.path else [])
     # Opening an array with zarr has added its parts to the catalog of the store.
     nodes = [replace(node, parts=store.parts_of(node.path)) if node.kind == "array" else node for node in found]
     return tuple(_with_sizes(store, start, nodes)) if sizes and nodes else tuple(nodes)
@@ -64,25 +74,48 @@ def find(store: PartsStore, path: str) -> Node | None:
     return sync(_Walk(store).open(path.strip("/")))
 
 
+def similar_path(store: PartsStore, path: str) -> str | None:
+    """Return the path of a group or array that is spelled almost like `path`; None if there is none.
+
+    Each name in the path is compared with the names in one folder, so that a large store is not searched.
+    """
+    walk = _Walk(store)
+    found = ""
+    for name in filter(None, path.split("/")):
+        names = [each for each in sync(walk.names(found)) if each not in METADATA_NAMES]
+        # An exact match is the closest one.
+        closest = get_close_matches(name, names, 1)
+        if not closest:
+            return None
+        found = join(found, closest[0])
+    return None if found == path.strip("/") or sync(walk.open(found)) is None else found
+
+
 class _Walk:
     """A search for the nodes at and below a path, several at once."""
 
-    def __init__(self, store: PartsStore) -> None:
+    def __init__(self, store: PartsStore, progress: Progress | None = None) -> None:
         self.store = store
+        self.progress = progress
+        self.known, self.opened = 1, 0
         self.limit = asyncio.Semaphore(_MAX_CONCURRENCY)
 
     async def below(self, path: str) -> list[Node]:
         """Return the node at a path and the nodes below it."""
         async with self.limit:
             node = await self.open(path)
-            names = [] if node is not None and node.kind != "group" else await self._names(path)
+            names = [] if node is not None and node.kind != "group" else await self.names(path)
         if node is None and DOCUMENT in names:
             node = Node(path, "unknown", problem=f"{join(path, DOCUMENT)!r} describes neither an array nor a group")
         children = [join(path, name) for name in names if name not in METADATA_NAMES]
+        self.known, self.opened = self.known + len(children), self.opened + 1
+        if self.progress is not None:
+            self.progress(self.opened, self.known)
         found = await asyncio.gather(*map(self.below, children))
         return [*([] if node is None else [node]), *(each for nodes in found for each in nodes)]
 
-    async def _names(self, path: str) -> list[str]:
+    async def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted."""
         names = {name.strip("/") async for name in self.store.list_dir(path)}
         return sorted(names - {""})
 

@@ -373,7 +373,7 @@ class PartsStore(ZarrMethods):
         array[selection]
         return dry.requests
 
-    def tree(self, path: str = "", *, sizes: bool = False) -> Tree:
+    def tree(self, path: str = "", *, sizes: bool = False, progress: ProgressLike = None) -> Tree:
         """Return the groups and arrays at and below a path, as a tree that shows itself.
 
         Parameters
@@ -382,6 +382,8 @@ class PartsStore(ZarrMethods):
             The path to start from; the root of the store if empty.
         sizes
             Whether to count chunks, objects and bytes, which needs a listing of all objects.
+        progress
+            True for a progress bar, or a function of the numbers of nodes that are opened and that are known so far.
 
         Returns
         -------
@@ -400,7 +402,7 @@ class PartsStore(ZarrMethods):
         """
         # That module imports this one.
         inspection = import_module("parts_store.inspection")
-        return Tree(str(self._backend), inspection.inspect(self, path, sizes=sizes))
+        return Tree(str(self._backend), inspection.inspect(self, path, sizes=sizes, progress=progress))
 
     def verify(
         self,

@@ -9,7 +9,8 @@ import zarr
 from obstore.store import MemoryStore
 
 import parts_store as ps
-from parts_store.inspection import find, inspect
+from parts_store.errors import StoreConfigError
+from parts_store.inspection import find, inspect, similar_path
 from parts_store.nodes import Node, Stored
 
 PARTS = ps.ConcatParts([ps.Part(""), ps.Part(".tail", size=2)])
@@ -103,3 +104,38 @@ def test_inspect_of_a_file_finds_nothing(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     assert store.get_sync("text/zarr.json") is None
     assert find(store, "text/a") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("plan", "plain"),
+        ("plain", None),
+        ("g/b", None),
+        ("group", None),
+        ("g/aa", "g/a"),
+        ("/plian/", "plain"),
+        ("plain/c", None),
+        ("plain/zarr.jso", None),
+        ("", None),
+    ],
+)
+def test_similar_path_is_that_of_a_node(store: ps.PartsStore, path: str, meant: str | None) -> None:
+    assert similar_path(store, path) == meant
+
+
+def test_similar_path_lists_one_folder_for_each_name(store: ps.PartsStore) -> None:
+    reading = ps.PartsStore(store.store, read_only=True)
+    similar_path(reading, "g/aa")
+    assert reading.stats.list == 2
+
+
+def test_inspect_reports_progress(store: ps.PartsStore) -> None:
+    told: list[tuple[int, int]] = []
+    nodes = store.tree(progress=lambda done, total: told.append((done, total))).nodes
+    assert len(nodes) == 4
+    assert told[0] == (1, 3)
+    assert told[-1] == (4, 4)
+    assert [done for done, _ in told] == [1, 2, 3, 4]
+    with pytest.raises(StoreConfigError, match="progress: expected True"):
+        store.tree(progress="yes")  # type: ignore[arg-type] # that is what the test is about

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -124,7 +125,7 @@ FOREIGN = {
     "adoption/formats/hdf5/types": {"h5py", "numpy"},
     "adoption/formats/hdf5/virtual": {"h5py", "numpy"},
     "pipeline": {"numpy", "zarr", "zstandard"},
-    "examples": {"h5netcdf", "icechunk", "numpy", "zarr", "PIL"},
+    "examples": {"h5netcdf", "icechunk", "numpy", "tifffile", "xarray", "zarr", "PIL"},
     "manifests": {"numpy", "virtualizarr", "zarr"},
     "manifests/duck_array": {"numpy", "virtualizarr", "xarray"},
     "manifests/from_store": {"icechunk", "obspec_utils", "zarr"},
@@ -187,13 +188,13 @@ OWN = {
     "shard_files": {"chunk_files", "errors", "format"},
     "headers": {"headers", "errors", "format"},
     "pipeline": {"engine", "errors", "format", "pipeline", "store"},
-    "examples": {"adoption", "codecs", "copying", "create", "format", "headers", "store"},
+    "examples": {"errors", "examples", "text"},
     "manifests": {
         *("backends", "destination", "engine", "errors", "format", "manifests", "options", "redaction", "store"),
         *("notebook", "text"),
     },
     "errors": {"redaction"},
-    "inspection": {"errors", "format", "maintenance", "nodes", "store"},
+    "inspection": {"engine", "errors", "format", "maintenance", "nodes", "progress", "store"},
     "nodes": {"format", "notebook", "text"},
     "notebook": {"text"},
     "executors": {"errors"},
@@ -258,6 +259,23 @@ def test_only_the_choice_of_a_protocol_asks_for_the_kind_of_backend(source: Path
     assert not names_in(tree) & (KINDS if module == "store" else KINDS | BACKENDS)
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not attributes & {"identifies_writes_by", "means"}
+
+
+def test_dir_lists_public_names_and_nothing_else() -> None:
+    assert dir(parts_store) == sorted(parts_store.__all__)
+    # Also after names were imported.
+    assert parts_store.PartsStore is not None
+    assert dir(parts_store) == sorted(parts_store.__all__)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("PartStore", "PartsStore"), ("creat_array", "create_array"), ("adapt", "adopt")]
+)
+def test_python_suggests_a_public_name_for_a_wrong_one(wrong: str, meant: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(parts_store, wrong)
+    said = "".join(traceback.format_exception(caught.value))
+    assert said.endswith(f"has no attribute {wrong!r}. Did you mean: {meant!r}?\n")
 
 
 def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from parts_store.backends.existing_folders import FolderReader
 from parts_store.errors import AdoptionError, StoreConfigError
 from parts_store.format.keys import DOCUMENT, join
 from parts_store.format.metadata import dump, parse, why_not_opened
+from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
 
@@ -29,6 +30,7 @@ def adopt_in_place(
     strict: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    progress: ProgressLike = None,
     **options: Any,
 ) -> Adoption:
     """Make an N5 container readable as Zarr where it is: a `zarr.json` is written beside each `attributes.json`.
@@ -49,6 +51,9 @@ def adopt_in_place(
         Whether to replace a `zarr.json` with other contents.
     dry_run : bool
         Return the report, and write nothing.
+    progress : bool or callable, optional
+        True for a progress bar, or a function that is called with the number of documents that are written and of all
+        documents to write.
     **options
         Options of obstore for a URL: `endpoint`, `region`, `access_key_id`, `client_options` ...
 
@@ -76,6 +81,7 @@ def adopt_in_place(
            [1, 4],
            [2, 5]])
     """
+    require_progress(progress)
     if not isinstance(container, PartsStore):
         # A read-only store does not create its folder.
         store = PartsStore.from_url(container, read_only=True, **options).with_read_only(False)
@@ -97,8 +103,10 @@ def adopt_in_place(
         raise AdoptionError(location, tuple((each.name, each.reason) for each in found.skipped))
     new = _find_new(store, documents, overwrite=overwrite)
     if not dry_run:
-        for place in new:
-            store.set_sync(join(place, DOCUMENT), cpu.Buffer.from_bytes(dump(documents[place])))
+        with report_progress(progress, "adopt", "documents") as update:
+            for number, place in enumerate(new, start=1):
+                store.set_sync(join(place, DOCUMENT), cpu.Buffer.from_bytes(dump(documents[place])))
+                update(number, len(new))
     arrays = [_adopted(join(root, place).strip("/"), documents) for place in found.datasets]
     return Adoption(location, tuple(arrays), tuple(found.skipped))
 

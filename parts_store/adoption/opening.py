@@ -20,6 +20,7 @@ from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike, open_workers
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.group import PartsGroup
+from parts_store.progress import ProgressLike, report_progress
 
 # The arguments of `open_virtual_dataset` that `open_virtual_mfdataset` passes on. Others are options of obstore.
 _OPENING: Final[tuple[str, ...]] = ("drop_variables", "loadable_variables", "decode_times", "group")
@@ -140,6 +141,7 @@ def open_virtual_mfdataset(  # noqa: PLR0917 - in the order of VirtualiZarr
     combine_attrs: str = "override",
     *,
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
+    progress: ProgressLike = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open several files as one virtual dataset. Arguments are named as in VirtualiZarr and xarray.
@@ -176,6 +178,8 @@ def open_virtual_mfdataset(  # noqa: PLR0917 - in the order of VirtualiZarr
         Only `"override"` is supported: attributes are those of the first file.
     max_loaded_nbytes : int
         Variables whose chunks cannot be joined are loaded, if they have at most this number of bytes.
+    progress : bool or callable, optional
+        True for a progress bar, or a function that is called with the number of files that are open and of all files.
     **kwargs
         Other arguments of `open_virtual_dataset`, and options of obstore.
 
@@ -212,9 +216,12 @@ def open_virtual_mfdataset(  # noqa: PLR0917 - in the order of VirtualiZarr
     elif kwargs:
         raise StoreConfigError("options", "none, because a registry is given", ", ".join(sorted(kwargs)))
     task = partial(_open_one, parse_registry(registry), parser, opening, preprocess)
-    with open_workers(parallel) as workers:
-        # Arrays that come from other processes are bound to copies of the registry.
-        datasets = [_bound(each, registry) for each in workers.run_in_order(task, locations)]
+    datasets: list[xr.Dataset] = []
+    with open_workers(parallel) as workers, report_progress(progress, "open", "files") as update:
+        for dataset in workers.run_in_order(task, locations):
+            # Arrays that come from other processes are bound to copies of the registry.
+            datasets.append(_bound(dataset, registry))
+            update(len(datasets), len(locations))
     trees = [FileTree(where, {"": dataset}) for where, dataset in zip(locations, datasets, strict=True)]
     how = JoinOptions(max_loaded_nbytes, compares=compat != "override")
     combined = (combine_by_coords(trees, how) if dim is None else join_trees(trees, dim, how)).root

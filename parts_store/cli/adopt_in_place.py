@@ -31,7 +31,10 @@ def adopt_in_place(
     from parts_store.adoption import adopt_in_place as adopt_container
 
     given = parse_options(option)
-    report = adopt_container(url, path, strict=strict, overwrite=overwrite, dry_run=dry_run, **given)
+    with output.progress("adopt", "documents") as progress:
+        report = adopt_container(
+            url, path, strict=strict, overwrite=overwrite, dry_run=dry_run, progress=progress, **given
+        )
     how = ["dry run: nothing was written"] if dry_run else []
     output.show(report.to_json(), [*report.lines(), *how])
     return OK if report.is_complete else LEFTOVERS

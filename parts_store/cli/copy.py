@@ -8,6 +8,8 @@ import typer
 from parts_store.cli.exits import OK
 from parts_store.cli.output import Output
 from parts_store.cli.parameters import Durable, Message, ReadOptions, parse_options
+from parts_store.cli.suggestions import did_you_mean
+from parts_store.errors import StoreConfigError
 
 _DESTINATION = "Destination"
 
@@ -72,17 +74,23 @@ def copy(
         writing = open_branch(destination, branch=to_branch or "main", create=True, durable=durable, **more)
     else:
         writing = open_writable(destination, branch=to_branch, create=True, durable=durable, **more)
-    with output.progress("copy", "chunks") as progress:
-        copied = copy_arrays(
-            reading,
-            writing,
-            path=path,
-            to=to,
-            overwrite=overwrite,
-            verify=not no_verify,
-            max_concurrency=max_concurrency,
-            progress=progress,
-        )
+    try:
+        with output.progress("copy", "chunks") as progress:
+            copied = copy_arrays(
+                reading,
+                writing,
+                path=path,
+                to=to,
+                overwrite=overwrite,
+                verify=not no_verify,
+                max_concurrency=max_concurrency,
+                progress=progress,
+            )
+    except StoreConfigError as error:
+        if error.subject != "path":
+            raise
+        found = f"{error.found}{did_you_mean(reading, path)}"
+        raise StoreConfigError("--path", error.expected, found) from error
     if writing.session is not None:
         writing.session.commit(message or "parts-store copy")
     output.show(asdict(copied), [f"copied {copied}"])

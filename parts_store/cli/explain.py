@@ -8,6 +8,7 @@ import typer
 from parts_store.cli.exits import OK, DamagedError, NothingFoundError
 from parts_store.cli.output import Output
 from parts_store.cli.parameters import ReadOptions, Url, parse_selection
+from parts_store.cli.suggestions import did_you_mean
 from parts_store.errors import StoreConfigError
 from parts_store.text import count, printable
 
@@ -38,7 +39,9 @@ def explain(
     node = find(store, path)
     if node is None or node.kind == "group":
         found = "nothing" if node is None else "a group"
-        raise NothingFoundError(f"PATH: expected the path of an array, found {found} at {path!r}")
+        raise NothingFoundError(
+            f"PATH: expected the path of an array, found {found} at {path!r}{did_you_mean(store, path)}"
+        )
     if node.problem is not None:
         raise DamagedError(f"array {path!r}: {node.problem}")
     try:

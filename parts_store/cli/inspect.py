@@ -8,6 +8,7 @@ import typer
 from parts_store.cli.exits import DAMAGED, OK, NothingFoundError
 from parts_store.cli.output import Output
 from parts_store.cli.parameters import Prefix, ReadOptions, Url
+from parts_store.cli.suggestions import did_you_mean
 from parts_store.redaction import hide_in_url
 from parts_store.text import printable
 
@@ -32,11 +33,12 @@ def inspect(
     from parts_store.nodes import Tree
 
     store = read.open(url)
-    nodes = inspect_store(store, prefix, sizes=sizes)
+    with output.progress("inspect", "nodes") as progress:
+        nodes = inspect_store(store, prefix, sizes=sizes, progress=progress)
     shown = hide_in_url(url)
     if not nodes:
         below = f" below {prefix!r}" if prefix else ""
-        raise NothingFoundError(f"{shown}: no Zarr array or group was found there{below}")
+        raise NothingFoundError(f"{shown}: no Zarr array or group was found there{below}{did_you_mean(store, prefix)}")
     session = store.session
     document = {
         "url": shown,

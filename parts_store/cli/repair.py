@@ -62,7 +62,7 @@ def repair(
             must_understand=must_understand,
             progress=progress,
         )
-    require_something(report, url, prefix)
+    require_something(report, store, url, prefix)
     if store.session is not None and any(each.is_repaired for each in report.findings):
         store.session.commit(message or "parts-store repair")
     return show_report(report, output)

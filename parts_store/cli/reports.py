@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from parts_store.cli.exits import DAMAGED, LEFTOVERS, OK, NothingFoundError
 from parts_store.cli.output import Output
+from parts_store.cli.suggestions import did_you_mean
 from parts_store.redaction import hide_in_url
 from parts_store.text import printable
 
@@ -12,17 +13,18 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parts_store.maintenance.report import Report
+    from parts_store.store import PartsStore
 
 
-def require_something(report: "Report", url: str, prefix: str) -> None:
+def require_something(report: "Report", store: "PartsStore", url: str, prefix: str) -> None:
     """Raise unless a report is about at least one array with parts."""
     if report.arrays or report.not_understood:
         return
     below = f" below {prefix!r}" if prefix else ""
     shown = hide_in_url(url)
     raise NothingFoundError(
-        f"{shown}: no array with parts was found there{below}, nothing was checked; "
-        "`parts-store inspect` shows what is there"
+        f"{shown}: no array with parts was found there{below}, nothing was checked"
+        f"{did_you_mean(store, prefix) or '; `parts-store inspect` shows what is there'}"
     )
 
 

@@ -34,7 +34,7 @@ def verify(
     store = read.open(url, reads_chunks=checksums)
     with _client(dask) as client, output.progress("verify", "chunks") as progress:
         report = store.verify(prefix, checksums=checksums, executor=client, progress=progress)
-    require_something(report, url, prefix)
+    require_something(report, store, url, prefix)
     return show_report(report, output)
 
 

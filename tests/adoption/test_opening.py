@@ -162,3 +162,11 @@ def test_one_dataset_is_of_one_file(folder: Path) -> None:
         ps.open_virtual_dataset(folder / "none.nc")
     with pytest.raises(AdoptionError, match="found a folder"):
         ps.open_virtual_dataset(folder)
+
+
+def test_opening_many_files_reports_progress(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    ps.open_virtual_mfdataset(folder / "*.nc", progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+    with pytest.raises(StoreConfigError, match="progress: expected True"):
+        ps.open_virtual_mfdataset(folder / "*.nc", progress=1)  # type: ignore[arg-type] # that is what the test is about

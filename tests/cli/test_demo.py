@@ -1,28 +1,126 @@
 """`parts-store demo`."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cli.places import OK, call, fails
+from parts_store.examples.demo.program import STEPS
+from tests.cli.places import DAMAGED, INTERRUPTED, OK, call, fails
+
+COMMAND = [sys.executable, "-W", "error", "-m", "parts_store.cli", "demo"]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out all steps but the quickest one."""
+    monkeypatch.setattr("parts_store.examples.demo.program.STEPS", STEPS[4:5])
+
+
+@pytest.mark.usefixtures("short")
+def test_demo_prints_results_and_how_to_open_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = call(["demo", tmp_path / "out"], capsys)
+    assert (result.code, result.err) == (OK, "")
+    first, second, last = result.out.splitlines()
+    assert first.startswith("1/1  A commit, a change, and the difference ... ")
+    assert second.startswith("     ok: both versions are readable")
+    assert last == f"open {(tmp_path / 'out/index.html').as_uri()} in a browser"
+    # No control characters, for terminals without colours.
+    assert result.out.replace("\n", "").isprintable()
+
+
+@pytest.mark.usefixtures("short")
+def test_demo_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = call(["demo", tmp_path, "--json"], capsys)
+    document = json.loads(result.out)
+    assert (document["is_right"], document["page"]) == (True, str(tmp_path / "index.html"))
+    assert [step["title"] for step in document["steps"]] == ["A commit, a change, and the difference"]
+    assert call(["demo", tmp_path, "--quiet"], capsys).out == ""
+
+
+def test_wrong_step_is_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title, show = STEPS[4]
+    monkeypatch.setattr(
+        "parts_store.examples.demo.program.STEPS", [(title, lambda folder: replace(show(folder), is_right=False))]
+    )
+    result = call(["demo", tmp_path], capsys)
+    assert result.code == DAMAGED
+    assert "     WRONG: " in result.out
+    assert "did not find what it should find" in result.err
+    assert 'class="result wrong"' in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize("package", ["PIL", "h5netcdf", "tifffile", "virtualizarr"])
+def test_demo_names_a_missing_package_before_it_writes(
+    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    err = fails(["demo", tmp_path / "out"], capsys)
+    assert err == f"parts-store: the demo needs {package}: pip install 'parts_store[demo]'\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_folder_with_other_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("mine")
+    err = fails(["demo", tmp_path], capsys)
+    assert f"found other files in '{tmp_path}'; nothing was changed" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Nothing can be created below a file and in /proc, not even by root.
+    (tmp_path / "file").write_text("mine")
+    assert "Not a directory" in fails(["demo", tmp_path / "file" / "out"], capsys)
+    assert "/proc/demo" in fails(["demo", "/proc/demo"], capsys)
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.slow
-def test_demo_prints_that_everything_is_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = call(["demo", tmp_path, "--json"], capsys)
-    assert result.code == OK
-    said = json.loads(result.out)
-    assert said["folder"] == str(tmp_path)
-    assert sum(line.endswith("equal") for line in said["said"]) == 12
-    assert not any("DIFFERENT" in line for line in said["said"])
-
-
-def test_demo_names_a_missing_extra(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "parts_store.examples.demo", raising=False)
-    monkeypatch.delattr("parts_store.examples.demo", raising=False)
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "this needs PIL: pip install 'parts_store[demo]'" in fails(["demo", tmp_path], capsys)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGKILL, -signal.SIGKILL)])
+def test_end_of_the_demo_ends_its_processes(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    # A shell lets background jobs ignore SIGINT, so that the handler is restored.
+    restore = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", restore, *COMMAND, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The first step, which starts no process, is done.
+        process.stdout.readline()
+        end = time.monotonic() + 60
+        while not (started := children(process.pid)) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.wait(60)
+        while any(map(is_running, started)) and time.monotonic() < end:
+            time.sleep(0.05)
+        err = process.stderr.read()
+    assert process.returncode == code
+    assert started
+    assert not any(map(is_running, started))
+    assert err == ("parts-store: interrupted\n" if number == signal.SIGINT else "")

@@ -331,3 +331,13 @@ def test_numbers_that_json_does_not_have_become_text(container: Path) -> None:
     for where in (store, ps.PartsStore.from_url(container, read_only=True)):
         group = zarr.open_group(where, path="setup 0/timepoint0", mode="r")
         assert group.attrs.asdict() == {"minimum": "NaN", "maximum": ["Infinity"]}
+
+
+def test_adoption_in_place_reports_progress(container: Path) -> None:
+    told: list[tuple[int, int]] = []
+    ps.adopt_in_place(container, progress=lambda done, total: told.append((done, total)))
+    # Two datasets and the three groups above them.
+    assert told == [(number, 5) for number in range(1, 6)]
+    assert len(list(container.rglob("zarr.json"))) == 5
+    with pytest.raises(StoreConfigError, match="progress: expected True"):
+        ps.adopt_in_place(container, progress=1, overwrite=True)  # type: ignore[arg-type] # that is what the test is about
