@@ -24,7 +24,7 @@ from parts_store.partial_writes import EarlierReads, WholeRead
 from parts_store.transactions import shards
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
-from parts_store.transactions.reading import Outdated, Read, require_unedited
+from parts_store.transactions.reading import Outdated, Read, require_inside, require_unedited
 from parts_store.transactions.shards import Remapped, VersionedIndex
 from parts_store.transactions.versions import Absent, Version
 
@@ -167,6 +167,7 @@ class ChunkReader:
             read = yield from self.protocol.read(chunk, wanted, settings, with_anchor=True)
         if list(wanted) == [None]:
             require_unedited(chunk, index, read)
+            require_inside(chunk, index, read)
             self.earlier.note_whole(key, Absent() if read is None else read.version)
         return self._values(read)
 

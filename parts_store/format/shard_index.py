@@ -122,6 +122,15 @@ class ShardIndex:
         return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
 
 
+def needed_nbytes(table: Table, index: ShardIndex) -> int:
+    """Return how many bytes a shard with this index must have: all of its inner chunks, and the index."""
+    # In Python, the sum of two of these numbers is never too large.
+    rows: list[list[int]] = table[~_is_hole(table)].tolist()
+    first = index.nbytes if index.location == "start" else 0
+    stop = max([first, *(start + nbytes for start, nbytes in rows)])
+    return stop if index.location == "start" else stop + index.nbytes
+
+
 def encode_table(table: Table, *, has_checksum: bool) -> bytes:
     """Return the bytes of an index whose offsets and sizes are in `table`, in its own byte order."""
     data = table.tobytes()

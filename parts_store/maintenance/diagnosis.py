@@ -146,8 +146,11 @@ def _diagnose_once(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtoc
     at = index_part(chunk, index)
     if at is None:
         return None
-    (outcome,) = yield (part_requests(chunk, index)[at],)
-    return check_index_part(chunk, {at: outcome}, index)
+    requests = part_requests(chunk, index)
+    # On a local disk, it costs nothing to look at the sizes of the other parts: the index may name more than there is.
+    asked = range(len(requests)) if protocol.has_journal else (at,)
+    outcomes = yield tuple(requests[part] for part in asked)
+    return check_index_part(chunk, dict(zip(asked, outcomes, strict=True)), index)
 
 
 def diagnose_chunk(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[Finding | None]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from parts_store.engine.steps import Found, Get, Head, Outcome, Request
 from parts_store.format.keys import Chunk
-from parts_store.format.shard_index import ShardIndex
+from parts_store.format.shard_index import ShardIndex, needed_nbytes
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.transactions.versions import is_of_layout
 
@@ -51,7 +51,9 @@ def check_index_part(chunk: Chunk, outcomes: Mapping[int, Outcome], index: Shard
     # The response for a staged file is without its bytes.
     if part is None or index is None or not isinstance(outcome, Found) or outcome.span.nbytes < outcome.nbytes:
         return None
-    return check_index(chunk, chunk.part_keys[part], index, outcome)
+    return check_index(chunk, chunk.part_keys[part], index, outcome) or _find_short_data(
+        chunk, index, outcome, outcomes
+    )
 
 
 def check_index(chunk: Chunk, key: str, index: ShardIndex, outcome: Found) -> Finding | None:
@@ -59,6 +61,20 @@ def check_index(chunk: Chunk, key: str, index: ShardIndex, outcome: Found) -> Fi
     if index.is_sound(bytes(memoryview(outcome.data))):
         return None
     return Finding(Problem.CHECKSUM, chunk.chunk_key, (key,), "the index does not match its checksum")
+
+
+def _find_short_data(chunk: Chunk, index: ShardIndex, found: Found, outcomes: Mapping[int, Outcome]) -> Finding | None:
+    """Return a finding if the index of a shard names bytes behind the end of its data."""
+    table = index.decode(bytes(memoryview(found.data)))
+    sizes = [each.nbytes for each in outcomes.values() if isinstance(each, Found)]
+    if (
+        table is None
+        or len(sizes) != len(chunk.part_keys)
+        or (missing := needed_nbytes(table, index) - sum(sizes)) <= 0
+    ):
+        return None
+    detail = f"the index names {missing} bytes more than there are"
+    return Finding(Problem.WRONG_SIZE, chunk.chunk_key, (chunk.anchor_key,), detail)
 
 
 def _find_orphans(chunk: Chunk, found: Mapping[int, Found]) -> Finding | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from parts_store.engine.steps import Found, Head, Steps, Wait, head
 from parts_store.errors import (
+    CodecError,
     ConcurrentWriteError,
     IncompleteChunkError,
     PartSizeError,
@@ -23,7 +24,7 @@ from parts_store.errors import (
 from parts_store.format.files import seal
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
-from parts_store.format.shard_index import ShardIndex
+from parts_store.format.shard_index import ShardIndex, Table, needed_nbytes
 from parts_store.transactions.read_attempt import Attempt, Pieces, ReadTask, assemble, attempt_read
 from parts_store.transactions.versions import Version, is_of_layout, require_layout
 
@@ -41,6 +42,8 @@ class Read:
     values: tuple[Pieces | None, ...]
     version: Version
     saved: int
+    # The size of the whole chunk, None if it is not known.
+    nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,33 @@ class Outdated:
 
 def result_of(attempt: Attempt, wanted: Sequence[Wanted]) -> Read:
     """Return the bytes that an attempt found."""
-    return Read(tuple(assemble(attempt, each) for each in wanted), attempt.version, attempt.saved)
+    known = [size for size in attempt.sizes if size is not None]
+    nbytes = sum(known) if len(known) == len(attempt.sizes) else None
+    return Read(tuple(assemble(attempt, each) for each in wanted), attempt.version, attempt.saved, nbytes)
+
+
+def require_inside(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:
+    """Raise `CodecError` if the index of a whole shard names bytes that are not data.
+
+    The tags of its parts have their sizes, so only a shard without tags is looked at.
+    """
+    if read is None or index is None or read.version.tag is not None or read.nbytes is None:
+        return
+    pieces = read.values[0] or ()
+    at = 0 if index.location == "start" else -1
+    stored = pieces[at] if pieces and pieces[at].nbytes == index.nbytes else memoryview(b"".join(pieces))
+    data = bytes(stored[: index.nbytes] if index.location == "start" else stored[-index.nbytes :])
+    require_data(chunk, index, index.decode(data), read.nbytes)
+
+
+def require_data(chunk: Chunk, index: ShardIndex, table: Table | None, nbytes: int) -> None:
+    """Raise `CodecError` if an index names bytes that a shard of `nbytes` bytes does not have as data.
+
+    If data is missing, the bytes after it would be taken for data: those of the index.
+    """
+    if table is not None and (needed := needed_nbytes(table, index)) > nbytes:
+        expected = f"{needed} bytes or more in the parts of {chunk.chunk_key!r}, because its index names them"
+        raise CodecError("sharding_indexed", expected, f"{nbytes}")
 
 
 def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:

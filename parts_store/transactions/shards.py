@@ -37,7 +37,7 @@ from parts_store.format.ranges import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import ReadSettings
-from parts_store.transactions.reading import Outdated, Read
+from parts_store.transactions.reading import Outdated, Read, require_data
 from parts_store.transactions.versions import Version
 
 
@@ -65,7 +65,7 @@ class VersionedIndex:
 class Remapped(Read):
     """The result of a read that found data of another write than the index, and the index of that write."""
 
-    versioned: VersionedIndex
+    versioned: VersionedIndex = field(kw_only=True)
 
 
 def read_index(
@@ -141,7 +141,7 @@ def read_data(
         if not isinstance(read, Outdated):
             found = iter(read.values)
             values = tuple(None if each is None else next(found) for each in ranges)
-            return Remapped(values, read.version, read.saved, now)
+            return Remapped(values, read.version, read.saved, versioned=now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
 
 
@@ -207,6 +207,8 @@ def _read_versioned(
         seal.require_sealed(chunk.anchor_key, b"".join(head), tail, data)
         break
     versioned = VersionedIndex.decoded(data, read.version, index)
+    if read.nbytes is not None:
+        require_data(chunk, index, versioned.table, read.nbytes)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"

@@ -69,7 +69,7 @@ def test_verify_reads_index_parts_and_no_data(objects: Any) -> None:
     fresh = ps.PartsStore(objects, read_only=True)
     assert fresh.verify("shards").findings == ()
     # The documents of the root and of the array, and two indexes.
-    assert calls(fresh) == {"get": 4} | ({"list": 2} if isinstance(objects, LocalStore) else {"list": 1, "head": 4})
+    assert calls(fresh) == {"get": 4, "head": 4, "list": 2 if isinstance(objects, LocalStore) else 1}
     document = document_nbytes(objects)
     assert fresh.stats.bytes_read == document + 2 * (4 * 16 + 4)
 
