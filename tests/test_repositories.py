@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import h5py
 import icechunk
 import numpy as np
 import pytest
@@ -137,3 +138,35 @@ def test_indexes_of_many_shards_are_in_several_manifests(tmp_path: Path) -> None
     assert counts == [[1, 2, 64, 66], [2, 6, 64, 70]]
     found: Any = zarr.open_array(open_store(tmp_path / "repository", virtual=[tmp_path]), path="t", mode="r")
     assert np.array_equal(found[...], values)
+
+
+@pytest.mark.parametrize("name", ["with space", "50%", "größe", "a+b"])
+def test_folder_that_icechunk_finds_no_files_in_is_refused_and_the_one_above_is_not(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000.0), chunks=(100,))
+    with pytest.raises(StoreConfigError, match="name a folder above it"):
+        ps.open_repository(tmp_path / "refused", virtual=[folder])
+    session = ps.open_repository(tmp_path / "repository", virtual=[tmp_path]).writable_session("main")
+    ps.adopt(folder / "x.h5", into=session)
+    np.testing.assert_array_equal(ps.open_array(ps.PartsStore.from_session(session), "x")[:], np.arange(1000.0))
+
+
+def test_reference_below_a_container_that_icechunk_cannot_use_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / "x.bin").write_bytes(bytes(64))
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.local_filesystem_store(str(folder))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(f"{folder.as_uri()}/", store=store))
+    access = {f"{folder.as_uri()}/": icechunk.credentials.LocalFileSystemAccess}
+    repository = icechunk.Repository.create(
+        icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=access
+    )
+    session = repository.writable_session("main")
+    array = ps.PartsStore.from_session(session)
+    layout: Any = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
+    ps.create_array(array, "a", parts=["", ps.Part(".t", size=2)], split=True, **layout)
+    with pytest.raises(SessionError, match="a folder above it"):
+        array.set_parts("a/c/0", [ps.Reference((folder / "x.bin").as_uri(), offset=0, length=6), b"\x01\x02"])

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, assert_never
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from icechunk import (
     ErrorKind,
@@ -131,6 +131,13 @@ class SessionBackend:
         names = [f"{_BY_NAME}{each.name}/" for each in containers.values() if each.name]
         # The location may be percent-encoded, and the folder of a container not.
         spellings = (reference.location, unquote(reference.location))
+        covering = [each for each in containers if any(spelling.startswith(each) for spelling in spellings)]
+        if scheme == "file" and covering and all("%" in quote(unquote(each), safe="/:~") for each in covering):
+            problem = (
+                f"Icechunk finds no files below the virtual chunk container {covering[0]!r}, because URLs encode some of "
+                "its characters, such as spaces: use a container for a folder above it"
+            )
+            raise SessionError(reference.location, problem)
         if not any(each.startswith((*containers, *names)) for each in spellings):
             known = ", ".join(map(repr, [*containers, *names])) or "none"
             problem = f"no virtual chunk container of the repository covers this location (containers: {known})"

@@ -62,6 +62,12 @@ def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.Vi
         raise StoreConfigError("virtual", expected, describe(folder))
     scheme = scheme_of(folder)
     if scheme in ("", "file"):
+        if "%" in folder_url(folder):
+            expected = (
+                "a folder whose path has no characters that URLs encode, such as spaces, because Icechunk finds no files "
+                "below it: name a folder above it"
+            )
+            raise StoreConfigError("virtual", expected, describe(folder))
         store = icechunk.local_filesystem_store(str(folder_at(folder).resolve()))
         container = icechunk.VirtualChunkContainer(folder_url(folder), store=store)
         return container, icechunk.credentials.LocalFileSystemAccess
