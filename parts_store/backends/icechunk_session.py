@@ -134,8 +134,8 @@ class SessionBackend:
         covering = [each for each in containers if any(spelling.startswith(each) for spelling in spellings)]
         if scheme == "file" and covering and all("%" in quote(unquote(each), safe="/:~") for each in covering):
             problem = (
-                f"Icechunk finds no files below the virtual chunk container {covering[0]!r}, because URLs encode some of "
-                "its characters, such as spaces: use a container for a folder above it"
+                f"Icechunk finds no files below the virtual chunk container {covering[0]!r}, because URLs encode some "
+                "of its characters, such as spaces: use a container for a folder above it"
             )
             raise SessionError(reference.location, problem)
         if not any(each.startswith((*containers, *names)) for each in spellings):

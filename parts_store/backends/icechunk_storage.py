@@ -64,8 +64,8 @@ def virtual_container(folder: str, options: dict[str, Any]) -> tuple[icechunk.Vi
     if scheme in ("", "file"):
         if "%" in folder_url(folder):
             expected = (
-                "a folder whose path has no characters that URLs encode, such as spaces, because Icechunk finds no files "
-                "below it: name a folder above it"
+                "a folder whose path has no characters that URLs encode, such as spaces, because Icechunk finds no "
+                "files below it: name a folder above it"
             )
             raise StoreConfigError("virtual", expected, describe(folder))
         store = icechunk.local_filesystem_store(str(folder_at(folder).resolve()))
