@@ -160,7 +160,7 @@ def test_reference_below_a_container_that_icechunk_cannot_use_is_refused(tmp_pat
     config = icechunk.RepositoryConfig.default()
     store = icechunk.local_filesystem_store(str(folder))
     config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(f"{folder.as_uri()}/", store=store))
-    access = {f"{folder.as_uri()}/": icechunk.credentials.LocalFileSystemAccess}
+    access: Any = {f"{folder.as_uri()}/": icechunk.credentials.LocalFileSystemAccess}
     repository = icechunk.Repository.create(
         icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=access
     )
