@@ -14,7 +14,7 @@ from parts_store.text import printable
 _TABLE: Final = "border-collapse:collapse;font-size:0.9em;background:transparent"
 _CELL: Final = "text-align:left;vertical-align:top;padding:0.15em 0.8em 0.15em 0"
 _HEAD: Final = f"{_CELL};font-weight:600;border-bottom:1px solid color-mix(in srgb,currentColor 30%,transparent)"
-_CAPTION: Final = "text-align:left;font-weight:600;padding:0.2em 0;color:inherit;caption-side:top"
+_CAPTION: Final = "text-align:left;font-weight:600;padding:0.2em 0;color:inherit;caption-side:top;white-space:nowrap"
 _QUIET: Final = "opacity:0.7"
 # The width of a drawing in pixels, and the height of one of its rows.
 _WIDTH, _NAMES, _ROW = 720, 260, 22
@@ -40,9 +40,9 @@ def table(caption: str, rows: Mapping[str, object]) -> str:
 
 
 def grid(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, note: str = "") -> str:
-    """Return a table with named columns, and a note below it."""
-    head = "".join(f'<th style="{_HEAD}">{_text(name)}</th>' for name in columns)
+    """Return a table with named columns, and a note below it; without rows, the caption and the note alone."""
     body = "".join(f"<tr>{''.join(f'<td style="{_CELL}">{_text(value)}</td>' for value in row)}</tr>" for row in rows)
+    head = "".join(f'<th style="{_HEAD}">{_text(name)}</th>' for name in columns) if body else ""
     shown = f'<div style="{_QUIET}">{_text(note)}</div>' if note else ""
     return (
         f'<table style="{_TABLE}">{_caption(caption)}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{shown}'

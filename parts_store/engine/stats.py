@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parts_store import notebook
+from parts_store.format.keys import is_protocol_key
 from parts_store.text import count, printable, size
 
 type Kind = Literal["get", "put", "head", "list", "delete", "copy"]
@@ -80,7 +81,7 @@ class Requests(list[Request]):
         """Return the byte ranges of each object, and the size of the object as far as the ranges tell it."""
         by_key: dict[str, list[Request]] = {}
         for each in self:
-            if each.kind == "get":
+            if each.kind == "get" and not is_protocol_key(each.key):
                 by_key.setdefault(each.key, []).append(each)
         rows = []
         for key, requests in by_key.items():
