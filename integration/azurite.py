@@ -40,7 +40,7 @@ ROOT = Path(__file__).parent.parent
 # The account and the key of every emulator of Azure, which Microsoft documents.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-LEFT_OUT = "the tests on Azurite are left out: they need Node.js with npm, which installs Azurite once"
+INSTALL_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +73,33 @@ def program() -> Path:
     return cache_folder() / f"azurite-{VERSION}" / "node_modules" / ".bin" / "azurite-blob"
 
 
-def prepare() -> bool:
-    """Install Azurite if it is missing; return False if that is not possible."""
-    if program().exists() and shutil.which("node") is not None:
-        return True
-    if shutil.which("npm") is None:
-        return False
+def why_missing() -> str | None:
+    """Install Azurite if it is missing; return None, or a line that says why there is none."""
+    npm, left_out = shutil.which("npm"), "the tests on Azurite were left out"
+    if shutil.which("node") is None or (npm is None and not program().exists()):
+        return f"{left_out}: they need Node.js with npm, which installs Azurite once"
+    if npm is None or program().exists():
+        return None
     folder = program().parent.parent.parent
     print(f"installing Azurite {VERSION} (once, about a minute) ...", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Installed beside its place and moved there: an interrupted installation leaves nothing that looks finished.
     with tempfile.TemporaryDirectory(prefix="installing-", dir=folder.parent) as made:
-        command = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", made, f"azurite@{VERSION}"]
-        if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
-            raise NoServerError("npm could not install Azurite: its own words are above")
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(made).rename(folder)
-        Path(made).mkdir()
-    return True
+        target = Path(made) / "azurite"
+        command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(target), f"azurite@{VERSION}"]
+        try:
+            installed = subprocess.run(command, stdout=sys.stderr, check=False, timeout=INSTALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"{left_out}: npm did not install Azurite within {INSTALL_SECONDS} s"
+        if installed.returncode != 0:
+            return f"{left_out}: npm could not install Azurite"
+        try:
+            target.rename(folder)
+        except OSError:
+            # Another process was faster.
+            if not program().exists():
+                raise
+    return None
 
 
 @contextmanager
@@ -116,7 +125,7 @@ def running() -> Iterator[Azurite]:
 @contextmanager
 def supervised() -> Iterator[Azurite | None]:
     """Start a server in another process, which ends with this process; None if there is no Azurite."""
-    if not prepare():
+    if why_missing() is not None:
         yield None
         return
     with supervisor(["-m", "integration.azurite"], "Azurite", ROOT) as answer:
@@ -127,8 +136,8 @@ def main(command: str) -> int:
     """Carry out `prepare` or `serve`, and return the exit code."""
     try:
         if command == "prepare":
-            if not prepare():
-                print(LEFT_OUT, file=sys.stderr)
+            if (why := why_missing()) is not None:
+                print(why, file=sys.stderr)
         else:
             with running() as server:
                 print(server.endpoint, flush=True)

@@ -53,7 +53,7 @@ class Container:
 def azure() -> Iterator[Azurite]:
     with azurite.supervised() as server:
         if server is None:
-            pytest.skip(azurite.LEFT_OUT)
+            pytest.skip(azurite.why_missing() or "")
         yield server
 
 
