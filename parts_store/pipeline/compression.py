@@ -16,6 +16,7 @@ from zarr.buffer import cpu
 from zarr.codecs import ZstdCodec
 
 from parts_store._compat.zarr import ArraySpec
+from parts_store.pipeline.zstd_frames import are_single_frames
 
 type Bytes = NDArray[np.uint8]
 
@@ -82,6 +83,9 @@ class Zstd:
 
     def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
         """Decompress the inner chunks."""
+        if not are_single_frames(shard, offsets, lengths):
+            # The call below ignores bytes behind a frame. They are damage, or several frames: zarr's codec decides.
+            raise NotDecodedError
         segments = np.stack([offsets, lengths], axis=1).astype("<u8", copy=False)
         sizes = np.full(len(offsets), self.chunk_nbytes, "<u8")
         frames = zstandard.BufferWithSegments(shard, segments.tobytes())  # type: ignore[arg-type]
