@@ -66,6 +66,11 @@ def _restored(value: Any, name: str) -> Any:
     found = np.asarray(value)
     if name not in _NUMBERS or found.dtype.kind not in "iuf":
         return value
-    with np.errstate(all="ignore"):
-        typed = found.astype(name)
-    return typed[()] if np.array_equal(typed, found, equal_nan=True) else value
+    try:
+        with np.errstate(all="ignore"):
+            # Not by way of `found`: for large and small integers together, NumPy chooses a type that rounds them.
+            typed = np.asarray(value, dtype=name)
+    except (OverflowError, ValueError):
+        return value
+    is_same = typed.tolist() == value if typed.dtype.kind in "iu" else np.array_equal(typed, found, equal_nan=True)
+    return typed[()] if is_same else value

@@ -122,13 +122,16 @@ class ShardIndex:
         return np.frombuffer(table, self.dtype).reshape(self.slots, 2)
 
 
+def places_in(table: Table) -> list[tuple[int, int]]:
+    """Return the offset and the size of every inner chunk that is stored and not empty."""
+    # In Python, the sum of two of these numbers is never too large.
+    return [(start, nbytes) for start, nbytes in table[~_is_hole(table)].tolist() if nbytes]
+
+
 def needed_nbytes(table: Table, index: ShardIndex) -> int:
     """Return how many bytes a shard with this index must have: all of its inner chunks, and the index."""
-    # In Python, the sum of two of these numbers is never too large.
-    rows: list[list[int]] = table[~_is_hole(table)].tolist()
-    first = index.nbytes if index.location == "start" else 0
-    stop = max([first, *(start + nbytes for start, nbytes in rows)])
-    return stop if index.location == "start" else stop + index.nbytes
+    stop = max([0, *(start + nbytes for start, nbytes in places_in(table))])
+    return max(stop, index.nbytes) if index.location == "start" else stop + index.nbytes
 
 
 def encode_table(table: Table, *, has_checksum: bool) -> bytes:

@@ -24,7 +24,7 @@ from parts_store.errors import (
 from parts_store.format.files import seal
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
-from parts_store.format.shard_index import ShardIndex, Table, needed_nbytes
+from parts_store.format.shard_index import ShardIndex, places_in
 from parts_store.transactions.read_attempt import Attempt, Pieces, ReadTask, assemble, attempt_read
 from parts_store.transactions.versions import Version, is_of_layout, require_layout
 
@@ -69,17 +69,22 @@ def require_inside(chunk: Chunk, index: ShardIndex | None, read: Read | None) ->
     at = 0 if index.location == "start" else -1
     stored = pieces[at] if pieces and pieces[at].nbytes == index.nbytes else memoryview(b"".join(pieces))
     data = bytes(stored[: index.nbytes] if index.location == "start" else stored[-index.nbytes :])
-    require_data(chunk, index, index.decode(data), read.nbytes)
+    table = index.decode(data)
+    if table is not None and (places := places_in(table)):
+        require_data(chunk, index, min(places)[0], max(start + nbytes for start, nbytes in places), read.nbytes)
 
 
-def require_data(chunk: Chunk, index: ShardIndex, table: Table | None, nbytes: int) -> None:
-    """Raise `CodecError` if an index names bytes that a shard of `nbytes` bytes does not have as data.
+def require_data(chunk: Chunk, index: ShardIndex, start: int, stop: int, nbytes: int) -> None:
+    """Raise `CodecError` if inner chunks between these positions are not in the data of a shard of `nbytes` bytes.
 
-    If data is missing, the bytes after it would be taken for data: those of the index.
+    If data was cut off, the bytes of the index would be taken for data.
     """
-    if table is not None and (needed := needed_nbytes(table, index)) > nbytes:
-        expected = f"{needed} bytes or more in the parts of {chunk.chunk_key!r}, because its index names them"
-        raise CodecError("sharding_indexed", expected, f"{nbytes}")
+    first, last = (index.nbytes, nbytes) if index.location == "start" else (0, nbytes - index.nbytes)
+    if start < first or stop > last:
+        expected = f"inner chunks in bytes {first} to {last} of {chunk.chunk_key!r}, as its index must say"
+        raise CodecError(
+            "sharding_indexed", expected, f"bytes {start} to {stop}: data was cut off, or the index is wrong"
+        )
 
 
 def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:

@@ -124,7 +124,7 @@ def read_data(
     """
     read = yield from protocol.read_version(chunk, wanted, settings, versioned.version)
     if not isinstance(read, Outdated):
-        return _whole(chunk, wanted, read)
+        return _whole(chunk, index, wanted, read)
     slots = index.slots_of(versioned.index, wanted)
     for _ in range(max(settings.retries, 1)):
         # Raises an error if the index and the anchor permanently belong to different writes.
@@ -139,7 +139,7 @@ def read_data(
         if read is None:
             return None
         if not isinstance(read, Outdated):
-            found = iter(read.values)
+            found = iter(_whole(chunk, index, present, read).values)
             values = tuple(None if each is None else next(found) for each in ranges)
             return Remapped(values, read.version, read.saved, versioned=now)
     raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
@@ -149,7 +149,7 @@ def take(chunk: Chunk, wanted: Sequence[Wanted], versioned: VersionedIndex, shar
     """Return ranges of a shard that was read together with its index."""
     spans = [resolve(each, shard.nbytes) for each in wanted]
     values = tuple((shard[span.start : span.stop],) for span in spans)
-    return _whole(chunk, wanted, Read(values, versioned.version, 0))
+    return _whole(chunk, versioned.index_of, wanted, Read(values, versioned.version, 0, shard.nbytes))
 
 
 def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[Read | None]:
@@ -166,7 +166,7 @@ def read_whole(protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, setting
         if read is None:
             return None
         if read.version.fits(versioned.version):
-            return _compacted(index, ranges, _whole(chunk, present, read))
+            return _compacted(index, ranges, _whole(chunk, index, present, read))
     raise ConcurrentWriteError(chunk.chunk_key, "its data does not belong to the same write as its index")
 
 
@@ -207,8 +207,6 @@ def _read_versioned(
         seal.require_sealed(chunk.anchor_key, b"".join(head), tail, data)
         break
     versioned = VersionedIndex.decoded(data, read.version, index)
-    if read.nbytes is not None:
-        require_data(chunk, index, versioned.table, read.nbytes)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"
@@ -224,15 +222,22 @@ def _index_and_ends(index: ShardIndex, ends: Ends | None) -> list[Wanted]:
     return [SuffixByteRequest(ends.tail + index.nbytes), *head]
 
 
-def _whole[R: Read | None](chunk: Chunk, wanted: Sequence[Wanted], read: R) -> R:
-    """Return the result of a read; raise `PartSizeError` if a value is shorter than its range.
+def _whole[R: Read | None](chunk: Chunk, index: ShardIndex, wanted: Sequence[Wanted], read: R) -> R:
+    """Return the result of a read of inner chunks; raise unless all of them are in the data of the shard.
 
-    The index then names bytes beyond the end of the shard.
+    If data was cut off, the index names bytes beyond the end of the shard (`PartSizeError`), or bytes of the index
+    itself (`CodecError`).
     """
-    for each, pieces in zip(wanted, read.values, strict=True) if read is not None else ():
-        found = sum(piece.nbytes for piece in pieces or ())
-        if isinstance(each, RangeByteRequest) and pieces is not None and found < each.end - each.start:
+    if read is None:
+        return read
+    for each, pieces in zip(wanted, read.values, strict=True):
+        if not isinstance(each, RangeByteRequest) or pieces is None or each.end <= each.start:
+            continue
+        found = sum(piece.nbytes for piece in pieces)
+        if found < each.end - each.start:
             raise PartSizeError(chunk.anchor_key, each.end, each.start + found)
+        if read.nbytes is not None:
+            require_data(chunk, index, each.start, each.end, read.nbytes)
     return read
 
 

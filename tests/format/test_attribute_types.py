@@ -30,6 +30,15 @@ def test_attribute_that_was_changed_since_stays_as_it_is(value: Any) -> None:
     assert with_types({"a": value}, {"a": "float32"}) == {"a": value}
 
 
+@pytest.mark.parametrize("values", [[2**64 - 4, 0], [2**63 + 1, 1], [2**63, 2**64 - 1, 3]])
+def test_large_integers_are_exact_beside_small_ones(values: list[int]) -> None:
+    found = with_types({"a": values}, {"a": "uint64"})["a"]
+    assert found.dtype == "uint64"
+    assert found.tolist() == values
+    # Values that were changed since, and do not fit.
+    assert with_types({"a": [*values, -1]}, {"a": "uint64"}) == {"a": [*values, -1]}
+
+
 def test_bytes_are_bytes_again() -> None:
     assert with_types({"a": "x", "b": "x"}, {"a": "bytes"}) == {"a": b"x", "b": "x"}
 

@@ -44,9 +44,9 @@ LOCAL_DISKS = [
     mutant(
         "local: delete removes the other parts first",
         "journaled",
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '    yield from remove((chunk.anchor_key,), "the chunk")\n    if is_damaged:\n',
         '    yield from remove(chunk.other_keys, "the chunk")\n'
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n',
+        '    yield from remove((chunk.anchor_key,), "the chunk")\n    if is_damaged:\n',
         [DELETE],
         initial=THIRD,
         **LOCAL,

@@ -113,7 +113,7 @@ def test_repr_names_the_session(repository: icechunk.Repository, session: icechu
     snapshot = session.commit("an array")
     reader = ps.PartsStore.from_session(repository.readonly_session("main"))
     assert repr(reader) == f"PartsStore(icechunk at {snapshot}, read_only=True)"
-    assert "<td>yes</td>" in reader._repr_html_()
+    assert ">yes</td>" in reader._repr_html_()
 
 
 def test_stores_are_equal_if_their_sessions_and_options_are(

@@ -80,7 +80,10 @@ def library() -> Any:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("this system does not tell where h5py's HDF5 is")
-    found = [line.split()[-1] for line in maps.read_text().splitlines() if "libhdf5" in line and "_hl" not in line]
+    # Other packages, such as rasterio, have an HDF5 of their own.
+    folder = str(Path(h5py.__file__).parent.parent / "h5py.libs")
+    lines = [line.split()[-1] for line in maps.read_text().splitlines() if "libhdf5" in line and "_hl" not in line]
+    found = [line for line in lines if line.startswith(folder)] or lines
     loaded = ctypes.CDLL(found[0])
     loaded.H5Pset_chunk_opts.argtypes = [ctypes.c_int64, ctypes.c_uint]
     loaded.H5Pset_fill_value.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
