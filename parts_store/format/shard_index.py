@@ -88,7 +88,7 @@ class ShardIndex:
         None if the index does not determine it: some inner chunk is absent, or two inner chunks share a range.
         """
         table = self.decode(index)
-        if table is None or _is_hole(table).any():
+        if table is None or is_hole(table).any():
             return None
         slots = {(start, start + nbytes): slot for slot, (start, nbytes) in enumerate(table.tolist())}
         if len(slots) < self.slots:
@@ -101,7 +101,7 @@ class ShardIndex:
         table = self.decode(index)
         if table is None:
             return None
-        holes = _is_hole(table)
+        holes = is_hole(table)
         rows = table.tolist()
         return tuple(None if holes[slot] else RangeByteRequest(rows[slot][0], sum(rows[slot])) for slot in slots)
 
@@ -125,7 +125,7 @@ class ShardIndex:
 def places_in(table: Table) -> list[tuple[int, int]]:
     """Return the offset and the size of every inner chunk that is stored and not empty."""
     # In Python, the sum of two of these numbers is never too large.
-    return [(start, nbytes) for start, nbytes in table[~_is_hole(table)].tolist() if nbytes]
+    return [(start, nbytes) for start, nbytes in table[~is_hole(table)].tolist() if nbytes]
 
 
 def needed_nbytes(table: Table, index: ShardIndex) -> int:
@@ -142,10 +142,11 @@ def encode_table(table: Table, *, has_checksum: bool) -> bytes:
 
 def may_have_holes(table: Table | None) -> bool:
     """Return whether an inner chunk is absent, or may be, because the index could not be decoded."""
-    return table is None or bool(_is_hole(table).any())
+    return table is None or bool(is_hole(table).any())
 
 
-def _is_hole(table: Table) -> NDArray[np.bool_]:
+def is_hole(table: Table) -> NDArray[np.bool_]:
+    """Return which inner chunks do not exist."""
     return np.all(table == NO_CHUNK, axis=1)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from parts_store.format.shard_index import NO_CHUNK, ShardIndex
+from parts_store.format.shard_index import ShardIndex, is_hole
 
 type Shard = memoryview | None
 """The bytes of a shard; None if it does not exist, because it has no inner chunks."""
@@ -79,9 +79,9 @@ def _inner_chunks(index: ShardIndex, shard: Shard, name: str) -> _Chunks:
     if table is None:
         raise NotMergedError(f"the index of {name} is not valid")
     offsets, lengths = table[:, 0].astype(np.uint64), table[:, 1].astype(np.uint64)
-    is_hole = (offsets == NO_CHUNK) & (lengths == NO_CHUNK)
-    _require_apart(index, shard.nbytes, offsets[~is_hole], lengths[~is_hole], name)
-    rows = zip(is_hole.tolist(), offsets.tolist(), lengths.tolist(), strict=True)
+    missing = is_hole(table)
+    _require_apart(index, shard.nbytes, offsets[~missing], lengths[~missing], name)
+    rows = zip(missing.tolist(), offsets.tolist(), lengths.tolist(), strict=True)
     return [None if hole else bytes(shard[start : start + nbytes]) for hole, start, nbytes in rows]
 
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail, is_sealed
 from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
-from parts_store.format.shard_index import NO_CHUNK, Table, encode_table
+from parts_store.format.shard_index import Table, encode_table, is_hole
 
 # The size that most compressed fill tiles do not exceed.
 _USUAL_FILL_NBYTES: Final = 4096
@@ -78,11 +77,11 @@ def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[i
 
 def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...]) -> memoryview:
     header = tiff_header(file, table, data.nbytes, extent)
-    is_hole = _is_hole(table)
+    missing = is_hole(table)
     moved = table.copy()
-    moved[~is_hole, 0] += len(header)
+    moved[~missing, 0] += len(header)
     index = encode_table(moved.astype(file.index.dtype), has_checksum=file.index.has_checksum)
-    tail = build_tail(index, header, file.fill_tile if is_hole.any() else b"")
+    tail = build_tail(index, header, file.fill_tile if missing.any() else b"")
     return memoryview(b"".join((header, data, tail, index)))
 
 
@@ -101,26 +100,22 @@ def _hdf5(
     return memoryview(b"".join((*pieces, build_tail(index), index)))
 
 
-def _is_hole(table: Table) -> NDArray[np.bool_]:
-    return np.all(table == NO_CHUNK, axis=1)
-
-
 def _is_inside(table: Table, nbytes: int) -> bool:
     """Return whether all inner chunks are inside the data of a shard."""
-    offsets, lengths = table[~_is_hole(table)].astype(np.uint64).T
+    offsets, lengths = table[~is_hole(table)].astype(np.uint64).T
     limit = np.uint64(nbytes)
     return bool(np.all(offsets <= limit) and np.all(lengths <= limit - offsets))
 
 
 def _inner_chunks(data: memoryview, table: Table) -> list[memoryview | None]:
-    rows = zip(_is_hole(table).tolist(), table.tolist(), strict=True)
-    return [None if is_hole else data[at : at + nbytes] for is_hole, (at, nbytes) in rows]
+    rows = zip(is_hole(table).tolist(), table.tolist(), strict=True)
+    return [None if is_missing else data[at : at + nbytes] for is_missing, (at, nbytes) in rows]
 
 
 def _packed(data: memoryview, table: Table) -> tuple[memoryview, Table]:
     """Return the inner chunks without other bytes between them, and where they are; as they are if there are none."""
     native = table.astype(np.uint64)
-    is_stored = ~_is_hole(native)
+    is_stored = ~is_hole(native)
     if int(native[is_stored, 1].sum()) == data.nbytes:
         return data, native
     chunks = [each for each in _inner_chunks(data, table) if each is not None]
