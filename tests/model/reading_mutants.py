@@ -111,7 +111,7 @@ READERS = [
     mutant(
         "remap with holes",
         "shard_index",
-        "if table is None or _is_hole(table).any():",
+        "if table is None or is_hole(table).any():",
         "if table is None:",
         [overwrite(FIRST)],
         [READ_SHARD],
