@@ -67,12 +67,14 @@ def hdf5_image(
 
 
 def _create(data_nbytes: int) -> Any:
-    """Return a new file in memory. The newest version of the format needs the fewest bytes."""
+    """Return a new file in memory."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fapl_core(max(_GROWTH, data_nbytes + data_nbytes // 64), False)
     # HDF5 otherwise reserves space for metadata that may be added later.
     access.set_meta_block_size(0)
-    access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+    # The oldest version with an index of chunks that needs few bytes. Programs with an older library than h5py has
+    # cannot open a file of the newest version.
+    access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
     name = f"parts_store-{next(_NUMBERS)}.h5".encode()
     creation = h5p.create(h5p.FILE_CREATE)
     # With the time in the root group, the same values would give other bytes.
