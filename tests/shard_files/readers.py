@@ -57,7 +57,7 @@ def read_layout_version(path: Path) -> int:
     """Return the version of the message that says how the only dataset of an HDF5 file is stored."""
     with h5py.File(path, "r") as file:
         (dataset,) = file.values()
-        at = h5py.h5o.get_info(dataset.id).addr
+        at = int(h5py.h5o.get_info(dataset.id).addr)
     data = path.read_bytes()
     flags = data[at + 5]
     assert data[at : at + 5] == b"OHDR\2"

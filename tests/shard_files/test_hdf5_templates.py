@@ -63,7 +63,7 @@ class Case:
     @cached_property
     def file(self) -> ShardFile:
         store: dict[str, Any] = {}
-        shape = {"shape": self.shards, "chunks": self.chunks, "shards": self.shards}
+        shape: dict[str, Any] = {"shape": self.shards, "chunks": self.chunks, "shards": self.shards}
         zarr.create_array(store, **shape, dtype=DTYPE, compressors=CODECS[self.codecs], fill_value=FILL)
         return describe_shards("hdf5", json.loads(store["zarr.json"].to_bytes()))
 

@@ -18,7 +18,7 @@ The file of the library is compared with all of this. If anything is different, 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,7 +46,7 @@ _CHECKSUM_NBYTES: Final = 4
 _INDEX_NBYTES: Final = _INDEX.size + _CHECKSUM_NBYTES
 
 
-def checked(data: bytes) -> bytes:
+def _with_checksum(data: bytes) -> bytes:
     """Return data with its checksum behind it, as in all structures of HDF5."""
     return bytes(JenkinsLookup3().encode(data))
 
@@ -84,23 +84,23 @@ class FixedArray:
     def header(self) -> bytes:
         """Return the bytes of the index without its block."""
         numbers = self.has_filters, self.entry_nbytes, self.page_bits, self.count, self.block_at
-        return checked(_INDEX.pack(_INDEX_MAGIC, 0, *numbers))
+        return _with_checksum(_INDEX.pack(_INDEX_MAGIC, 0, *numbers))
 
     def block(self, places: Places) -> bytes:
         """Return the bytes of the block for these chunks."""
         prefix = _BLOCK.pack(b"FADB", 0, self.has_filters, self.at)
         entries, is_stored = self._entries(places), ~is_hole(places)
         if not self.page_count:
-            return checked(prefix + entries.tobytes())
+            return _with_checksum(prefix + entries.tobytes())
         starts = range(0, self.count, 1 << self.page_bits)
         pages = [slice(start, start + (1 << self.page_bits)) for start in starts]
         has_chunks = [bool(is_stored[page].any()) for page in pages]
         blocks = [
             # HDF5 does not read a page without chunks.
-            checked(entries[page].tobytes()) if used else bytes(entries[page].nbytes + _CHECKSUM_NBYTES)
+            _with_checksum(entries[page].tobytes()) if used else bytes(entries[page].nbytes + _CHECKSUM_NBYTES)
             for page, used in zip(pages, has_chunks, strict=True)
         ]
-        return b"".join((checked(prefix + np.packbits(has_chunks).tobytes()), *blocks))
+        return b"".join((_with_checksum(prefix + np.packbits(has_chunks).tobytes()), *blocks))
 
     def _entries(self, places: Places) -> NDArray[np.uint8]:
         """Return one row of bytes for each chunk. A missing chunk is at `NO_CHUNK`, and its size is 0."""
@@ -142,7 +142,7 @@ class Template:
 
 def find_template(image: bytes, places: Places) -> Template | None:
     """Return the template of a file with at least one chunk; None if the file is not as it is expected."""
-    stored = places[~is_hole(places)].tolist()
+    stored = [(start, nbytes) for start, nbytes in places[~is_hole(places)].tolist()]
     first, chunk_nbytes = min(stored)
     head = image[:first]
     if not head.startswith(_SUPERBLOCKS) or any(head[_BASE]) or _ending_at(head, len(image)) != head:
@@ -151,11 +151,7 @@ def find_template(image: bytes, places: Places) -> Template | None:
     if len(found) != 1:
         return None
     (index,) = found
-    # All other bytes are unused.
-    rest = bytearray(image)
-    for start, nbytes in ((0, len(head)), (index.block_at, index.block_nbytes), *stored):
-        rest[start : start + nbytes] = bytes(nbytes)
-    if any(rest):
+    if not _is_unused(image, [(0, len(head)), (index.block_at, index.block_nbytes), *stored]):
         return None
     moved = replace(index, block_at=len(head))
     head = head[: index.at] + moved.header() + head[index.at + _INDEX_NBYTES :]
@@ -165,7 +161,7 @@ def find_template(image: bytes, places: Places) -> Template | None:
 def _ending_at(head: bytes, end: int) -> bytes:
     """Return the start of a file for a file that ends there."""
     others = head[_END.stop : _SUPERBLOCK_NBYTES - _CHECKSUM_NBYTES]
-    return checked(head[: _END.start] + end.to_bytes(8, "little") + others) + head[_SUPERBLOCK_NBYTES:]
+    return _with_checksum(head[: _END.start] + end.to_bytes(8, "little") + others) + head[_SUPERBLOCK_NBYTES:]
 
 
 def _indexes_in(head: bytes) -> Iterator[FixedArray]:
@@ -186,3 +182,13 @@ def _has_block(image: bytes, index: FixedArray, places: Places) -> bool:
     if index.count != len(places) or index.size_nbytes not in (range(1, 9) if index.has_filters else (0,)):
         return False
     return image[index.block_at : index.block_at + index.block_nbytes] == index.block(places)
+
+
+def _is_unused(image: bytes, places: Sequence[tuple[int, int]]) -> bool:
+    """Return whether all bytes of a file are zero, except at these places."""
+    at = 0
+    for start, nbytes in sorted([*places, (len(image), 0)]):
+        if image[at:start].strip(b"\0"):
+            return False
+        at = max(at, start + nbytes)
+    return True
