@@ -120,8 +120,6 @@ class Template:
     # It starts with the superblock, and contains the index. The block comes next.
     head: bytes
     index: FixedArray
-    # The size of a chunk without filters.
-    chunk_nbytes: int
 
     @property
     def nbytes(self) -> int:
@@ -129,11 +127,9 @@ class Template:
         return len(self.head) + self.index.block_nbytes
 
     def can_hold(self, places: Places) -> bool:
-        """Return whether the index can have chunks of these sizes."""
+        """Return whether the index can have the sizes of these chunks. Without filters, it has none."""
         sizes = places[~is_hole(places), 1]
-        if not self.index.has_filters:
-            return bool(np.all(sizes == self.chunk_nbytes))
-        return bool(np.all(sizes > 0)) and int(sizes.max(initial=0)) < 1 << 8 * self.index.size_nbytes
+        return not self.index.has_filters or int(sizes.max(initial=0)) < 1 << 8 * self.index.size_nbytes
 
     def start_of_file(self, places: Places, data_nbytes: int) -> bytes:
         """Return what comes before the chunks, which are at these places in the file, and at its end."""
@@ -143,19 +139,16 @@ class Template:
 def find_template(image: bytes, places: Places) -> Template | None:
     """Return the template of a file with at least one chunk; None if the file is not as it is expected."""
     stored = [(start, nbytes) for start, nbytes in places[~is_hole(places)].tolist()]
-    first, chunk_nbytes = min(stored)
-    head = image[:first]
+    head = image[: min(stored)[0]]
     if not head.startswith(_SUPERBLOCKS) or any(head[_BASE]) or _ending_at(head, len(image)) != head:
         return None
-    found = [index for index in _indexes_in(head) if _has_block(image, index, places)]
-    if len(found) != 1:
-        return None
-    (index,) = found
-    if not _is_unused(image, [(0, len(head)), (index.block_at, index.block_nbytes), *stored]):
+    # The block says where its index is. Therefore no other bytes of the file can be taken for the index.
+    index = next((index for index in _indexes_in(head) if _has_block(image, index, places)), None)
+    if index is None or not _is_unused(image, [(0, len(head)), (index.block_at, index.block_nbytes), *stored]):
         return None
     moved = replace(index, block_at=len(head))
     head = head[: index.at] + moved.header() + head[index.at + _INDEX_NBYTES :]
-    return Template(head, moved, chunk_nbytes)
+    return Template(head, moved)
 
 
 def _ending_at(head: bytes, end: int) -> bytes:
