@@ -51,6 +51,7 @@ def file_of(
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
     if is_sealed(data, data, index):
         return shard
+    _require_sizes(file, table)
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
         return _tiff(file, *_packed(data, table), extent)
@@ -117,6 +118,17 @@ def _moved(table: Table, nbytes: int) -> Table:
 
 def _encode(file: ShardFile, table: Table) -> bytes:
     return encode_table(table.astype(file.index.dtype), has_checksum=file.index.has_checksum)
+
+
+def _require_sizes(file: ShardFile, table: Table) -> None:
+    """Raise `CodecError` if an inner chunk is empty or, without compression, has a wrong size."""
+    sizes = table[~is_hole(table), 1]
+    for nbytes in (int(sizes.min()), int(sizes.max())) if sizes.size else ():
+        if nbytes != file.chunk_nbytes and (nbytes == 0 or not file.codecs):
+            expected = (
+                "inner chunks that are not empty" if file.codecs else f"inner chunks of {file.chunk_nbytes} bytes"
+            )
+            raise CodecError("sharding_indexed", expected, f"an inner chunk of {nbytes} bytes")
 
 
 def _is_inside(table: Table, nbytes: int) -> bool:
