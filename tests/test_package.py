@@ -30,6 +30,7 @@ FOREIGN = {
     "format": {"numpy", "zarr"},
     "format/files/description": {"numcodecs", "numpy", "zarr"},
     "format/files/hdf5": {"h5py", "numpy", "zarr"},
+    "format/files/hdf5_template": {"numcodecs", "numpy"},
     "format/shard_index": {"google_crc32c", "numpy", "zarr"},
     "engine": {"zarr"},
     "transactions": {"zarr"},

@@ -188,7 +188,7 @@ def _hdf5_image(
 
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fapl_core(1 << 16, False)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
     of_file = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     of_file.set_obj_track_times(False)
     opened = h5py.h5f.create(b"conformance", h5py.h5f.ACC_TRUNC, of_file, access)

@@ -53,6 +53,23 @@ def read_h5py(path: Path) -> tuple[str, np.ndarray, dict[str, Any]]:
         return name, file[name][...], dict(file[name].attrs)
 
 
+def read_layout_version(path: Path) -> int:
+    """Return the version of the message that says how the only dataset of an HDF5 file is stored."""
+    with h5py.File(path, "r") as file:
+        (dataset,) = file.values()
+        at = int(h5py.h5o.get_info(dataset.id).addr)
+    data = path.read_bytes()
+    flags = data[at + 5]
+    assert data[at : at + 5] == b"OHDR\2"
+    # Without times and limits for attributes, the size of the messages comes next, and then the messages.
+    assert not flags & 0b110000
+    start = at + 6 + (1 << (flags & 0b11))
+    prefix_nbytes = 6 if flags & 0b100 else 4
+    while data[start] != 8:
+        start += prefix_nbytes + int.from_bytes(data[start + 1 : start + 3], "little")
+    return data[start + prefix_nbytes]
+
+
 def read_plain_layout(folder: Path) -> np.ndarray:
     """Return the values of an array whose shards are files, from the specifications alone: no zarr, no parts_store."""
     document = json.loads((folder / "zarr.json").read_text())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,3 +218,14 @@ def test_the_same_values_give_the_same_hdf5_file_at_another_time(tmp_path: Path)
         array[:] = 7
         files.append((tmp_path / str(number) / "a/c/0/0.h5").read_bytes())
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("codecs", [(), ("zlib",), ("shuffle", "zlib", "crc")])
+@pytest.mark.parametrize("shards", [(2, 2), (4, 4)])
+def test_every_hdf5_file_can_be_opened_with_hdf5_1_10(tmp_path: Path, codecs: tuple[str, ...], shards: Any) -> None:
+    case = Case("hdf5", (4, 4), (2, 2), shards, "int16", "little", codecs, 0, (np.s_[:, :],), 0)
+    case.carry_out(case.create(ps.PartsStore.from_url(str(tmp_path))))
+    path = tmp_path / "group" / "picture" / "c" / "0" / "0.h5"
+    # The versions of the superblock and of the layout that HDF5 1.10 introduced. HDF5 2.0 has newer ones.
+    assert path.read_bytes()[8] <= 3
+    assert readers.read_layout_version(path) <= 4

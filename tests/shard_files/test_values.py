@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts_store as ps
+from parts_store.errors import CodecError
 from parts_store.format.files.conversion import file_of
 from parts_store.format.files.description import describe_shards
 from parts_store.format.files.seal import build_tail, is_sealed, sealed_ends
@@ -172,6 +173,22 @@ def test_conversion_of_a_file_changes_nothing(tmp_path: Path, shard_file: str) -
     once = file_of(file, shard, (0, 0), (40, 50), "a", {})
     assert bytes(file_of(file, once, (0, 0), (40, 50), "a", {})) == bytes(once)
     assert bytes(file_of(file, shard, (0, 0), (40, 50), "a", {})) == bytes(once)
+
+
+@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize(("codec", "nbytes"), [(None, 511), (None, 513), (None, 0), ("zlib", 0)])
+def test_shards_with_inner_chunks_of_a_wrong_size_are_refused(shard_file: str, codec: str | None, nbytes: int) -> None:
+    store: dict[str, Any] = {}
+    compressors = None if codec is None else zarr.codecs.numcodecs.Zlib(level=1)
+    zarr.create_array(store, compressors=compressors, **LAYOUT)[...] = 3
+    file = describe_shards(shard_file, json.loads(store["zarr.json"].to_bytes()))
+    data = store["c/0/0"].to_bytes()
+    index = np.frombuffer(data[:-4], "<u8", 8, len(data) - 68).reshape(4, 2).tolist()
+    index[1][1] = nbytes
+    # With more bytes before the index, all inner chunks are inside the shard.
+    shard = memoryview(data[:-68] + bytes(2000) + file.index.encode([(at, size) for at, size in index]))
+    with pytest.raises(CodecError, match=f"an inner chunk of {nbytes} bytes"):
+        file_of(file, shard, (0, 0), (40, 50), "a", {})
 
 
 @given(st.binary(), st.binary(), st.binary(), st.binary(), st.data())

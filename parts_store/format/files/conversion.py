@@ -4,6 +4,7 @@ zarr encodes a shard as inner chunks, one after the other, and an index. The res
 which contains the same inner chunks, and of an index with offsets into the file.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -50,10 +51,11 @@ def file_of(
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
     if is_sealed(data, data, index):
         return shard
+    _require_sizes(file, table)
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
         return _tiff(file, *_packed(data, table), extent)
-    return _hdf5(file, _inner_chunks(data, table), extent, name, attributes)
+    return _hdf5(file, data, table, extent, name, attributes)
 
 
 def usual_ends(file: ShardFile) -> Ends:
@@ -77,27 +79,56 @@ def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[i
 
 def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...]) -> memoryview:
     header = tiff_header(file, table, data.nbytes, extent)
-    missing = is_hole(table)
-    moved = table.copy()
-    moved[~missing, 0] += len(header)
-    index = encode_table(moved.astype(file.index.dtype), has_checksum=file.index.has_checksum)
-    tail = build_tail(index, header, file.fill_tile if missing.any() else b"")
+    index = _encode(file, _moved(table, len(header)))
+    tail = build_tail(index, header, file.fill_tile if is_hole(table).any() else b"")
     return memoryview(b"".join((header, data, tail, index)))
 
 
 def _hdf5(
     file: ShardFile,
-    chunks: Sequence[memoryview | None],
+    data: memoryview,
+    table: Table,
     extent: tuple[int, ...],
     name: str,
     attributes: Mapping[str, Any],
 ) -> memoryview:
     # h5py is an extra, and takes a while to import.
-    from parts_store.format.files.hdf5 import hdf5_image  # noqa: PLC0415
+    from parts_store.format.files.hdf5 import hdf5_image, hdf5_template, slots_in  # noqa: PLC0415
 
-    pieces, places = hdf5_image(file, chunks, extent, name, attributes)
-    index = file.index.encode(places)
+    pieces: Sequence[bytes | memoryview]
+    template, slots = hdf5_template(file, extent, name, json.dumps(attributes)), slots_in(file, extent)
+    is_stored = ~is_hole(table)
+    is_inside = is_stored.sum() == is_stored[slots].sum()
+    if template is not None and is_inside and template.can_hold(table[slots]):
+        packed, places = _packed(data, table)
+        moved = _moved(places, template.nbytes)
+        pieces, index = (template.start_of_file(moved[slots], packed.nbytes), packed), _encode(file, moved)
+    else:
+        pieces, found = hdf5_image(file, _inner_chunks(data, table), extent, name, attributes)
+        index = file.index.encode(found)
     return memoryview(b"".join((*pieces, build_tail(index), index)))
+
+
+def _moved(table: Table, nbytes: int) -> Table:
+    """Return where inner chunks are after that many bytes were put before them."""
+    moved = table.copy()
+    moved[~is_hole(table), 0] += nbytes
+    return moved
+
+
+def _encode(file: ShardFile, table: Table) -> bytes:
+    return encode_table(table.astype(file.index.dtype), has_checksum=file.index.has_checksum)
+
+
+def _require_sizes(file: ShardFile, table: Table) -> None:
+    """Raise `CodecError` if an inner chunk is empty or, without compression, has a wrong size."""
+    sizes = table[~is_hole(table), 1]
+    for nbytes in (int(sizes.min()), int(sizes.max())) if sizes.size else ():
+        if nbytes != file.chunk_nbytes and (nbytes == 0 or not file.codecs):
+            expected = (
+                "inner chunks that are not empty" if file.codecs else f"inner chunks of {file.chunk_nbytes} bytes"
+            )
+            raise CodecError("sharding_indexed", expected, f"an inner chunk of {nbytes} bytes")
 
 
 def _is_inside(table: Table, nbytes: int) -> bool:
@@ -116,9 +147,10 @@ def _packed(data: memoryview, table: Table) -> tuple[memoryview, Table]:
     """Return the inner chunks without other bytes between them, and where they are; as they are if there are none."""
     native = table.astype(np.uint64)
     is_stored = ~is_hole(native)
-    if int(native[is_stored, 1].sum()) == data.nbytes:
+    stored = native[is_stored]
+    starts, sizes = stored[np.argsort(stored[:, 0])].T
+    if np.array_equal(starts, np.cumsum(sizes) - sizes) and int(sizes.sum()) == data.nbytes:
         return data, native
     chunks = [each for each in _inner_chunks(data, table) if each is not None]
-    stops = np.cumsum(native[is_stored, 1], dtype=np.uint64)
-    native[is_stored, 0] = stops - native[is_stored, 1]
+    native[is_stored, 0] = np.cumsum(stored[:, 1]) - stored[:, 1]
     return memoryview(b"".join(chunks)), native

@@ -44,7 +44,8 @@ _NUMCODECS: Final[dict[type, Any]] = {
 _DEFLATE: Final = "`zarr.codecs.numcodecs.Zlib` for deflate"
 
 
-@dataclass(frozen=True)
+# Codecs of zarr have no hash. The same document gives the same object, see `_describe`.
+@dataclass(frozen=True, eq=False)
 class ShardFile:
     """What every shard of an array is as a file."""
 
@@ -65,6 +66,11 @@ class ShardFile:
     def grid(self) -> tuple[int, ...]:
         """The number of inner chunks along each axis."""
         return tuple(shard // chunk for shard, chunk in zip(self.shard_shape, self.chunk_shape, strict=True))
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """The size of an inner chunk before it is compressed."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
 
     @cached_property
     def starts(self) -> tuple[tuple[int, ...], ...]:
@@ -173,9 +179,8 @@ def _require_tiff(file: ShardFile, shape: Sequence[int]) -> ShardFile:
     if any(length != 1 for length in leading):
         expected = "chunks of length 1 along all axes before the height and the width, for TIFF"
         raise _unfit(expected, f"{file.chunk_shape}")
-    nbytes = math.prod(file.chunk_shape) * file.dtype.itemsize
-    if nbytes > _MAX_TILE_NBYTES:
-        raise _unfit(f"chunks of at most {_MAX_TILE_NBYTES} bytes, for TIFF", f"{nbytes} bytes")
+    if file.chunk_nbytes > _MAX_TILE_NBYTES:
+        raise _unfit(f"chunks of at most {_MAX_TILE_NBYTES} bytes, for TIFF", f"{file.chunk_nbytes} bytes")
     pages = math.prod(file.shard_shape[: len(leading)])
     if pages > _MAX_PAGES:
         raise _unfit(f"at most {_MAX_PAGES} images in a shard, for TIFF", f"{pages} along the axes before the height")
@@ -210,9 +215,8 @@ def _require_hdf5(file: ShardFile) -> ShardFile:
             raise _unfit(f"`Shuffle(elementsize={file.dtype.itemsize})`, for HDF5", f"elementsize={found}")
     if not 1 <= len(file.shard_shape) <= _MAX_AXES:
         raise _unfit(f"an array with 1 to {_MAX_AXES} dimensions, for HDF5", f"{len(file.shard_shape)} dimensions")
-    nbytes = math.prod(file.chunk_shape) * file.dtype.itemsize
-    if nbytes > _MAX_CHUNK_NBYTES:
-        raise _unfit(f"chunks of at most {_MAX_CHUNK_NBYTES} bytes, for HDF5", f"{nbytes} bytes")
+    if file.chunk_nbytes > _MAX_CHUNK_NBYTES:
+        raise _unfit(f"chunks of at most {_MAX_CHUNK_NBYTES} bytes, for HDF5", f"{file.chunk_nbytes} bytes")
     return file
 
 

@@ -3,17 +3,21 @@
 import json
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
 import h5py
 import numpy as np
 from h5py import h5d, h5f, h5p, h5s, h5t, h5z
+from numpy.typing import NDArray
 from zarr.abc.codec import Codec
 from zarr.codecs import ZstdCodec
 from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
 from parts_store.format.files.description import ShardFile, numcodec_of
+from parts_store.format.files.hdf5_template import Template, find_template
+from parts_store.format.shard_index import NO_CHUNK
 
 # The number of zstd in the registry of HDF5 filters.
 _ZSTD: Final = 32015
@@ -41,6 +45,9 @@ def hdf5_image(
     opened = _create(sum(each.nbytes for each in chunks if each is not None))
     try:
         dataset = _create_dataset(opened, file, extent, name)
+        _set_attributes(dataset, attributes)
+        # What describes the dataset comes before the chunks.
+        h5f.flush(opened)
         outside: list[tuple[int, memoryview]] = []
         for slot, (start, chunk) in enumerate(zip(file.starts, chunks, strict=True)):
             if chunk is None:
@@ -49,7 +56,6 @@ def hdf5_image(
                 dataset.write_direct_chunk(start, chunk)
             else:
                 outside.append((slot, chunk))
-        _set_attributes(dataset, attributes)
         h5f.flush(opened)
         found: dict[tuple[int, ...], tuple[int, int]] = {}
         dataset.chunk_iter(lambda each: found.__setitem__(each.chunk_offset, (each.byte_offset, each.size)))
@@ -66,13 +72,34 @@ def hdf5_image(
     return pieces, places
 
 
+@lru_cache(maxsize=64)
+def hdf5_template(file: ShardFile, extent: tuple[int, ...], name: str, attributes: str) -> Template | None:
+    """Return the template of the HDF5 files with this dataset, whose `attributes` are JSON text; None if there is none.
+
+    It is found in a file whose last chunk is stored.
+    """
+    chunks: list[memoryview | None] = [None] * len(file.starts)
+    slots = slots_in(file, extent)
+    chunks[slots[-1]] = memoryview(b"\1" if file.codecs else bytes(file.chunk_nbytes))
+    (image,), places = hdf5_image(file, chunks, extent, name, json.loads(attributes))
+    return find_template(image, np.array([places[slot] or (NO_CHUNK, NO_CHUNK) for slot in slots], np.uint64))
+
+
+def slots_in(file: ShardFile, extent: tuple[int, ...]) -> NDArray[np.intp]:
+    """Return the numbers of the inner chunks that are chunks of the dataset, in their order."""
+    inside = tuple(slice(-(-length // chunk)) for length, chunk in zip(extent, file.chunk_shape, strict=True))
+    return np.arange(len(file.starts)).reshape(file.grid)[inside].ravel()
+
+
 def _create(data_nbytes: int) -> Any:
-    """Return a new file in memory. The newest version of the format needs the fewest bytes."""
+    """Return a new file in memory."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fapl_core(max(_GROWTH, data_nbytes + data_nbytes // 64), False)
     # HDF5 otherwise reserves space for metadata that may be added later.
     access.set_meta_block_size(0)
-    access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+    # The oldest version with an index of chunks that needs few bytes. Programs with an older library than h5py has
+    # cannot open a file of the newest version.
+    access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
     name = f"parts_store-{next(_NUMBERS)}.h5".encode()
     creation = h5p.create(h5p.FILE_CREATE)
     # With the time in the root group, the same values would give other bytes.
