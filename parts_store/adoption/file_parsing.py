@@ -42,6 +42,8 @@ class FileParsing:
     loadable_variables: tuple[str, ...] = ()
     # Whether to load coordinates, and the variables that are named.
     loads: bool = True
+    # Whether the arrays of the files are joined with others afterwards.
+    joins: bool = False
     executor: ExecutorLike = None
     on_error: OnError = "raise"
     # If given, files are parsed in other processes, each within this number of seconds.
@@ -86,10 +88,10 @@ class FileParsing:
         """Yield the function that parses a file."""
         names = self.loadable_variables if self.loads else None
         if self.timeout is None:
-            yield partial(parse_and_load, self.registry, self.parser, names)
+            yield partial(parse_and_load, self.registry, self.parser, names, self.joins)
             return
         try:
-            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names)
+            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names, self.joins)
         finally:
             end_idle_processes()
 
@@ -193,27 +195,27 @@ def skipped_file(url: str, error: PartsStoreError) -> Skipped:
 
 
 def parse_and_load(
-    registry: FileRegistry, parser: Parser | None, loadable_variables: Iterable[str] | None, url: str
+    registry: FileRegistry, parser: Parser | None, loadable_variables: Iterable[str] | None, joins: bool, url: str
 ) -> ParsedFile:
     """Return what is in a file. The values of its coordinates, and of named variables, are among it.
 
-    With None in place of names, nothing is loaded.
+    With None in place of names, nothing is loaded. `joins` says whether its arrays are joined with those of others.
     """
-    parsed = parse_file(url, registry, parser)
+    parsed = parse_file(url, registry, parser, joins=joins)
     if loadable_variables is None:
         return parsed
     return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))
 
 
 def parse_isolated(
-    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, url: str
+    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, joins: bool, url: str
 ) -> ParsedFile:
     """Return what is in a file as `parse_and_load` does, in another process.
 
     Raises `AdoptionError` if the process ends, or does not answer within this number of seconds.
     """
     try:
-        return call_isolated(partial(parse_and_load, registry, parser, names), url, seconds)
+        return call_isolated(partial(parse_and_load, registry, parser, names, joins), url, seconds)
     except NoAnswerError:
         problem = f"it was not parsed within {seconds:g} seconds: it is damaged, or needs a larger `file_timeout`"
     except ProcessEndedError as error:
