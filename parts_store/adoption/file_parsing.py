@@ -130,14 +130,21 @@ class FileParsing:
 
     def _wait_for_next_second(self, parsed: Sequence[ParsedFile]) -> None:
         """Wait until a later change of any file has a later time, because Icechunk compares whole seconds."""
-        times = {each.location: time for each in parsed for time in _times_of(each)}
-        if not times or not source_file.wait_for_next_second(max(times.values())):
+        times = {each.location: _times_of(each) for each in parsed}
+        latest = max((time for found in times.values() for time in found.values()), default=None)
+        if latest is None or not source_file.wait_for_next_second(latest):
             return
         # A file may have been changed again in the second of its time, after it was parsed.
-        newest = max(times.values()).replace(microsecond=0)
+        newest = latest.replace(microsecond=0)
         for each in parsed:
-            if times.get(each.location, newest) >= newest and self._state(each.location) != each.state:
+            found = times[each.location]
+            if max(found.values(), default=newest) >= newest and self._state(each.location) != each.state:
                 raise changed(each.location)
+            # Other files that it refers to. The state of a folder is that of all its files.
+            others = {url: time for url, time in found.items() if not f"{url}/".startswith(f"{each.location}/")}
+            for url, time in others.items():
+                if time >= newest and getattr(look_at(url, (self.registry,)), "checksum", None) != time:
+                    raise changed(url)
 
     def _state(self, url: str) -> tuple[str, ...]:
         return state_of(look_at(url, (self.registry,)))
@@ -169,10 +176,10 @@ def _of_other_formats(parsed: Sequence[ParsedFile]) -> dict[str, PartsStoreError
     return errors
 
 
-def _times_of(parsed: ParsedFile) -> set[datetime]:
-    """Return the times that references of a file have as checksums."""
-    arrays = (node for _, node in parsed.group.nodes() if isinstance(node, PartsArray))
-    return {each for array in arrays for each in array.checksums.values() if isinstance(each, datetime)}
+def _times_of(parsed: ParsedFile) -> dict[str, datetime]:
+    """Return the times that references of a file have as checksums, by the URLs of the files that they refer to."""
+    arrays = [node for _, node in parsed.group.nodes() if isinstance(node, PartsArray)]
+    return {url: time for array in arrays for url, time in array.checksums.items() if isinstance(time, datetime)}
 
 
 def _settings(parser: Parser) -> str:

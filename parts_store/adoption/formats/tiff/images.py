@@ -4,6 +4,7 @@ Chunks that Zarr cannot decode as they are, such as a last strip with fewer rows
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -58,7 +59,7 @@ class Image:
     read: Callable[[], NDArray[Any]]
 
     @classmethod
-    def of_series(cls, series: TiffPageSeries, group: str, *, is_in_one_file: bool = True) -> "Image":
+    def of_series(cls, series: TiffPageSeries, group: str, *, is_in_one_file: bool) -> "Image":
         """Return the image of a series, or of one level of a pyramid."""
         pages: list[Page | None]
         # tifffile does not look whether the pages are in the same file.
@@ -98,11 +99,16 @@ class Image:
 
     def require_same_storage(self, sources: Sources) -> None:
         """Raise `CannotBeReadError` unless all pages are there, and are stored in the same way."""
-        keyframe = self.keyframe
+        keyframe, offsets = self.keyframe, defaultdict[TiffFile, list[int]](list)
+        for page in self.pages:
+            if page is not None:
+                offsets[page.parent].append(page.offset)
         expected = sources[keyframe.parent].directories.storage.get(keyframe.offset)
-        for source in sources.values():
-            source.directories.require_same_storage(expected, keyframe.offset, self.directories(source))
-        if len(sources) > 1 and len({page.parent.byteorder for page in self.pages if page is not None}) > 1:
+        for tif, found in offsets.items():
+            # One page may stand for those that follow it.
+            pages = self.directories(sources[tif]) if len(offsets) == 1 else found
+            sources[tif].directories.require_same_storage(expected, keyframe.offset, pages)
+        if len({tif.byteorder for tif in offsets}) > 1:
             raise CannotBeReadError("pages in files of different byte orders")
         missing = sum(page is None for page in self.pages)
         if len(sources) > 1 and missing:

@@ -101,7 +101,8 @@ class _Walk:
                 # The pages are then described one by one.
                 except Exception as error:
                     reason = f"its pages are adopted one by one: {type(error).__name__}: {error}"
-                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=False))
+                    is_elsewhere = len(self.reader.sources) > 1
+                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=is_elsewhere))
         return found
 
     def _series(self) -> Sequence[TiffPageSeries]:
@@ -192,10 +193,10 @@ class _Walk:
             return
         offsets = [each for each in image.directories(self.source) if each in self.places and each not in self.done]
         self.done.update(offsets)
-        if len(offsets) < 2:
+        is_elsewhere = any(page is not None and page.parent is not self.tif for page in image.pages)
+        if len(offsets) < (1 if is_elsewhere else 2):
             self.description.skipped.append(Skipped(name, problem))
             return
-        is_elsewhere = any(image.directories(each) for each in self.reader.sources.values() if each is not self.source)
         which = "its pages in this file" if is_elsewhere else "its pages"
         reason = f"{which} are adopted one by one: {problem}"
         self.description.skipped.append(Skipped(name, reason, has_values=is_elsewhere))

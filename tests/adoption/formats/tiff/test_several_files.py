@@ -180,6 +180,31 @@ def test_pages_that_are_stored_in_another_way_are_not_joined(
     require_own_pages(report, store, "its pages in this file are adopted one by one: pages")
 
 
+def test_the_only_page_in_a_file_is_adopted_if_it_cannot_be_joined(tmp_path: Path) -> None:
+    planes = "".join(plane(0, name, f"urn:uuid:{number}", FirstC=number) for number, name in enumerate(NAMES[:2]))
+    for number, options in enumerate([{}, {"compression": "zlib"}]):
+        xml = document(f"urn:uuid:{number}", planes, times=1)
+        write(tmp_path / NAMES[number], VALUES[number, :1], xml, options)
+    for number in range(2):
+        report, store = adopted(tmp_path / NAMES[number])
+        assert not report.is_complete
+        assert [each.path for each in report.arrays] == ["page_0/data"]
+        np.testing.assert_array_equal(read(store, "page_0/data"), VALUES[number, 0])
+
+
+def test_another_file_that_changes_in_the_second_of_its_adoption_is_noticed(tmp_path: Path) -> None:
+    paths = write_all(tmp_path)
+    session = repository(tmp_path).writable_session("main")
+    paths[1].touch()
+    ps.adopt(paths[0], into=session)
+    data = bytearray(paths[1].read_bytes())
+    data[-1] ^= 1
+    paths[1].write_bytes(data)
+    found = zarr.open_array(ps.PartsStore.from_session(session), path="data", mode="r")
+    with pytest.raises(PartsStoreError):
+        found[1]
+
+
 def test_a_file_with_fewer_pages_is_not_filled_up(tmp_path: Path) -> None:
     paths = write_all(tmp_path)
     write(paths[1], VALUES[1, :1], str(tifffile.tiffcomment(paths[1])), {})
