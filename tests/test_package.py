@@ -122,6 +122,7 @@ FOREIGN = {
     "adoption/formats/tiff/images": {"numpy", "tifffile"},
     "adoption/formats/tiff/layout": {"numpy", "tifffile"},
     "adoption/formats/tiff/reader": {"tifffile"},
+    "adoption/formats/tiff/sources": {"tifffile"},
     "adoption/formats/tiff/tags": {"numpy", "tifffile"},
     "adoption/formats/hdf5/types": {"h5py", "numpy"},
     "adoption/formats/hdf5/virtual": {"h5py", "numpy"},
@@ -163,7 +164,7 @@ OWN = {
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "codecs", "destination", "engine", "errors", "executors", "format", "headers"),
-        *("isolation", "manifests", "notebook", "options", "progress", "redaction", "store"),
+        *("isolation", "manifests", "notebook", "options", "progress", "redaction", "store", "text"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),

@@ -42,6 +42,8 @@ class FileParsing:
     loadable_variables: tuple[str, ...] = ()
     # Whether to load coordinates, and the variables that are named.
     loads: bool = True
+    # Whether the arrays of the files are joined with others afterwards.
+    joins: bool = False
     executor: ExecutorLike = None
     on_error: OnError = "raise"
     # If given, files are parsed in other processes, each within this number of seconds.
@@ -86,10 +88,10 @@ class FileParsing:
         """Yield the function that parses a file."""
         names = self.loadable_variables if self.loads else None
         if self.timeout is None:
-            yield partial(parse_and_load, self.registry, self.parser, names)
+            yield partial(parse_and_load, self.registry, self.parser, names, self.joins)
             return
         try:
-            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names)
+            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names, self.joins)
         finally:
             end_idle_processes()
 
@@ -128,14 +130,21 @@ class FileParsing:
 
     def _wait_for_next_second(self, parsed: Sequence[ParsedFile]) -> None:
         """Wait until a later change of any file has a later time, because Icechunk compares whole seconds."""
-        times = {each.location: time for each in parsed for time in _times_of(each)}
-        if not times or not source_file.wait_for_next_second(max(times.values())):
+        times = {each.location: _times_of(each) for each in parsed}
+        latest = max((time for found in times.values() for time in found.values()), default=None)
+        if latest is None or not source_file.wait_for_next_second(latest):
             return
         # A file may have been changed again in the second of its time, after it was parsed.
-        newest = max(times.values()).replace(microsecond=0)
+        newest = latest.replace(microsecond=0)
         for each in parsed:
-            if times.get(each.location, newest) >= newest and self._state(each.location) != each.state:
+            found = times[each.location]
+            if max(found.values(), default=newest) >= newest and self._state(each.location) != each.state:
                 raise changed(each.location)
+            # Other files that it refers to. The state of a folder is that of all its files.
+            others = {url: time for url, time in found.items() if not f"{url}/".startswith(f"{each.location}/")}
+            for url, time in others.items():
+                if time >= newest and getattr(look_at(url, (self.registry,)), "checksum", None) != time:
+                    raise changed(url)
 
     def _state(self, url: str) -> tuple[str, ...]:
         return state_of(look_at(url, (self.registry,)))
@@ -167,10 +176,10 @@ def _of_other_formats(parsed: Sequence[ParsedFile]) -> dict[str, PartsStoreError
     return errors
 
 
-def _times_of(parsed: ParsedFile) -> set[datetime]:
-    """Return the times that references of a file have as checksums."""
-    arrays = (node for _, node in parsed.group.nodes() if isinstance(node, PartsArray))
-    return {each for array in arrays for each in array.checksums.values() if isinstance(each, datetime)}
+def _times_of(parsed: ParsedFile) -> dict[str, datetime]:
+    """Return the times that references of a file have as checksums, by the URLs of the files that they refer to."""
+    arrays = [node for _, node in parsed.group.nodes() if isinstance(node, PartsArray)]
+    return {url: time for array in arrays for url, time in array.checksums.items() if isinstance(time, datetime)}
 
 
 def _settings(parser: Parser) -> str:
@@ -193,27 +202,27 @@ def skipped_file(url: str, error: PartsStoreError) -> Skipped:
 
 
 def parse_and_load(
-    registry: FileRegistry, parser: Parser | None, loadable_variables: Iterable[str] | None, url: str
+    registry: FileRegistry, parser: Parser | None, loadable_variables: Iterable[str] | None, joins: bool, url: str
 ) -> ParsedFile:
     """Return what is in a file. The values of its coordinates, and of named variables, are among it.
 
-    With None in place of names, nothing is loaded.
+    With None in place of names, nothing is loaded. `joins` says whether its arrays are joined with those of others.
     """
-    parsed = parse_file(url, registry, parser)
+    parsed = parse_file(url, registry, parser, joins=joins)
     if loadable_variables is None:
         return parsed
     return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))
 
 
 def parse_isolated(
-    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, url: str
+    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, joins: bool, url: str
 ) -> ParsedFile:
     """Return what is in a file as `parse_and_load` does, in another process.
 
     Raises `AdoptionError` if the process ends, or does not answer within this number of seconds.
     """
     try:
-        return call_isolated(partial(parse_and_load, registry, parser, names), url, seconds)
+        return call_isolated(partial(parse_and_load, registry, parser, names, joins), url, seconds)
     except NoAnswerError:
         problem = f"it was not parsed within {seconds:g} seconds: it is damaged, or needs a larger `file_timeout`"
     except ProcessEndedError as error:

@@ -18,17 +18,18 @@ _LOCAL: Final = "file"
 def other_files(location: str, registries: Registries) -> OpenOther:
     """Return what opens other files, by the names that the file at a URL has for them."""
     opened: dict[str, OtherFile] = {}
+    blocks: dict[tuple[str, int], bytes] = {}
 
     def open_other(name: str) -> OtherFile:
         url = location_of(name, location)
         if url not in opened:
-            opened[url] = _open(name, url, registries)
+            opened[url] = _open(name, url, registries, blocks)
         return opened[url]
 
     return open_other
 
 
-def _open(name: str, url: str, registries: Registries) -> OtherFile:
+def _open(name: str, url: str, registries: Registries, blocks: dict[tuple[str, int], bytes]) -> OtherFile:
     shown = name.encode(errors="backslashreplace").decode()
     try:
         store, key = find_store(url, registries)
@@ -38,7 +39,7 @@ def _open(name: str, url: str, registries: Registries) -> OtherFile:
     stored = find_file(store, key, url)
     if stored is None:
         raise CannotBeReadError(f"its values are in another file, which does not exist: {shown}")
-    return OtherFile(url, BlockReader(stored).buffered(), stored.nbytes, stored.checksum)
+    return OtherFile(url, BlockReader(stored, blocks).buffered(), stored.nbytes, stored.checksum)
 
 
 def location_of(name: str, location: str) -> str:

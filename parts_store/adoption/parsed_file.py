@@ -9,12 +9,12 @@ import numpy as np
 
 from parts_store._compat.virtualizarr import group_of
 from parts_store.adoption import corrections, parsers, recognition, source_file
-from parts_store.adoption.description import CannotBeReadError
+from parts_store.adoption.description import CannotBeReadError, OtherFile
 from parts_store.adoption.formats import hdf5
 from parts_store.adoption.formats.n5 import dataset as n5_dataset
 from parts_store.adoption.formats.n5.reader import MAX_NBYTES
 from parts_store.adoption.other_files import other_files
-from parts_store.adoption.parsers import N5, DescribedFile, FormatParser, Parser
+from parts_store.adoption.parsers import N5, TIFF, DescribedFile, FormatParser, Parser
 from parts_store.adoption.recognition import Format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile, find_file
@@ -51,8 +51,11 @@ class ParsedFile:
     loaded: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedFile:
+def parse_file(url: str, registry: Any, parser: Parser | None = None, *, joins: bool = False) -> ParsedFile:
     """Return the arrays of a file, bound to the registry.
+
+    If they are joined with those of other files (`joins`), an OME-TIFF image in several files has only the pages in
+    this file: otherwise each of them would be the whole image.
 
     Raises `AdoptionError` if the file cannot be read, has an unknown format, is damaged, refers to files that are
     missing, or is changed meanwhile. Raises `ImportError` if a package for its format is missing.
@@ -64,7 +67,8 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     if parser is None:
         parser = parsers.find_parser(cast("Format", found))
     if isinstance(parser, FormatParser) and isinstance(stored, StoredFile):
-        described = parser.describe(stored, reader, other_files(url, registries))
+        is_part = joins and isinstance(parser, TIFF)
+        described = parser.describe(stored, reader, _open_none if is_part else other_files(url, registries))
     elif isinstance(parser, N5) and isinstance(stored, StoredFolder):
         described = parser.describe(stored.location, registries)
         described = replace(described, group=_with_checksums(described.group, stored, registries))
@@ -75,6 +79,12 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None) -> ParsedF
     group = described.group.with_registry(registry)
     return ParsedFile(
         url, name, state_of(stored), group, described.skipped, notes=described.notes, loaded=described.loaded
+    )
+
+
+def _open_none(name: str) -> OtherFile:
+    raise CannotBeReadError(
+        f"its arrays are joined with those of other files; to join it with {name!r}, adopt it alone"
     )
 
 

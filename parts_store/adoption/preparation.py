@@ -99,6 +99,7 @@ class AdoptionRequest:
             self.parser,
             self.loadable_variables or (),
             loads=joins or self.loadable_variables is not None,
+            joins=joins,
             executor=self.executor,
             on_error=self.on_error,
             timeout=self.file_timeout,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
+from urllib.parse import unquote
 
 from parts_store.adoption.description import Description, OpenOther, open_no_other
 from parts_store.adoption.formats import FORMATS, FileFormat, find_format
@@ -13,6 +14,7 @@ from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile
 from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
 from parts_store.format.keys import DOCUMENT, NODES_FOLDER, PROTOCOL_FOLDER
+from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.redaction import hide_secrets
 
 # The clock of a file system may be behind by this much.
@@ -159,16 +161,20 @@ def require_same(file: StoredFile, now: StoredFile) -> None:
 
 
 class BlockReader(io.RawIOBase):
-    """A stored file as a file object, which reads blocks and caches the latest ones."""
+    """A stored file as a file object, which reads blocks and caches the latest ones.
+
+    Files that are read together can share the cache, so that many of them take no more memory than one.
+    """
 
     _BLOCK: Final = 1 << 20
     _KEPT: Final = 64
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: StoredFile, blocks: "dict[tuple[str, int], bytes] | None" = None) -> None:
         super().__init__()
         self._file, self._at = file, 0
         self.nbytes, self.location = file.nbytes, file.location
-        self._blocks: dict[int, bytes] = {}
+        # By the location of a file, and the number of a block.
+        self._blocks = {} if blocks is None else blocks
         self._buffered: io.BufferedReader | None = None
         # The error of the first read that failed. The libraries do not keep it.
         self.failure: Exception | None = None
@@ -182,7 +188,8 @@ class BlockReader(io.RawIOBase):
     @property
     def name(self) -> str:
         """The name of the file, without its folder. OME-TIFF files name themselves."""
-        return self.location.rpartition("/")[2]
+        name = self.location.rpartition("/")[2]
+        return unquote(name) if self.location.partition("://")[0].lower() in ENCODED_SCHEMES else name
 
     def readable(self) -> bool:
         """Return True."""
@@ -213,10 +220,11 @@ class BlockReader(io.RawIOBase):
         return len(piece)
 
     def _block(self, number: int) -> bytes:
-        block = self._blocks.pop(number, None)
+        key = self.location, number
+        block = self._blocks.pop(key, None)
         if block is None:
             block = self._read(number * self._BLOCK, (number + 1) * self._BLOCK)
-        self._blocks[number] = block
+        self._blocks[key] = block
         if len(self._blocks) > self._KEPT:
             del self._blocks[next(iter(self._blocks))]
         return block

@@ -41,7 +41,7 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
     for member_path, member, replace_member in _consolidated(path, document):
         if not metadata.is_array(member):
             continue
-        served = metadata.complete(member)
+        served = metadata.serve(member)
         is_same = served == member
         entry: Entry | None = catalog.protocol.read_array(member, member_path)
         if entry is None:

@@ -226,7 +226,7 @@ class Catalog:
             # What was known of the array is outdated, and the new document cannot be understood.
             self.forget(path)
             raise
-        served = metadata.complete(document)
+        served = metadata.serve(document)
         return entry, stored if served == document else metadata.dump_compact(served)
 
     def trusted(self, path: str, *, trust_consolidated: bool = False) -> Entry | None:

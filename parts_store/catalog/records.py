@@ -181,4 +181,4 @@ def document_not_served(entry: Entry | None) -> Document | None:
     if isinstance(entry, ArrayRecord):
         return entry.stored
     document = metadata.parse(entry.stored) if isinstance(entry, PlainArray) else None
-    return document if document is not None and metadata.complete(document) != document else None
+    return document if document is not None and metadata.serve(document) != document else None

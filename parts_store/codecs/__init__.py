@@ -1,4 +1,4 @@
-"""The codecs `pad`, `offset`, `packbits` and those for N5, which zarr finds through their entry points."""
+"""The codecs `pad`, `offset`, `packbits` and those for N5 and szip, which zarr finds through their entry points."""
 
 from parts_store.codecs.binding import bind_padding
 from parts_store.codecs.configuration import schema
@@ -7,6 +7,7 @@ from parts_store.codecs.n5_lz4 import N5Lz4Codec
 from parts_store.codecs.offset import OffsetCodec, offset_codec
 from parts_store.codecs.packbits import PackBitsCodec
 from parts_store.codecs.pad import PadCodec, pad_codec
+from parts_store.codecs.szip import SzipCodec
 
 __all__ = [
     "N5DefaultCodec",
@@ -14,6 +15,7 @@ __all__ = [
     "OffsetCodec",
     "PackBitsCodec",
     "PadCodec",
+    "SzipCodec",
     "bind_padding",
     "offset_codec",
     "pad_codec",

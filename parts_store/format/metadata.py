@@ -34,6 +34,8 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "zstd": {"level": 0, "checksum": False},
     "gzip": {"level": 5},
 }
+# A codec that returns undefined values for a chunk that was cut off, and the one that zarr gets instead.
+_SZIP, _CHECKED_SZIP = "imagecodecs_szip", "parts_store.szip"
 # The codecs that nearly all arrays turn into bytes with.
 _TO_BYTES = ("bytes", "sharding_indexed")
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -291,8 +293,31 @@ def _ndim(shape: object) -> int:
     return len(shape)
 
 
+def serve(stored: Document) -> Document:
+    """Return the document that zarr reads: complete, and with codecs that notice chunks that were cut off."""
+    return with_checks(complete(stored))
+
+
+def with_checks(document: Document) -> Document:
+    """Return a document with codecs that notice chunks that were cut off."""
+    codecs = document.get("codecs")
+    return {**document, "codecs": [_checked(codec) for codec in codecs]} if isinstance(codecs, list) else document
+
+
+def _checked(codec: object) -> object:
+    inner = codec.get("configuration") if isinstance(codec, dict) else None
+    if not isinstance(codec, dict) or not isinstance(inner, dict):
+        return codec
+    if codec.get("name") == "sharding_indexed":
+        return {**codec, "configuration": with_checks(inner)}
+    # Without the header, which HDF5 writes, nothing says how many bytes there should be.
+    if codec.get("name") == _SZIP and inner.get("header") is True:
+        return {**codec, "name": _CHECKED_SZIP}
+    return codec
+
+
 def complete(document: Document) -> Document:
-    """Return the document that zarr reads: without the transformer, and with the members that zarr requires."""
+    """Return the document without the transformer, and with the members that zarr requires."""
     hidden = (_MARK, SHARD_FILE, "storage_transformers") if document.get("storage_transformers") else ()
     served = {key: value for key, value in document.items() if key not in hidden}
     # The examples in the specification leave out some members that zarr requires.
@@ -364,7 +389,7 @@ def put_back(new: Document, stored: Document) -> Document:
     A member that zarr did not change stays as it is stored, or stays absent. A member that zarr changed, added or
     removed is changed, added or removed.
     """
-    served = complete(stored)
+    served = serve(stored)
     before = normalise(served) or served
     result = {}
     for key, value in stored.items():

@@ -249,7 +249,7 @@ def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tupl
         record = protocol.read_array(document, path)
     except PartsStoreError as error:
         return None, str(error)
-    return record, metadata.why_not_opened(metadata.complete(document))
+    return record, metadata.why_not_opened(metadata.serve(document))
 
 
 def _find_stray_nodes(entries: Sequence[Entry], protocol: ChunkProtocol) -> Steps[tuple[str, ...]]:

@@ -17,15 +17,16 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec
 from zarr.storage import MemoryStore, StorePath
 
-from parts_store._compat.zarr import sync
+from parts_store._compat.zarr import ArrayV3Metadata, sync
 from parts_store.backends.registered_files import RegisteredFiles, Registries
 from parts_store.engine.coalesce import coalesce
 from parts_store.engine.executor import run
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Found, Get, Missing, Outcome, Steps
 from parts_store.errors import LocationError
+from parts_store.format.metadata import with_checks
 from parts_store.format.ranges import Span
-from parts_store.manifests.array_references import References
+from parts_store.manifests.array_references import References, document_of
 from parts_store.manifests.checksums import change_of
 from parts_store.manifests.pieces import Checksum, FileRange, Piece
 from parts_store.options import parse_count
@@ -174,8 +175,15 @@ async def _decode(array: References, chunks: Mapping[tuple[int, ...], memoryview
         array.metadata.encode_chunk_key(index): buffer.from_bytes(data) for index, data in chunks.items()
     }
     store = StorePath(MemoryStore(stored, read_only=True))
-    opened: AsyncArray[Any] = AsyncArray(metadata=array.metadata, store_path=store)
+    opened: AsyncArray[Any] = AsyncArray(metadata=_with_checks(array.metadata), store_path=store)
     return np.asarray(await opened.getitem(...))
+
+
+def _with_checks(metadata: ArrayV3Metadata) -> ArrayV3Metadata:
+    """Return the metadata of an array, with codecs that notice chunks that were cut off."""
+    document: dict[str, Any] = {"codecs": [codec.to_dict() for codec in metadata.codecs]}
+    checked = with_checks(document)
+    return metadata if checked == document else ArrayV3Metadata.from_dict(document_of(metadata) | checked)
 
 
 def _plain_type(array: References) -> np.dtype[Any] | None:

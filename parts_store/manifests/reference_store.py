@@ -12,6 +12,7 @@ from zarr.abc.store import ByteRequest, Store
 from parts_store.backends.registered_files import Registries
 from parts_store.errors import StoreConfigError
 from parts_store.format.keys import DOCUMENT, join, split, splits
+from parts_store.format.metadata import with_checks
 from parts_store.format.ranges import require_byte_request, resolve
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import document_of
@@ -68,7 +69,7 @@ class Tree:
 
 def _document(node: PartsArray | PartsGroup) -> bytes:
     # Without the storage transformer: this store returns whole chunks.
-    document = node.document() if isinstance(node, PartsGroup) else document_of(node.metadata)
+    document = node.document() if isinstance(node, PartsGroup) else with_checks(document_of(node.metadata))
     return json.dumps(document, indent=2).encode()
 
 

@@ -118,7 +118,9 @@ def test_numpys_integers_are_integers() -> None:
     assert type(PadCodec("start", nbytes=np.uint8(3)).nbytes) is int  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["pad", "offset", "packbits", "n5_default", "parts_store.n5_lz4", "concat-parts"])
+@pytest.mark.parametrize(
+    "name", ["pad", "offset", "packbits", "n5_default", "parts_store.n5_lz4", "parts_store.szip", "concat-parts"]
+)
 def test_the_schemas_ship_with_the_package_and_are_schemas(name: str) -> None:
     assert (resources.files("parts_store.codecs") / "schemas" / f"{name}.json").is_file()
     Draft202012Validator.check_schema(schema(name))

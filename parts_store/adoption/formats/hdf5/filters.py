@@ -157,7 +157,7 @@ def _codec(code: int, values: tuple[int, ...], label: bytes, itemsize: int) -> J
             return {"name": "blosc", "configuration": _blosc(values, itemsize)}
         case Plugin.LZ4:
             return _of_imagecodecs("lz4h5", {})
-        # imagecodecs does not notice that a chunk ends too early, and HDF5 does so for few chunks only.
+        # A PartsStore reads it with `parts_store.szip`, because imagecodecs does not notice chunks that end too early.
         case h5py.h5z.FILTER_SZIP if len(values) == len(_SZIP):
             return _of_imagecodecs("szip", {**dict(zip(_SZIP, values, strict=True)), "header": True})
     name = _name(code, label)

@@ -19,11 +19,11 @@ def recognise(file: BinaryIO, nbytes: int) -> bool:  # noqa: ARG001 - the interf
     return file.read(4) in _SIGNATURES
 
 
-def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:  # noqa: ARG001
+def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
     """Return what is in a TIFF file of `nbytes` bytes; raise `ImportError` without tifffile and imagecodecs.
 
-    Other files, such as those of OME images, are not opened.
+    `open_other` opens the other files of OME images.
     """
     # These packages are optional, and formats are imported together.
     reader = import_module("parts_store.adoption.formats.tiff.reader")
-    return cast("Description", reader.describe(file, nbytes))
+    return cast("Description", reader.describe(file, nbytes, open_other))

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import zarr
@@ -15,6 +15,7 @@ from zarr.storage import MemoryStore
 from parts_store.adoption.description import CannotBeReadError, Chunked, Json, NoReferenceError
 from parts_store.adoption.formats.tiff.codecs import require_bounded, require_decoded_size
 from parts_store.adoption.formats.tiff.layout import Page, nbytes_of_segment, page_chunk
+from parts_store.adoption.formats.tiff.sources import Sources
 
 # Compressed data can be larger than the values, by the headers of the compressor and more.
 _MAX_OVERHEAD: Final = 1 << 16
@@ -62,16 +63,17 @@ class ChunkCodec:
 class SegmentReader:
     """Tiles and strips of pages that are equal to `keyframe`, as tifffile reads them."""
 
-    file: BinaryIO
+    sources: Sources
     keyframe: TiffPage
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, page: Page, offset: int, size: int) -> bytes:
         """Return the bytes of a tile or strip; raise `CannotBeReadError` if they cannot be decoded in a bounded way."""
         limit = 4 * nbytes_of_segment(self.keyframe) + _MAX_OVERHEAD
         if size > limit:
             raise CannotBeReadError(f"a tile or strip of {size:,} bytes, expected at most {limit:,}")
-        self.file.seek(offset)
-        data = self.file.read(size)
+        file = self.sources[page.parent].file
+        file.seek(offset)
+        data = file.read(size)
         require_bounded(self.keyframe, data, self.shape[1:3])
         return data
 

@@ -91,12 +91,11 @@ class Directories:
     # Other bytes for some places of the file, with which the pages do not form a loop.
     changes: dict[int, bytes] = field(default_factory=dict)
 
-    def require_same_storage(self, keyframe: int, pages: Iterable[int]) -> None:
-        """Raise `CannotBeReadError` unless pages are stored as one of them, the keyframe, is.
+    def require_same_storage(self, expected: Storage | None, keyframe: int, pages: Iterable[int]) -> None:
+        """Raise `CannotBeReadError` unless pages are stored as the keyframe of an image, which may be in another file.
 
         tifffile reads most pages of a stack as if they were. The pages are given by the offsets of their directories.
         """
-        expected = self.storage.get(keyframe)
         for page in pages:
             found = self.storage.get(page)
             if found is expected or found is None or expected is None:

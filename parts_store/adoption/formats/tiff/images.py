@@ -4,13 +4,14 @@ Chunks that Zarr cannot decode as they are, such as a last strip with fewer rows
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tifffile import TiffPage, TiffPageSeries
+from tifffile import TiffFile, TiffPage, TiffPageSeries
 
 from parts_store.adoption.described_group import count_of_chunks
 from parts_store.adoption.description import MISSING, CannotBeReadError, Chunked, Contiguous, Header, NoReferenceError
@@ -25,6 +26,7 @@ from parts_store.adoption.formats.tiff.layout import (
     plan_layout,
     segments_of,
 )
+from parts_store.adoption.formats.tiff.sources import Source, Sources
 from parts_store.adoption.formats.tiff.tags import attributes_of
 from parts_store.adoption.report import Skipped
 
@@ -57,11 +59,13 @@ class Image:
     read: Callable[[], NDArray[Any]]
 
     @classmethod
-    def of_series(cls, series: TiffPageSeries, group: str) -> "Image":
+    def of_series(cls, series: TiffPageSeries, group: str, *, is_in_one_file: bool) -> "Image":
         """Return the image of a series, or of one level of a pyramid."""
         pages: list[Page | None]
+        # tifffile does not look whether the pages are in the same file.
+        offset = series.dataoffset if is_in_one_file else None
         try:
-            pages = [series[0]] if series.dataoffset is not None else list(series)
+            pages = [series[0]] if offset is not None else list(series)
         # The shape may be that of more pages than there are.
         except IndexError:
             pages = [series[0]]
@@ -73,7 +77,7 @@ class Image:
             pages,
             len(series),
             series.keyframe,
-            series.dataoffset,
+            offset,
             series.transform is not None,
             lambda: series.asarray(maxworkers=1),
         )
@@ -85,20 +89,38 @@ class Image:
         names = tuple(name.lower() for name in page.dims)
         return cls(group, "", page.shape, names, [page], 1, page, offset, False, lambda: page.asarray(maxworkers=1))
 
-    def directories(self, pages: Sequence[int]) -> list[int]:
-        """Return the offsets of the directories of the image, given those of all pages of the file."""
-        first = self.pages[0]
-        if len(self.pages) == 1 and self.count > 1 and first is not None and not first.is_subifd:
+    def directories(self, source: Source) -> list[int]:
+        """Return the offsets of the directories of the image in a file."""
+        first, pages = self.pages[0], source.directories.pages
+        found = [page.offset for page in self.pages if page is not None and page.parent is source.tif]
+        if found and len(self.pages) == 1 and self.count > 1 and first is not None and not first.is_subifd:
             return list(pages[first.index : first.index + self.count])
-        return [page.offset for page in self.pages if page is not None]
+        return found
+
+    def require_same_storage(self, sources: Sources) -> None:
+        """Raise `CannotBeReadError` unless all pages are there, and are stored in the same way."""
+        keyframe, offsets = self.keyframe, defaultdict[TiffFile, list[int]](list)
+        for page in self.pages:
+            if page is not None:
+                offsets[page.parent].append(page.offset)
+        expected = sources[keyframe.parent].directories.storage.get(keyframe.offset)
+        for tif, found in offsets.items():
+            # One page may stand for those that follow it.
+            pages = self.directories(sources[tif]) if len(offsets) == 1 else found
+            sources[tif].directories.require_same_storage(expected, keyframe.offset, pages)
+        if len({tif.byteorder for tif in offsets}) > 1:
+            raise CannotBeReadError("pages in files of different byte orders")
+        missing = sum(page is None for page in self.pages)
+        if len(sources) > 1 and missing:
+            raise CannotBeReadError(f"{missing:,} of {len(self.pages):,} pages are in none of its files")
 
 
 @dataclass(slots=True)
 class ImageReader:
     """Images of one file as arrays, with limits for what is copied of the file."""
 
-    file: BinaryIO
-    nbytes: int
+    # The files of the images: that which is described, and others.
+    sources: dict[TiffFile, Source]
     skipped: list[Skipped]
     loaded: int = 0
     encoded: int = 0
@@ -129,15 +151,25 @@ class ImageReader:
         if is_whole and not (image.keyframe.is_stk or image.keyframe.is_lsm):
             _require_whole(image.pages)
         if image.offset is not None:
-            self._require_end(image.offset + header.nbytes)
+            self._require_ends(image.pages[:1], np.array([image.offset + header.nbytes]))
             return Contiguous(header, image.offset)
         if is_whole:
             return self._whole_pages(image, header)
         return self._segments(image, header)
 
-    def _require_end(self, end: int) -> None:
-        if end > self.nbytes:
-            raise CannotBeReadError(f"its values end at {end:,}, and the file at {self.nbytes:,}")
+    def _require_ends(self, pages: Pages, ends: NDArray[Any]) -> None:
+        """Raise if the values of a page end, at one of `ends`, behind its file."""
+        for page, end in zip(pages, ends.tolist(), strict=True):
+            if page is not None and end > (nbytes := self.sources[page.parent].nbytes):
+                raise CannotBeReadError(f"its values end at {end:,}, and the file at {nbytes:,}")
+
+    def _locations(self, pages: Pages, offsets: NDArray[np.uint64]) -> NDArray[Any] | None:
+        """Return the URL of the file of each chunk; None if all are in the file that is described."""
+        if len(self.sources) == 1:
+            return None
+        files = ["" if page is None else self.sources[page.parent].location for page in pages]
+        found = np.array(files, np.dtypes.StringDType()).repeat(offsets.size // len(files)).reshape(offsets.shape)
+        return np.where(offsets == MISSING, "", found)
 
     def _whole_pages(self, image: Image, header: Header) -> Chunked:
         """Return pages without compression, each of which is in one piece, as chunks of whole rows."""
@@ -146,10 +178,11 @@ class ImageReader:
         layout = plan_layout(image.shape, page, (page.shape[0] // count, *page.shape[1:]), len(image.pages))
         nbytes = math.prod(layout.chunk_shape) * header.dtype.itemsize
         starts = np.array([each.dataoffsets[0] for each in image.pages if each is not None], np.uint64)
-        self._require_end(int(starts.max()) + nbytes * count)
-        offsets = starts[:, None] + np.arange(count, dtype=np.uint64) * np.uint64(nbytes)
+        self._require_ends(image.pages, starts + np.uint64(nbytes * count))
+        offsets = (starts[:, None] + np.arange(count, dtype=np.uint64) * np.uint64(nbytes)).reshape(layout.grid)
         sizes = np.full(layout.grid, nbytes, np.uint64)
-        return Chunked(header, layout.chunk_shape, (), offsets.reshape(layout.grid), sizes)
+        locations = self._locations(image.pages, offsets)
+        return Chunked(header, layout.chunk_shape, (), offsets, sizes, locations=locations)
 
     def _segments(self, image: Image, header: Header) -> Chunked:
         """Return the tiles or strips of pages as chunks."""
@@ -157,7 +190,7 @@ class ImageReader:
         layout = plan_layout(image.shape, page, page_chunk(page), len(pages))
         codecs = codecs_of(page, layout.x_axis)
         offsets, sizes = segments_of(pages, layout)
-        self._require_end(int((offsets + sizes)[sizes > 0].max(initial=0)))
+        self._require_ends(pages, np.where(sizes > 0, offsets + sizes, 0).reshape(len(pages), -1).max(axis=1))
         if any(each is None for each in pages) and page.nodata:
             raise NoReferenceError("missing pages, whose values are not those of missing tiles")
         if len({each.jpegtables for each in pages if each is not None}) > 1:
@@ -176,7 +209,8 @@ class ImageReader:
             codecs.filters,
             codecs.serializer,
         )
-        chunks = _Chunks(SegmentReader(self.file, page), pages, layout, offsets, sizes)
+        array = replace(array, locations=self._locations(pages, array.offsets))
+        chunks = _Chunks(SegmentReader(self.sources, page), pages, layout, offsets, sizes)
         if not codecs.is_plain and nbytes <= _MAX_COMPARED:
             chunks.require_equal(array, is_there)
         encoded = self._encoded(chunks, array, is_short, codecs)
@@ -205,20 +239,22 @@ class ImageReader:
         if self.loaded + header.nbytes > _MAX_LOADED:
             reason = f"{problem}; its {header.nbytes:,} bytes are not copied (at most {_MAX_LOADED:,} of a file)"
             raise CannotBeReadError(reason) from problem
-        reader = SegmentReader(self.file, image.keyframe)
+        reader = SegmentReader(self.sources, image.keyframe)
         pages = [page for page in image.pages if page is not None]
-        segments = [each for page in pages for each in zip(page.dataoffsets, page.databytecounts, strict=False)]
-        nbytes = sum(size for _, size in segments)
+        segments = [
+            (page, *each) for page in pages for each in zip(page.dataoffsets, page.databytecounts, strict=False)
+        ]
+        nbytes, file_nbytes = sum(size for _, _, size in segments), sum(each.nbytes for each in self.sources.values())
         # Each of very many tiles could be most of the file.
-        if len(segments) > _MAX_SEGMENTS or nbytes > self.nbytes + _MAX_LOADED:
+        if len(segments) > _MAX_SEGMENTS or nbytes > file_nbytes + _MAX_LOADED:
             found = (
-                f"{len(segments):,} tiles or strips with {nbytes:,} bytes in all, in a file of {self.nbytes:,} bytes"
+                f"{len(segments):,} tiles or strips with {nbytes:,} bytes in all, in a file of {file_nbytes:,} bytes"
             )
             raise CannotBeReadError(f"{problem}; {found}, are not copied (at most {_MAX_SEGMENTS:,})")
-        for offset, size in segments:
-            self._require_end(offset + size)
+        for page, offset, size in segments:
+            self._require_ends([page], np.array([offset + size]))
             if size:
-                reader.read(offset, size)
+                reader.read(page, offset, size)
         values = image.read()
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
@@ -282,4 +318,5 @@ class _Chunks:
         page = self.pages[which]
         if page is None:
             raise CannotBeReadError(f"chunk {number} of a page that is missing")
-        return self.reader.read(int(self.offsets.flat[number]), int(self.sizes.flat[number])), page, segment
+        data = self.reader.read(page, int(self.offsets.flat[number]), int(self.sizes.flat[number]))
+        return data, page, segment

@@ -6,17 +6,19 @@ array `data`, in a group of its own if there are several images or levels.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from html import unescape
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
 from tifffile import TIFF, TiffFile, TiffPage, TiffPageSeries
 
-from parts_store.adoption.description import CannotBeReadError, Description
-from parts_store.adoption.formats.tiff.directories import Directories, read_directories
+from parts_store.adoption.description import CannotBeReadError, Description, OpenOther, OtherFile, open_no_other
+from parts_store.adoption.formats.tiff.directories import Directories
 from parts_store.adoption.formats.tiff.images import Image, ImageReader
-from parts_store.adoption.formats.tiff.small_reads import SmallReads
+from parts_store.adoption.formats.tiff.sources import Source, open_others, open_source
 from parts_store.adoption.report import Skipped
 
 _ARRAY: Final = "data"
@@ -35,32 +37,42 @@ _MAX_NAMED: Final = 5
 _ORDER: Final = re.compile(r"""\bDimensionOrder\s*=\s*["']XY""")
 
 
-def describe(file: BinaryIO, nbytes: int) -> Description:
-    """Return what is in a TIFF file of `nbytes` bytes."""
-    view = SmallReads(file, nbytes)
-    file = cast("BinaryIO", view)
-    directories = read_directories(file, nbytes)
-    view.changes.update(directories.changes)
-    description = Description({"": {}}, skipped=list(directories.skipped))
-    # Without `_multifile`, tifffile would take the pages of other files of an OME-TIFF image for zeros.
-    with TiffFile(file, offset=0, _multifile=False) as tif:
-        reader = ImageReader(file, nbytes, description.skipped)
-        _Walk(tif, directories, description, reader, _places(directories)).describe()
+def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
+    """Return what is in a TIFF file of `nbytes` bytes; `open_other` opens the other files of OME images."""
+    source = open_source(file, nbytes)
+    description = Description({"": {}}, skipped=list(source.directories.skipped))
+    with source.tif, ExitStack() as closing:
+        reader = ImageReader({source.tif: source}, description.skipped)
+        _Walk(source, partial(open_others, source, open_other, closing), description, reader).describe()
     return description
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Walk:
     """The walk through all images of a file."""
 
-    tif: TiffFile
-    directories: Directories
+    source: Source
+    # Open the other files that the OME-XML document names.
+    open_others: Callable[[], Mapping[Source, OtherFile]]
     description: Description
     reader: ImageReader
-    # The numbers of the page and of its SubIFD, None for the page itself, by the offsets of their directories.
-    places: Mapping[int, tuple[int, int | None]]
     # The offsets of the directories whose pages are described, or named as skipped.
     done: set[int] = field(default_factory=set)
+
+    @cached_property
+    def places(self) -> Mapping[int, tuple[int, int | None]]:
+        """The numbers of the page and of its SubIFD, None for the page itself, by the offsets of their directories."""
+        return _places(self.directories)
+
+    @property
+    def tif(self) -> TiffFile:
+        """The file that is described."""
+        return self.source.tif
+
+    @property
+    def directories(self) -> Directories:
+        """The directories of the file that is described."""
+        return self.source.directories
 
     def describe(self) -> None:
         """Add all images to the description."""
@@ -85,11 +97,12 @@ class _Walk:
                 names = [base, f"level_{depth}" if len(each.levels) > 1 else ""]
                 group = "/".join(filter(None, names))
                 try:
-                    found.append(Image.of_series(level, group))
+                    found.append(Image.of_series(level, group, is_in_one_file=len(self.reader.sources) == 1))
                 # The pages are then described one by one.
                 except Exception as error:
                     reason = f"its pages are adopted one by one: {type(error).__name__}: {error}"
-                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=False))
+                    is_elsewhere = len(self.reader.sources) > 1
+                    self.description.skipped.append(Skipped(group or _ARRAY, reason, has_values=is_elsewhere))
         return found
 
     def _series(self) -> Sequence[TiffPageSeries]:
@@ -104,6 +117,7 @@ class _Walk:
             reason = f"pages of more than {_MAX_KINDS:,} kinds are not grouped, and are adopted one by one"
             self.description.skipped.append(Skipped("the file", reason, has_values=False))
             return ()
+        others, why = self._others()
         try:
             found = list(self.tif.series)
         # The parsers for the many kinds of TIFF raise any error for a damaged file.
@@ -112,16 +126,27 @@ class _Walk:
             self.description.skipped.append(Skipped("the file", reason, has_values=False))
             return ()
         # A document can name a page any number of times.
-        if len(found) > len(self.directories.pages) + sum(map(len, self.directories.children.values())):
+        directories = [each.directories for each in (self.source, *others)]
+        if len(found) > sum(len(each.pages) + sum(map(len, each.children.values())) for each in directories):
             reason = f"{len(found):,} images, and {len(self.directories.pages):,} pages, which are adopted one by one"
             self.description.skipped.append(Skipped("the file", reason))
             return ()
-        if self.tif.is_ome and not any(each.kind == "ome" for each in found):
-            reason = f"{self._why_unused()}; the pages of this file are adopted"
+        if any(each.kind == "ome" for each in found):
+            self.reader.sources |= {each.tif: each for each in others}
+            self.description.checksums |= {each.location: each.checksum for each in others.values()}
+        elif self.tif.is_ome:
+            reason = f"{self._why_unused(why)}; the pages of this file are adopted"
             self.description.skipped.append(Skipped("the OME-XML document", reason))
         return found
 
-    def _why_unused(self) -> str:
+    def _others(self) -> tuple[Mapping[Source, OtherFile], str]:
+        """Return the other files of OME images, or none and the reason."""
+        try:
+            return self.open_others() if self.tif.is_ome else {}, ""
+        except CannotBeReadError as error:
+            return {}, f" because {error}"
+
+    def _why_unused(self, why: str) -> str:
         """Return why tifffile makes no images of the OME-XML document: mostly because it names other files."""
         named = {unescape(name): None for name in _FILE_NAME.findall(self.tif.pages.first.description)}
         others = [name for name in named if name.lower() != self.tif.filename.lower()]
@@ -129,7 +154,7 @@ class _Walk:
             return "it cannot be used"
         more = f" and {len(others) - _MAX_NAMED:,} more" if len(others) > _MAX_NAMED else ""
         shown = ", ".join(repr(name) for name in others[:_MAX_NAMED])
-        return f"its images are in several files, which cannot become one array: {shown}{more}"
+        return f"its images are in several files, which cannot become one array{why}: {shown}{more}"
 
     def _is_of_one_kind(self) -> bool:
         return any(getattr(self.tif, f"is_{kind}", False) for kind in TIFF.SERIES if kind != "generic")
@@ -153,7 +178,7 @@ class _Walk:
 
     def _other_pages(self, images: Sequence[Image]) -> dict[str, int]:
         """Return the offsets of the directories that belong to no image, by the names of their groups."""
-        used = {offset for image in images for offset in image.directories(self.directories.pages)}
+        used = {offset for image in images for offset in image.directories(self.source)}
         return {self._name(offset): offset for offset in self.places if offset not in used}
 
     def _name(self, offset: int) -> str:
@@ -166,22 +191,22 @@ class _Walk:
         problem = self._problem_of(image, name)
         if problem is None:
             return
-        offsets = [
-            each for each in image.directories(self.directories.pages) if each in self.places and each not in self.done
-        ]
+        offsets = [each for each in image.directories(self.source) if each in self.places and each not in self.done]
         self.done.update(offsets)
-        if len(offsets) < 2:
+        is_elsewhere = any(page is not None and page.parent is not self.tif for page in image.pages)
+        if len(offsets) < (1 if is_elsewhere else 2):
             self.description.skipped.append(Skipped(name, problem))
             return
-        reason = f"its pages are adopted one by one: {problem}"
-        self.description.skipped.append(Skipped(name, reason, has_values=False))
+        which = "its pages in this file" if is_elsewhere else "its pages"
+        reason = f"{which} are adopted one by one: {problem}"
+        self.description.skipped.append(Skipped(name, reason, has_values=is_elsewhere))
         for offset in offsets:
             self._add_page(self._name(offset), offset)
 
     def _problem_of(self, image: Image, name: str) -> str | None:
         """Add an image; return why it cannot be added, None if it was."""
         try:
-            self.directories.require_same_storage(image.keyframe.offset, image.directories(self.directories.pages))
+            image.require_same_storage(self.reader.sources)
             self.description.arrays.append(self.reader.describe(image, name))
         except CannotBeReadError as error:
             return str(error)

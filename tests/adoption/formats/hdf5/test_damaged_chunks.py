@@ -28,6 +28,9 @@ FILTERS: dict[str, dict[str, Any]] = {
     "shuffle, fletcher32": {"shuffle": True, "fletcher32": True},
     "lz4": dict(hdf5plugin.LZ4()),
     "zstd": dict(hdf5plugin.Zstd()),
+    "szip": {"compression": "szip"},
+    "szip, ec": {"compression": "szip", "compression_opts": ("ec", 16)},
+    "szip, shuffle": {"compression": "szip", "shuffle": True},
     **{f"blosc, {name}": dict(hdf5plugin.Blosc(cname=name)) for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")},
 }
 
@@ -79,7 +82,8 @@ def test_where_h5py_raises_zarr_raises_or_returns_the_right_values(tmp_path: Pat
         except Exception:
             raised += 1
             continue
-        if values is None:
+        # HDF5 does not notice that szip chunks are cut, and returns what was in its memory before.
+        if values is None or (name.startswith("szip") and kind == "cut"):
             assert np.array_equal(found, VALUES), (number, kind)
         # numcodecs and HDF5 read beyond the end of blosc chunks (numcodecs#228), so that anything may be there.
         elif not (name.startswith("blosc") and kind == "cut"):
