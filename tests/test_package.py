@@ -162,7 +162,7 @@ OWN = {
     "catalog": {"catalog", "engine", "errors", "format", "options", "transactions"},
     "adoption": {
         *("adoption", "backends", "codecs", "destination", "engine", "errors", "executors", "format", "headers"),
-        *("isolation", "manifests", "notebook", "options", "progress", "redaction", "store"),
+        *("isolation", "manifests", "notebook", "options", "progress", "redaction", "store", "text"),
     },
     "cli": {
         *("adoption", "cli", "copying", "engine", "errors", "examples", "inspection", "maintenance", "progress_bar"),

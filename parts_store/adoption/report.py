@@ -5,6 +5,7 @@ from typing import Any
 
 from parts_store import notebook
 from parts_store.redaction import hide_in_url
+from parts_store.text import count
 
 # The largest number of lines of each kind that are shown.
 _MAX_SHOWN = 100
@@ -58,10 +59,10 @@ class AdoptedArray:
     @property
     def line(self) -> str:
         """The array as a line of text."""
-        written = f", {self.chunks_written:,} chunks written" if self.chunks_written else ""
+        written = f", {count(self.chunks_written, 'chunk')} written" if self.chunks_written else ""
         plan = f" ({self.plan})" if self.plan else ""
         loaded = f"; loaded: {self.loaded}" if self.loaded else ""
-        chunks = f"{self.chunks:,} chunks in {self.references:,} references"
+        chunks = f"{count(self.chunks, 'chunk')} in {count(self.references, 'reference')}"
         return f"{self.path}: {self.dtype}{list(self.shape)}, {chunks}{written}{plan}{loaded}"
 
 
@@ -205,10 +206,10 @@ class Adoption:
             lines.append(f"and {left} more")
         referenced = sum(each.nbytes_referenced for each in self.arrays)
         loaded = f", {len(self.loaded)} of them loaded" if self.loaded else ""
-        failed = f", {len(self.failed)} files failed" if self.failed else ""
+        failed = f", {count(len(self.failed), 'file')} failed" if self.failed else ""
         lines.append(
-            f"{len(self.arrays)} arrays adopted{loaded}, {len(self.skipped)} skipped{failed}; {referenced:,} bytes "
-            f"referred to, {self.nbytes_written:,} bytes of indexes and values written, "
+            f"{count(len(self.arrays), 'array')} adopted{loaded}, {len(self.skipped)} skipped{failed}; "
+            f"{referenced:,} bytes referred to, {self.nbytes_written:,} bytes of indexes and values written, "
             f"{self.nbytes_copied:,} bytes copied"
         )
         return lines
