@@ -78,7 +78,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
 def test_every_page_is_in_the_navigation_once() -> None:
     _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     listed = [line.rpartition(" ")[2] for line in navigation.splitlines() if line.endswith(".md") and "#" not in line]
-    assert sorted(listed) == [str(page.relative_to(DOCS)) for page in PAGES[1:]]
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES[1:])
 
 
 def test_landing_page_lists_every_extra() -> None:

@@ -59,10 +59,10 @@ class AdoptedArray:
     @property
     def line(self) -> str:
         """The array as a line of text."""
-        written = f", {self.chunks_written:,} chunks written" if self.chunks_written else ""
+        written = f", {count(self.chunks_written, 'chunk')} written" if self.chunks_written else ""
         plan = f" ({self.plan})" if self.plan else ""
         loaded = f"; loaded: {self.loaded}" if self.loaded else ""
-        chunks = f"{self.chunks:,} chunks in {self.references:,} references"
+        chunks = f"{count(self.chunks, 'chunk')} in {count(self.references, 'reference')}"
         return f"{self.path}: {self.dtype}{list(self.shape)}, {chunks}{written}{plan}{loaded}"
 
 
@@ -208,8 +208,8 @@ class Adoption:
         loaded = f", {len(self.loaded)} of them loaded" if self.loaded else ""
         failed = f", {count(len(self.failed), 'file')} failed" if self.failed else ""
         lines.append(
-            f"{count(len(self.arrays), 'array')} adopted{loaded}, {len(self.skipped)} skipped{failed}; {referenced:,} "
-            f"bytes referred to, {self.nbytes_written:,} bytes of indexes and values written, "
+            f"{count(len(self.arrays), 'array')} adopted{loaded}, {len(self.skipped)} skipped{failed}; "
+            f"{referenced:,} bytes referred to, {self.nbytes_written:,} bytes of indexes and values written, "
             f"{self.nbytes_copied:,} bytes copied"
         )
         return lines

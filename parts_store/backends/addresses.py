@@ -9,7 +9,12 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store, from_url
 
 from parts_store.backends.failures import failure, is_foreign
-from parts_store.backends.obstore_options import client_options_for, require_options, without_redirects
+from parts_store.backends.obstore_options import (
+    client_options_for,
+    require_options,
+    similar_options,
+    without_redirects,
+)
 from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import hide_in_url, hide_name, secrets_in, secrets_of_url
 
@@ -98,7 +103,9 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     # Without the cause, because the message of obstore may repeat an option, and the option may be a secret.
     except (UnknownConfigurationKeyError, TypeError):
         names = ", ".join(sorted(map(hide_name, options))) or "none"
-        wrong = StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", names)
+        similar = " and ".join(similar_options(scheme, options))
+        found = f"{names}; did you mean {similar}?" if similar else names
+        wrong = StoreConfigError("options", f"obstore's options for {scheme or 'file'}://", found)
     except BaseException as error:
         if not is_foreign(error) and not isinstance(error, ValueError | ArithmeticError):
             raise

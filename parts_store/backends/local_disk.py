@@ -156,7 +156,9 @@ class LocalBackend(ObjectBackend):
                 at = at.rpartition("/")[0]
                 continue
             if stat.S_ISLNK(mode) and not os.path.exists(path):
-                raise LocalPathError(key, f"{path} is a symbolic link without a target")
+                raise LocalPathError(
+                    key, f"{path} is a symbolic link without a target: restore the target, or remove the link"
+                )
             return
 
     def _put_again(self, request: BackendRequest, error: Exception) -> Outcome:
@@ -300,7 +302,7 @@ class LocalBackend(ObjectBackend):
     def _walk(self, folder: str) -> Iterator[steps.Entry]:
         """Yield all files below a folder, and links themselves, without following them."""
         if folder and os.path.islink(path := self._path(folder)):
-            yield _entry(folder, os.lstat(path))
+            yield _entry(folder, path, os.lstat(path))
             return
         folders = [folder]
         while folders:
@@ -312,7 +314,7 @@ class LocalBackend(ObjectBackend):
                         folders.append(key)
                         continue
                     with contextlib.suppress(FileNotFoundError):
-                        yield _entry(key, each.stat(follow_symlinks=False))
+                        yield _entry(key, each.path, each.stat(follow_symlinks=False))
 
     @override
     async def list_keys(self, folder: str, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
@@ -378,5 +380,6 @@ def _require_inside(key: str) -> None:
         raise LocalPathError(key, "expected a key below the store's folder, found one that may lead out of it")
 
 
-def _entry(key: str, found: os.stat_result) -> steps.Entry:
-    return steps.Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
+def _entry(key: str, path: str, found: os.stat_result) -> steps.Entry:
+    is_dead_link = stat.S_ISLNK(found.st_mode) and not os.path.exists(path)
+    return steps.Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC), is_dead_link)

@@ -7,7 +7,8 @@ import os
 import re
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -24,6 +25,34 @@ _CLIENT_OPTIONS: Final = (
     *("proxy_url", "proxy_ca_certificate", "proxy_excludes", "randomize_addresses", "read_timeout"),
     *("root_certificate", "timeout", "user_agent"),
 )
+_OF_EVERY_SERVER: Final = ("client_options", "retry_config", "credential_provider")
+_OF_S3: Final = (
+    *("access_key_id", "secret_access_key", "session_token", "region", "default_region", "bucket", "endpoint"),
+    *("checksum_algorithm", "conditional_put", "copy_if_not_exists", "disable_tagging", "disable_bulk_delete"),
+    *("container_credentials_relative_uri", "container_credentials_full_uri", "container_authorization_token_file"),
+    *("metadata_endpoint", "request_payer", "role_arn", "role_session_name", "server_side_encryption"),
+    *("skip_signature", "sse_bucket_key_enabled", "sse_kms_key_id", "sts_endpoint", "unsigned_payload"),
+    *("virtual_hosted_style_request", "web_identity_token_file", "endpoint_url_s3", "imdsv1_fallback", "s3_express"),
+    "sse_customer_key_base64",
+)
+_OF_AZURE: Final = (
+    *("account_name", "account_key", "client_id", "client_secret", "credential_type", "tenant_id", "authority_host"),
+    *("sas_key", "token", "use_emulator", "use_fabric_endpoint", "encryption_key", "endpoint", "msi_endpoint"),
+    *("object_id", "msi_resource_id", "federated_token_file", "use_azure_cli", "skip_signature", "container_name"),
+    *("disable_tagging", "fabric_token_service_url", "fabric_workload_host", "fabric_session_token"),
+    "fabric_cluster_identifier",
+)
+_OF_GOOGLE: Final = (
+    *("service_account", "service_account_key", "base_url", "bearer_token", "bucket", "application_credentials"),
+    "skip_signature",
+)
+# The names of options by the scheme of a URL. obstore declares them for type checkers only.
+_NAMES: Final = {
+    **dict.fromkeys(("", "file"), ("automatic_cleanup", "mkdir")),
+    **dict.fromkeys(("s3", "s3a"), (*_OF_S3, *_OF_EVERY_SERVER)),
+    **dict.fromkeys(("az", "adl", "abfs", "abfss", "azure"), (*_OF_AZURE, *_OF_EVERY_SERVER)),
+    "gs": (*_OF_GOOGLE, *_OF_EVERY_SERVER),
+}
 _PREFIX: Final = re.compile("^(?:aws|google|azure)_", re.IGNORECASE)
 _ENDPOINTS: Final = ("endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "google_base_url")
 _S3_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -57,6 +86,16 @@ def require_options(options: Mapping[str, Any]) -> None:
         if plain in _IN_HOST_NAMES and isinstance(value, str) and not _HOST_NAME.fullmatch(value):
             raise StoreConfigError(name, "letters, digits, '-', '.' and '_'", describe(value))
     _require_backoff(options.get("retry_config"))
+
+
+def similar_options(scheme: str, names: Iterable[str]) -> list[str]:
+    """Return the options of obstore that are spelled almost like some of these names, which are none."""
+    known = _NAMES.get(scheme, ())
+    is_server = "client_options" in known
+    candidates = [*known, *(_CLIENT_OPTIONS if is_server else ())]
+    plain = [_PREFIX.sub("", name).lower() for name in names]
+    closest = [each for name in plain if name not in candidates for each in get_close_matches(name, candidates, 1)]
+    return [each if each in known else f"client_options={{{each!r}: ...}}" for each in closest]
 
 
 def require_endpoint(name: str, endpoint: str) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def require_something(report: "Report", store: "PartsStore", url: str, prefix: str) -> None:
-    """Raise unless a report is about at least one array with parts."""
-    if report.arrays or report.not_understood:
+    """Raise unless a report is about at least one array with parts, or about damage."""
+    if report.arrays or report.is_damaged:
         return
     below = f" below {prefix!r}" if prefix else ""
     shown = hide_in_url(url)

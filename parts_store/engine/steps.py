@@ -199,6 +199,8 @@ class Entry:
     etag: str | None
     # By the clock of the store.
     modified: datetime
+    # Whether it is a symbolic link without a target. Only a listing that does not follow links shows such links.
+    is_dead_link: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from parts_store.engine.stats import Progress
 from parts_store.engine.steps import Entry, Put, Steps, remove
 from parts_store.errors import (
     ConcurrentWriteError,
+    LocalPathError,
     PartsStoreError,
     SessionError,
     StorageError,
@@ -114,8 +115,10 @@ def _find_problems(
             done += len(listed)
             if progress is not None:
                 progress(done, len(survey.listed.chunks))
+    named = {key for finding in findings for key in finding.keys}
     return [
         *findings,
+        *(_dead_link(key) for key in survey.dead_links if key not in named),
         *map(_stray_node, survey.stray_nodes),
         *map(_unmarked_array, unmarked),
         *(_leftovers(folder, *stray) for folder, stray in survey.listed.strays.items()),
@@ -136,17 +139,30 @@ def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
 def _diagnose_batch(
     store: MaintainedStore, checksums: bool, batch: tuple[Sequence[ListedChunk], ArrayRecord]
 ) -> list[Finding]:
-    """Return what is wrong with chunks of an array; halve the batch to find a chunk that Icechunk cannot read."""
+    """Return what is wrong with chunks of an array; halve the batch to find a chunk that cannot be read."""
     listed, record = batch
     steps = diagnose_chunks(listed, record, store.protocol, store.read_settings, with_bytes=checksums)
     try:
         return store.carry_out(steps)
-    except SessionError as error:
+    except (SessionError, LocalPathError, StorageError) as error:
+        if isinstance(error, StorageError) and not _is_about_one_file(error):
+            raise
         if len(listed) == 1:
-            return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), error.problem)]
+            problem = error.message if isinstance(error, StorageError) else error.problem
+            return [Finding(Problem.UNREADABLE, listed[0].chunk.chunk_key, (error.key,), problem)]
         half = len(listed) // 2
         halves = (listed[:half], listed[half:])
         return [finding for each in halves for finding in _diagnose_batch(store, checksums, (each, record))]
+
+
+def _is_about_one_file(error: StorageError) -> bool:
+    """Return whether other files of a local disk may be accessible. The responses of a server have other codes."""
+    return error.code == PermissionError.__name__
+
+
+def _dead_link(key: str) -> Finding:
+    detail = "a symbolic link without a target: restore the target, or remove the link"
+    return Finding(Problem.UNREADABLE, key, (key,), detail)
 
 
 def _stray_node(key: str) -> Finding:
@@ -275,7 +291,7 @@ class _Repairer:
         return results
 
     def _repair(self, finding: Finding) -> Finding:
-        if not self.options.handles(finding.problem):
+        if not self.options.handles(finding.problem) or self._is_dead_link(finding):
             return finding
         try:
             if finding.problem is Problem.STRAY_NODES:
@@ -288,12 +304,16 @@ class _Repairer:
                 return self._remove_unfinished(finding, unfinished)
             listed = self.survey.listed.chunks.get(finding.chunk_key)
             return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
-        except StorageError:
-            # All other repairs would fail as well.
-            raise
         except PartsStoreError as error:
-            # Another client is writing this chunk. Other chunks can be repaired.
+            if isinstance(error, StorageError) and not _is_about_one_file(error):
+                # All other repairs would fail as well.
+                raise
+            # Another client is writing this chunk, or a file cannot be accessed. Other chunks can be repaired.
             return not_repaired(finding, str(error))
+
+    def _is_dead_link(self, finding: Finding) -> bool:
+        """Return whether a symbolic link without a target is the problem: its target may come back."""
+        return finding.problem is Problem.UNREADABLE and any(key in self.survey.dead_links for key in finding.keys)
 
     def _mark(self, finding: Finding) -> Finding:
         if self.store.carry_out(mark_array(finding.chunk_key, self.store.protocol)):
@@ -319,6 +339,8 @@ class _Repairer:
         result = self.store.carry_out(repair_chunk(listed, finding, record, self.store.protocol, self.options))
         if result.is_repaired or result.detail != finding.detail:
             return result
+        if finding.problem is Problem.UNREADABLE:
+            return not_repaired(result, "all parts are there; write the whole chunk again, or delete it")
         return not_repaired(result, "it has changed since it was found, or is in use")
 
     def _repair_stray(self, finding: Finding) -> Finding:

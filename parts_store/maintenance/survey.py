@@ -1,6 +1,6 @@
 """Survey: the arrays with parts below a prefix, and which objects of a listing belong to which of their chunks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parts_store.engine.steps import Entry, Found, Get, Head, List, Listed, Outcome, Steps, content
@@ -70,6 +70,8 @@ class Survey:
     unfinished: Mapping[str, Entry] = field(default_factory=dict)
     # The paths of arrays with lock files, which a process that was killed may have left.
     locked: tuple[str, ...] = ()
+    # The keys of symbolic links without a target.
+    dead_links: tuple[str, ...] = ()
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """Return the report with these findings."""
@@ -86,7 +88,10 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     if protocol.is_internal(folder):
         raise StoreConfigError("prefix", "the path of a group, of an array, or of chunks", describe(folder))
     entries = yield from list_entries(folder)
-    paths = _possible_arrays(folder, entries, protocol)
+    # A listing that follows symbolic links leaves out unfinished files, and links without a target.
+    files = (yield from list_entries(folder, through_links=False)) if protocol.has_journal else ()
+    dead_links = {entry.key for entry in files if entry.is_dead_link}
+    paths = [path for path in _possible_arrays(folder, entries, protocol) if not _is_behind(dead_links, path)]
     arrays, not_understood, others = yield from _read_documents(paths, protocol)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
@@ -100,16 +105,16 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     locked: tuple[str, ...] = ()
     if protocol.has_journal:
         others |= {split(entry.key)[0] for entry in entries if is_metadata(entry.key)}
-        unfinished = yield from find_unfinished(folder, arrays, others)
+        unfinished = find_unfinished(files, arrays, others)
         if protocol.rules.level is not Level.EXCLUSIVE:
             keys = {entry.key for entry in entries}
             locked = tuple(path for path in arrays if not keys.isdisjoint(array_locks(path)))
-    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked)
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked, tuple(dead_links))
 
 
-def list_entries(folder: str) -> Steps[tuple[Entry, ...]]:
+def list_entries(folder: str, *, through_links: bool = True) -> Steps[tuple[Entry, ...]]:
     """List all objects below a folder."""
-    (outcome,) = yield (List(folder, "everything below"),)
+    (outcome,) = yield (List(folder, "everything below", through_links=through_links),)
     if not isinstance(outcome, Listed):
         raise TypeError(f"a listing was answered with {outcome}")
     return outcome.entries
@@ -218,6 +223,11 @@ def _possible_arrays(folder: str, entries: Sequence[Entry], protocol: ChunkProto
     """Return the paths that may be arrays: those of the listed documents, the folder, and the folders above it."""
     listed = {split(key)[0] for key in _document_keys(entries) if not protocol.is_part_node(key)}
     return sorted({*listed, folder, *ancestors(folder)})
+
+
+def _is_behind(dead_links: Container[str], path: str) -> bool:
+    """Return whether the document of a path cannot be read, because a symbolic link at or above it has no target."""
+    return any(each in dead_links for each in (join(path, DOCUMENT), path, *ancestors(path)))
 
 
 def _read_documents(

@@ -5,10 +5,10 @@ renamed. Neither the listings of obstore nor those of a store show such files.
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from parts_store.engine.steps import Entry, List, Listed, Steps
+from parts_store.engine.steps import Entry
 from parts_store.format.keys import candidates, is_metadata, is_protocol_key, may_be_chunk, part_pattern
 from parts_store.format.metadata import ArrayRecord
 from parts_store.maintenance.report import Finding, Problem
@@ -16,15 +16,15 @@ from parts_store.maintenance.report import Finding, Problem
 _UNFINISHED: Final = re.compile(r"(?P<key>.*[^/])#[0-9]+")
 
 
-def find_unfinished(folder: str, arrays: Mapping[str, ArrayRecord], others: Container[str]) -> Steps[dict[str, Entry]]:
-    """Return the unfinished files below a folder by their keys: of metadata documents, and of chunks.
+def find_unfinished(
+    files: Iterable[Entry], arrays: Mapping[str, ArrayRecord], others: Container[str]
+) -> dict[str, Entry]:
+    """Return the unfinished ones among all files of a local disk by their keys: of metadata documents, and of chunks.
 
     `arrays` are the arrays with parts, `others` the paths of other arrays and groups. Other files with such a name
     belong to other programs.
     """
-    (outcome,) = yield (List(folder, "unfinished files", through_links=False),)
-    listed = outcome.entries if isinstance(outcome, Listed) else ()
-    return {entry.key: entry for entry in listed if _is_unfinished(entry.key, arrays, others)}
+    return {entry.key: entry for entry in files if _is_unfinished(entry.key, arrays, others)}
 
 
 def _is_unfinished(key: str, arrays: Mapping[str, ArrayRecord], others: Container[str]) -> bool:

@@ -122,6 +122,13 @@ def break_document(folder: Path) -> None:
     (folder / "a/zarr.json").write_text("{")
 
 
+def hide_document(folder: Path) -> None:
+    """Leave one array with parts, whose document is a link to a file that does not exist."""
+    shutil.rmtree(folder / "images")
+    (folder / "a/zarr.json").unlink()
+    (folder / "a/zarr.json").symlink_to(folder / "nothing")
+
+
 def remove_parts_arrays(folder: Path) -> None:
     shutil.rmtree(folder / "a")
     shutil.rmtree(folder / "images")

@@ -21,6 +21,7 @@ from tests.cli.places import (
     call,
     contents,
     fails,
+    hide_document,
     leave_file,
     lose_anchor,
     lose_part,
@@ -35,6 +36,7 @@ STATES: list[tuple[str, Spoil, int, str]] = [
     ("leftovers", leave_file, LEFTOVERS, "nothing is damaged; `repair` would remove leftovers"),
     ("orphans", lose_anchor, LEFTOVERS, "nothing is damaged; `repair` would remove leftovers"),
     ("incomplete", lose_part, DAMAGED, "damaged"),
+    ("unreadable", hide_document, DAMAGED, "damaged"),
     ("not understood", break_document, DAMAGED, "damaged"),
 ]
 

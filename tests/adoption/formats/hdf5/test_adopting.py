@@ -98,7 +98,7 @@ def test_the_report_and_progress_tell_what_was_done(tmp_path: Path) -> None:
     assert report.nbytes_copied == 0
     assert report.to_json()["skipped"] == [{"name": "l", "reason": "numbers of 16 bytes, which Zarr has no type for"}]
     assert "4 arrays adopted, 1 of them loaded, 1 skipped" in str(report)
-    stored = "t: string[], 1 chunks in 0 references, 1 chunks written (a single value)"
+    stored = "t: string[], 1 chunk in 0 references, 1 chunk written (a single value)"
     assert f"{stored}; loaded: texts of a variable length" in str(report)
 
 

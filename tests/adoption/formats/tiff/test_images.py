@@ -56,7 +56,7 @@ def test_a_short_last_strip_is_written_and_counted(tmp_path: Path) -> None:
     assert (only.chunks, only.references, only.chunks_written) == (4, 3, 1)
     assert 0 < report.nbytes_written < 32 * 30 * 2
     assert report.needs == ("imagecodecs-zarr",)
-    assert "1 chunks written" in str(report)
+    assert "1 chunk written" in str(report)
     assert "to read it: pip install imagecodecs-zarr" in str(report)
     assert report.to_json()["arrays"][0]["chunks_written"] == 1
     require_equal(store, "data", values)
