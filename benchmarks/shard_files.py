@@ -22,7 +22,7 @@ from zarr.codecs.numcodecs import Shuffle, Zlib
 import parts_store as ps
 from benchmarks.places import Bucket, Disk, Place, minio
 
-SHARDS, READS, REPEAT = 16, 64, 7
+SHARDS, READS, REPEAT = 16, 64, 15
 # The side of an inner chunk of uint16; a shard has 16 x 16 of them.
 SIDES = {"1 MiB": 48, "16 MiB": 176}
 CODECS: dict[str, dict[str, list[Any]]] = {
