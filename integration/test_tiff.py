@@ -14,6 +14,7 @@ from integration.proxy import CountingProxy
 from integration.server import Server
 from integration.test_adoption import repository, upload
 from parts_store.adoption import adopt
+from tests.adoption.formats.tiff.test_several_files import NAMES, VALUES, write_all
 
 FILE = "files/a.tif"
 # More than 64 tiles become shards, others are references. Strips, the last of which is short, are never in shards.
@@ -49,3 +50,16 @@ def test_a_random_tile_takes_one_request_once_the_index_is_known(bucket: Bucket,
             proxy.requests.clear()
             assert array[y, x] == values[y, x]
             assert [each.key for each in proxy.requests] == [FILE], (y, x)
+
+
+def test_an_ome_tiff_image_in_several_files_is_one_array(bucket: Bucket, tmp_path: Path) -> None:
+    for file in write_all(tmp_path, {"tile": (16, 16), "compression": "zlib"}):
+        upload(bucket, file, f"files/{file.name}")
+    repo = repository(bucket)
+    session = repo.writable_session("main")
+    report = adopt(f"s3://{bucket.name}/files/{NAMES[1]}", into=session, strict=True, **bucket.server.options)
+    session.commit("adopted")
+    assert [array.path for array in report.arrays] == ["data"]
+    store = ps.PartsStore.from_session(repo.readonly_session("main"))
+    found: Any = zarr.open_array(store, path="data", mode="r")
+    np.testing.assert_array_equal(found[...], VALUES)
