@@ -206,6 +206,8 @@ class OtherFile:
     file: BinaryIO
     nbytes: int
     checksum: Checksum
+    # Returns the error of the first read of it that failed; None if none did.
+    failure: Callable[[], Exception | None]
 
 
 type OpenOther = Callable[[str], OtherFile]

@@ -39,7 +39,8 @@ def _open(name: str, url: str, registries: Registries, blocks: dict[tuple[str, i
     stored = find_file(store, key, url)
     if stored is None:
         raise CannotBeReadError(f"its values are in another file, which does not exist: {shown}")
-    return OtherFile(url, BlockReader(stored, blocks).buffered(), stored.nbytes, stored.checksum)
+    reader = BlockReader(stored, blocks)
+    return OtherFile(url, reader.buffered(), stored.nbytes, stored.checksum, lambda: reader.failure)
 
 
 def location_of(name: str, location: str) -> str:

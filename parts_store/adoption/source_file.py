@@ -2,17 +2,17 @@
 
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import unquote
 
-from parts_store.adoption.description import Description, OpenOther, open_no_other
+from parts_store.adoption.description import Description, OpenOther, OtherFile, open_no_other
 from parts_store.adoption.formats import FORMATS, FileFormat, find_format
 from parts_store.adoption.report import Skipped
 from parts_store.backends.existing_files import StoredFile
-from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
+from parts_store.errors import AdoptionError, PartsStoreError, StorageError, raise_translated
 from parts_store.format.keys import DOCUMENT, NODES_FOLDER, PROTOCOL_FOLDER
 from parts_store.format.references import ENCODED_SCHEMES
 from parts_store.redaction import hide_secrets
@@ -58,18 +58,48 @@ def read_source(
     reader = reader or BlockReader(stored)
     file = reader.buffered()
     found = _find_format(file, reader, stored, formats)
+    others = _OtherFiles(open_other)
     try:
-        description = found.describe(file, reader.nbytes, open_other)
+        description = found.describe(file, reader.nbytes, others.open)
     except ImportError:
         raise
     # The libraries raise any error for a damaged file.
     except Exception as error:
-        if reader.failure is None:
-            raise_translated(AdoptionError(stored.location, (("the file", f"it is damaged: {_text(error)}"),)), error)
-    # The libraries report a failed read as damage of what they were reading.
-    if reader.failure is not None:
-        raise_translated(_unreadable(stored.location, reader.failure), reader.failure)
+        _require_no_failure(reader, others)
+        raise_translated(AdoptionError(stored.location, (("the file", f"it is damaged: {_text(error)}"),)), error)
+    _require_no_failure(reader, others)
     return SourceFile(stored, found, description)
+
+
+def _require_no_failure(reader: "BlockReader", others: "_OtherFiles") -> None:
+    """Raise `AdoptionError` if a read has failed. The libraries report that as damage of what they were reading."""
+    for location, failure in ((reader.location, reader.failure), *others.failures()):
+        if failure is not None:
+            raise_translated(_unreadable(location, failure), failure)
+
+
+class _OtherFiles:
+    """The other files that a file refers to, and their failures."""
+
+    def __init__(self, open_other: OpenOther) -> None:
+        self._open_other = open_other
+        self._opened: list[OtherFile] = []
+        self._not_opened: list[tuple[str, Exception]] = []
+
+    def open(self, name: str) -> OtherFile:
+        """Open a file, and keep it or the failure of the server."""
+        try:
+            self._opened.append(self._open_other(name))
+        except StorageError as error:
+            self._not_opened.append((name, error))
+            raise
+        return self._opened[-1]
+
+    def failures(self) -> Iterator[tuple[str, Exception | None]]:
+        """Yield all files with the error of the server, or None."""
+        yield from self._not_opened
+        for other in self._opened:
+            yield other.location, other.failure()
 
 
 def require_known_format(stored: StoredFile) -> None:
