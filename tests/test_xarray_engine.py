@@ -127,7 +127,7 @@ def test_all_groups_are_opened_as_a_tree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", [None, "", "/", "a", "/a/", "a/b"])
 def test_groups_have_the_names_of_the_engine_zarr(tmp_path: Path, group: str | None) -> None:
-    store = ps.PartsStore.from_url(tmp_path)
+    store: Any = ps.PartsStore.from_url(tmp_path)
     for path in ("", "a", "a/b", "a/b/c", "other"):
         xr.Dataset({"x": ("i", [len(path)])}).to_zarr(store, group=path, mode="a", consolidated=False)
     expected = xr.open_groups(store, engine="zarr", group=group, consolidated=False)
