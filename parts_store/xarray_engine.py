@@ -72,15 +72,20 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         zarr_format: int | None = None,
         **decoding: Any,
     ) -> Any:
-        """Open all groups as datasets, by their paths below `group`. The arguments are those of `open_dataset`."""
+        """Open all groups as datasets. The arguments are those of `open_dataset`.
+
+        As with the engine `zarr`, the names are absolute paths such as `/` and `/a`. If `group` is given, they are
+        relative to it, such as `.` and `a`.
+        """
         source, path = _open(filename_or_obj, group, storage_options)
         above = f"/{path or ''}"
         stores = _TypedStore.open_store(
             source, mode=mode, group=above, consolidated=consolidated, zarr_format=zarr_format
         )
+        below = {str(name).removeprefix(above).strip("/"): store for name, store in stores.items()}
         return {
-            f"/{str(name).removeprefix(above).strip('/')}": StoreEntrypoint().open_dataset(store, **decoding)
-            for name, store in stores.items()
+            (name or ".") if group else f"/{name}": StoreEntrypoint().open_dataset(store, **decoding)
+            for name, store in below.items()
         }
 
 

@@ -125,6 +125,20 @@ def test_all_groups_are_opened_as_a_tree(tmp_path: Path) -> None:
         require_identical(below.to_dataset(), read(file, group="below"))
 
 
+@pytest.mark.parametrize("group", [None, "", "/", "a", "/a/", "a/b"])
+def test_groups_have_the_names_of_the_engine_zarr(tmp_path: Path, group: str | None) -> None:
+    store: Any = ps.PartsStore.from_url(tmp_path)
+    for path in ("", "a", "a/b", "a/b/c", "other"):
+        xr.Dataset({"x": ("i", [len(path)])}).to_zarr(store, group=path, mode="a", consolidated=False)
+    expected = xr.open_groups(store, engine="zarr", group=group, consolidated=False)
+    found = xr.open_groups(store, engine=ENGINE, group=group, consolidated=False)
+    assert found.keys() == expected.keys()
+    for name, dataset in expected.items():
+        xr.testing.assert_identical(found[name].load(), dataset.load())
+    trees = [xr.open_datatree(store, engine=each, group=group, consolidated=False) for each in ("zarr", ENGINE)]
+    xr.testing.assert_identical(trees[0].load(), trees[1].load())
+
+
 def test_session_group_and_path_are_opened(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc")
     made = ps.open_repository(tmp_path / "repository", virtual=[tmp_path])

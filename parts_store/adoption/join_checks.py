@@ -83,8 +83,8 @@ def _require_variable(file: FileDataset, name: Hashable, first: FileDataset, dim
     expected, variable = first.dataset.variables[name], file.dataset.variables[name]
     require_same_grid(file, name, first, free=dim)
     is_empty = dim in variable.dims and not has_steps(file, dim)
-    if not is_empty and _kind_of(variable) != _kind_of(expected):
-        raise differs(file, file.named(name), first, f"the data type {_kind_of(expected)}", _kind_of(variable))
+    if not is_empty and kind_of(variable) != kind_of(expected):
+        raise differs(file, file.named(name), first, f"the data type {kind_of(expected)}", kind_of(variable))
     require_same_meaning(file, name, first)
     if dim not in variable.dims and is_loaded(variable) and name in file.dataset.indexes:
         require_same_values(file, name, first, variable.values, expected.values)
@@ -116,14 +116,14 @@ def require_comparable(file: FileDataset, name: Hashable, first: FileDataset) ->
     """Raise `AdoptionError` if values of a variable cannot be equal to those in the first file, such as times."""
     expected, variable = first.dataset.variables[name], file.dataset.variables[name]
     are_numbers = all(each.dtype.kind in "biufc" for each in (expected, variable))
-    if not are_numbers and _kind_of(variable) != _kind_of(expected):
-        raise differs(file, file.named(name), first, f"the data type {_kind_of(expected)}", _kind_of(variable))
+    if not are_numbers and kind_of(variable) != kind_of(expected):
+        raise differs(file, file.named(name), first, f"the data type {kind_of(expected)}", kind_of(variable))
 
 
-def _kind_of(variable: xr.Variable) -> str:
+def kind_of(variable: xr.Variable) -> str:
     """Return the data type of a variable for comparison; of times, whether and how they are decoded."""
     if variable.dtype.kind in "Mm":
-        return str(variable.dtype.kind)
+        return "datetime64" if variable.dtype.kind == "M" else "timedelta64"
     if variable.dtype.kind == "O" and variable.size and is_loaded(variable):
         one = np.asarray(variable.data).reshape(-1)[0]
         return f"{type(one).__name__}, {getattr(one, 'calendar', '')}".rstrip(", ")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
+from parts_store.adoption.join_checks import kind_of
 from parts_store.adoption.report import AdoptedArray
 from parts_store.adoption.stored_numbers import ChangedNumbers, not_decoded, plan_numbers
 from parts_store.adoption.stored_types import record_types
@@ -160,7 +161,7 @@ def plan_values(
             place = {dim: each for dim, each in (region or {}).items() if dim in variable.dims}
             _require_equal(where, old.isel(place), variable)
     if append_dim in changed:
-        _require_order(join(path, str(append_dim)), stored[append_dim].values, loaded[append_dim].values)
+        _require_order(join(path, str(append_dim)), stored.variables[append_dim], loaded.variables[append_dim])
     # xarray replaces the attributes of the group with those of the dataset.
     others = [name for name in loaded.variables if name not in changed]
     as_numbers = plan_numbers(store, path, numbers, undecoded, append_dim=append_dim, region=region)
@@ -267,12 +268,18 @@ def _require_same_packing(path: str, stored: Mapping[Any, Any], given: Mapping[A
             raise ManifestError(f"array {path!r}, attribute {key!r}", describe(stored.get(key)), describe(given[key]))
 
 
-def _require_order(path: str, stored: NDArray[Any], added: NDArray[Any]) -> None:
+def _require_order(path: str, stored_variable: xr.Variable, given: xr.Variable) -> None:
     """Raise unless new coordinates continue the stored ones: in their order, and none of them twice."""
+    stored, added = stored_variable.values, given.values
     if not stored.size or not added.size:
         return
-    both = np.concatenate([stored, added])
-    later, earlier = both[1:] > both[:-1], both[1:] < both[:-1]
+    try:
+        both = np.concatenate([stored, added])
+        later, earlier = both[1:] > both[:-1], both[1:] < both[:-1]
+    except TypeError as error:
+        # Times of different calendars, or times and numbers.
+        expected = f"the data type {kind_of(stored_variable)}, as it is stored"
+        raise ManifestError(f"coordinate {path!r}", expected, kind_of(given)) from error
     known = len(stored) - 1
     for moves, where in ((later, "after"), (earlier, "before")):
         if moves[: max(known, 1)].all():

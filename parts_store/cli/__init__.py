@@ -1,5 +1,6 @@
 """The command `parts-store`: calls of the library from a shell, printed for people or as JSON."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
+    _open_closed_streams()
     try:
         from parts_store.cli.app import run
     except ModuleNotFoundError as error:
@@ -25,3 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(message, file=sys.stderr)
         return _WRONG
     return run(sys.argv[1:] if arguments is None else arguments)
+
+
+def _open_closed_streams() -> None:
+    """Print to nowhere if the process was started without standard output or standard error, as by `>&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False))

@@ -27,14 +27,12 @@ from parts_store.engine.steps import List, Listed, Steps, get_all, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     CopyMismatchError,
-    PartsConfigError,
     ReservedKeyError,
     StoreConfigError,
     describe,
 )
 from parts_store.executors import ExecutorLike, Workers, open_workers
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
-from parts_store.format.layout import require_writable
 from parts_store.format.metadata import is_array, parse
 from parts_store.options import parse_count
 from parts_store.progress import ProgressLike, report_progress, require_progress
@@ -88,8 +86,9 @@ def copy(
     """Copy an array, or a group with everything below it, from one store to another.
 
     Arrays keep their parts: a chunk that an Icechunk session stores as one value becomes several objects in an object
-    store, and the other way round. If the copy fails, it leaves nothing behind in an object store. In a session, it
-    leaves changes that are not committed.
+    store, and the other way round. Only several parts without a size, as in an archive of many files, become one part.
+    If the copy fails, it leaves nothing behind in an object store. In a session, it leaves changes that are not
+    committed.
 
     Parameters
     ----------
@@ -220,11 +219,6 @@ def _read_contents(store: PartsStore, path: str, destination: PartsStore) -> Con
         documents[key.removeprefix(prefix)] = data
     for key, data in Contents(documents, ()).arrays.items():
         store.catalog.expect(split(join(path, key))[0], data)
-    for array, record in store.catalog.arrays().items():
-        try:
-            require_writable(record.parts)
-        except PartsConfigError as error:
-            raise error.of_array(array) from error
     converted = {
         key: plan.convert_document(data, destination.protocol, must_understand=destination.must_understand)
         for key, data in documents.items()

@@ -275,7 +275,8 @@ def with_mark(document: Document, parts: ConcatParts, placement: PartPlacement, 
 def arriving(document: Document, placement: PartPlacement, *, must_understand: bool) -> Document:
     """Return the document of an array as it is stored when the array is copied into another store.
 
-    The `placement` is where that store keeps the parts of the copy.
+    The `placement` is where that store keeps the parts of the copy. Several parts without a size, such as those that
+    refer to several files, become one part, because a chunk cannot be divided into them.
     """
     try:
         record = read_array(document, "")
@@ -284,7 +285,10 @@ def arriving(document: Document, placement: PartPlacement, *, must_understand: b
         return document
     if record is None:
         return document
-    return with_mark(document, record.parts, placement, must_understand=must_understand)
+    parts = record.parts.joined()
+    if parts != record.parts:
+        document = {**document, "storage_transformers": [parts.to_json()]}
+    return with_mark(document, parts, placement, must_understand=must_understand)
 
 
 def _ndim(shape: object) -> int:

@@ -211,6 +211,18 @@ class ConcatParts:
         """The size of every part, None if it may be any number."""
         return tuple(part.size if isinstance(part.size, int) else None for part in self.parts)
 
+    def joined(self) -> "ConcatParts":
+        """Return parts of the same bytes of which at most one has no size, so that a chunk can be written.
+
+        All parts from the first one without a size to the last one without a size become one part.
+        """
+        if len(self.unsized) < 2:
+            return self
+        start, stop = self.unsized[0], self.unsized[-1] + 1
+        number = self.anchor if start <= self.anchor < stop else start
+        one = Part(self.parts[number].key_suffix)
+        return ConcatParts([*self.parts[:start], one, *self.parts[stop:]])
+
     def with_shard_index(self, nbytes: int | None, *, is_regular: bool = True) -> "ConcatParts":
         """Return the same parts with a number in place of `SHARD_INDEX`.
 

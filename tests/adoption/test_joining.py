@@ -14,7 +14,7 @@ import xarray as xr
 import zarr
 
 import parts_store as ps
-from parts_store.errors import AdoptionError, StoreConfigError
+from parts_store.errors import AdoptionError, ManifestError, StoreConfigError
 from parts_store.manifests import PartsArray
 from tests.adoption.adopting import repository, settle
 from tests.adoption.months import Layout, month, read, write
@@ -288,6 +288,25 @@ def test_times_in_the_calendars_of_models_are_joined(tmp_path: Path) -> None:
     other = model_days(tmp_path / "other.nc", 9, "360_day")
     with pytest.raises(AdoptionError, match="variable 'time': expected the data type DatetimeNoLeap, noleap"):
         adopt([*files, other], tmp_path, concat_dim="time")
+
+
+@pytest.mark.parametrize(
+    ("stored", "added", "text"),
+    [
+        ("standard", "noleap", "expected the data type datetime64, as it is stored, found DatetimeNoLeap, noleap"),
+        ("noleap", "360_day", "expected the data type DatetimeNoLeap, noleap, as it is stored, found Datetime360Day"),
+        ("noleap", "standard", "expected the data type DatetimeNoLeap, noleap, as it is stored, found datetime64"),
+    ],
+)
+def test_times_of_another_calendar_are_not_appended(tmp_path: Path, stored: str, added: str, text: str) -> None:
+    repo = repository(tmp_path)
+    session = repo.writable_session("main")
+    ps.adopt(model_days(tmp_path / "stored.nc", 0, stored), into=session)
+    session.commit("stored")
+    session = repo.writable_session("main")
+    with pytest.raises(ManifestError, match=f"coordinate 'time': {text}"):
+        ps.adopt(model_days(tmp_path / "added.nc", 3, added), into=session, append_dim="time")
+    assert not session.has_uncommitted_changes
 
 
 def test_a_package_for_a_calendar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,16 @@ def test_closed_pipe_ends_without_a_traceback(folder: Path, arguments: list[str]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("closed", "is_damaged"), [(">&-", False), ("2>&-", False), ("<&- >&- 2>&-", True)])
+def test_exit_code_is_right_if_the_output_is_closed(folder: Path, closed: str, is_damaged: bool) -> None:
+    if is_damaged:
+        lose_part(folder)
+    result = run("verify", folder, program=["sh", "-c", f'"$@" {closed}', "sh", *PROGRAM])
+    assert result.returncode == (DAMAGED if is_damaged else OK)
+    assert result.stderr == ""
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONUNBUFFERED": "1"}
     command = [*PROGRAM, "demo", str(tmp_path)]

@@ -29,10 +29,6 @@ def with_document(store: ps.PartsStore, **members: Any) -> None:
     put(store, "two/zarr.json", json.dumps(document | members).encode())
 
 
-def two_unsized(store: ps.PartsStore) -> None:
-    with_document(store, storage_transformers=[ps.ConcatParts(["", ".b"]).to_json()])
-
-
 def dotted(store: ps.PartsStore) -> None:
     encoding: Any = {"name": "default", "separator": "."}
     zarr.create_array(store, name="dots", shape=(4,), chunks=(2,), dtype="uint8", chunk_key_encoding=encoding)[...] = 1
@@ -61,7 +57,6 @@ REFUSALS: dict[str, tuple[str, Callable[[ps.PartsStore], object], dict[str, Any]
     "no dimension": ("session", lambda store: put(store, "deep/plain/c/0/0", b"x"), {}, SessionError, "c/0/0"),
     "no JSON": ("session", lambda store: put(store, "odd/zarr.json", b"{"), {}, SessionError, "odd/zarr.json"),
     "no shape": ("session", lambda store: with_document(store, shape=4), {}, PartsConfigError, "shape"),
-    "unsized": ("memory", two_unsized, {}, PartsConfigError, "array 'two'.*at most one part"),
     "transformer": (
         "memory",
         lambda store: with_document(store, storage_transformers=[{"name": "zip"}]),

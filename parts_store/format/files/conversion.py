@@ -12,7 +12,7 @@ import numpy as np
 
 from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
-from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail, is_sealed
+from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
 from parts_store.format.shard_index import Table, encode_table, is_hole
 
@@ -35,7 +35,8 @@ def file_of(
     file
         What the shards of the array are as files.
     shard
-        The shard as zarr encodes it. A shard that is such a file already is returned as it is.
+        The shard as zarr encodes it, or as such a file with its index. The file is made again, because the array may
+        have another shape, name or attributes than when the file was made: it was resized, or is a copy.
     coordinates
         The position of the shard in the grid of the array's chunks.
     array_shape
@@ -49,8 +50,6 @@ def file_of(
     table = file.index.decode(index)
     if table is None or not _is_inside(table, data.nbytes):
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
-    if is_sealed(data, data, index):
-        return shard
     _require_sizes(file, table)
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
@@ -144,13 +143,14 @@ def _inner_chunks(data: memoryview, table: Table) -> list[memoryview | None]:
 
 
 def _packed(data: memoryview, table: Table) -> tuple[memoryview, Table]:
-    """Return the inner chunks without other bytes between them, and where they are; as they are if there are none."""
+    """Return the inner chunks in their order, without other bytes between them, and where they are."""
     native = table.astype(np.uint64)
-    is_stored = ~is_hole(native)
-    stored = native[is_stored]
-    starts, sizes = stored[np.argsort(stored[:, 0])].T
-    if np.array_equal(starts, np.cumsum(sizes) - sizes) and int(sizes.sum()) == data.nbytes:
+    stored = np.flatnonzero(~is_hole(native))
+    stored = stored[np.argsort(native[stored, 0], kind="stable")]
+    offsets, sizes = native[stored].T
+    starts = np.cumsum(sizes) - sizes
+    if np.array_equal(offsets, starts) and int(sizes.sum()) == data.nbytes:
         return data, native
-    chunks = [each for each in _inner_chunks(data, table) if each is not None]
-    native[is_stored, 0] = np.cumsum(stored[:, 1]) - stored[:, 1]
+    chunks = [data[at : at + nbytes] for at, nbytes in native[stored].tolist()]
+    native[stored, 0] = starts
     return memoryview(b"".join(chunks)), native
