@@ -55,7 +55,7 @@ def test_dask_workers_write_compressed_tiff_files_to_s3(bucket: Bucket) -> None:
     create(store, ZstdCodec(level=1), offset_codec(HEADER.nbytes, prefix_func=HEADER))
     array = bind_padding(zarr.open_array(store), HEADER)
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster),
     ):
         dask.array.store(dask.array.from_array(VALUES, chunks=(256, 256)), array, lock=False)

@@ -179,7 +179,7 @@ def test_read_only_user_reads_what_a_dead_writer_committed(
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -78,7 +78,7 @@ def test_copy_on_processes_is_the_same(source: str, destination: str, tmp_path: 
 @pytest.mark.parametrize(("source", "destination"), [("disk", "session"), ("read-only session", "disk")])
 def test_copy_on_a_dask_cluster_is_the_same(source: str, destination: str, tmp_path: Path) -> None:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         check_copy(source, destination, tmp_path, client)
