@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,16 +160,22 @@ def is_read_by_pillow(case: Case) -> bool:
     )
 
 
-@given(tiff_cases())
-def test_every_shard_is_a_tiff_file_with_the_values_of_zarr(case: Case) -> None:
+@contextmanager
+def written(case: Case) -> Iterator[Iterator[tuple[Path, np.ndarray]]]:
+    """Write an array, compare what zarr and a plain reader read, and yield the shards' files with their values."""
     with tempfile.TemporaryDirectory() as name:
-        store = ps.PartsStore.from_url(name)
-        array = case.create(store)
+        array = case.create(ps.PartsStore.from_url(name))
         expected = case.carry_out(array)
         folder = Path(name) / "group" / "picture"
         np.testing.assert_array_equal(array[...], expected)
         np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
-        for path, part in case.shards_in(folder, expected):
+        yield case.shards_in(folder, expected)
+
+
+@given(tiff_cases())
+def test_every_shard_is_a_tiff_file_with_the_values_of_zarr(case: Case) -> None:
+    with written(case) as shards:
+        for path, part in shards:
             colours = (
                 case.chunks[-1:]
                 if case.chunks[-1] in (3, 4) and case.shape[-1] == case.chunks[-1] and len(case.chunks) > 2
@@ -184,14 +191,8 @@ def test_every_shard_is_a_tiff_file_with_the_values_of_zarr(case: Case) -> None:
 
 @given(hdf5_cases())
 def test_every_shard_is_an_hdf5_file_with_the_values_of_zarr(case: Case) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        store = ps.PartsStore.from_url(name)
-        array = case.create(store)
-        expected = case.carry_out(array)
-        folder = Path(name) / "group" / "picture"
-        np.testing.assert_array_equal(array[...], expected)
-        np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
-        for path, part in case.shards_in(folder, expected):
+    with written(case) as shards:
+        for path, part in shards:
             dataset, values, attributes = readers.read_h5py(path)
             assert dataset == "picture"
             assert attributes == {"units": "K", "scale": 0.5}
