@@ -143,6 +143,7 @@ class Arrays(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_array_in_parts_behaves_like_a_numpy_array() -> None:
     chosen = settings(

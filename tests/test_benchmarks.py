@@ -21,7 +21,7 @@ ROW = ("S3 +0 ms", "shards", "read")
 RESULTS = [Result(*ROW, "zarr", 0.4), Result(*ROW, "tensorstore", 0.05), Result(*ROW, OURS, 0.04)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", ["zarr", "tensorstore", "ours, no parts", "ours, 2 parts"])
 @pytest.mark.parametrize("operation", ABOUT)
 def test_peer_returns_the_values_that_every_operation_expects(name: str, operation: Operation, tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ def test_a_reader_that_takes_a_missing_part_for_a_missing_chunk_fails_the_right_
     assert failed(run_here(read, tmp_path)).keys() == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("replace", "by", "expected"),
     [
@@ -264,6 +265,7 @@ def write_reader(folder: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
+@pytest.mark.slow
 def test_the_runner_reports_readers_that_write_nothing_or_never_end(tmp_path: Path) -> None:
     (case,) = load_cases(only=["pad/start-zeros"])
     (result,) = run_each(write_reader(tmp_path, "pass"), [case], timeout=60)

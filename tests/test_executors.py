@@ -197,6 +197,7 @@ def test_other_values_are_refused(executor: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_tasks_that_a_shutdown_cancels_do_not_hang_the_caller() -> None:
     busy = threading.Event()
     with ThreadPoolExecutor(1) as pool, open_workers(pool) as workers:

@@ -119,6 +119,7 @@ def schedules(objects: Any, *operations: Callable[[ps.PartsStore], Any], **optio
         yield clients
 
 
+@pytest.mark.sampled(3)
 def test_a_read_returns_one_whole_write(objects: Any) -> None:
     prepare(objects)
     for seed in range(10):
@@ -130,6 +131,7 @@ def test_a_read_returns_one_whole_write(objects: Any) -> None:
             writer.step()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("before", [None, OLD], ids=["first write", "overwrite"])
 def test_a_writer_that_dies_leaves_the_old_chunk_or_the_new_one(objects: Any, before: bytes | None) -> None:
     for survived in range(1000):
@@ -186,6 +188,7 @@ def overtaken(objects: Any, *regions: Any) -> tuple[Any, Callable[[], Any]]:
     return zarr.open_array(store, path="a", mode="r+"), lambda: np.asarray(stored[:])
 
 
+@pytest.mark.sampled(3)
 def test_partial_writes_of_one_shard_at_the_same_time_are_merged_or_raise(objects: Any, pipeline: str) -> None:
     shape: dict[str, Any] = {"shape": (8, 8), "chunks": (2, 2), "shards": (8, 8), "dtype": "uint8"}
     parts: list[Any] = ["", ps.Part(".index", size=ps.SHARD_INDEX)]
@@ -204,6 +207,7 @@ def test_partial_writes_of_one_shard_at_the_same_time_are_merged_or_raise(object
     np.testing.assert_array_equal(stored(), expected)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("parts", [[""], [ps.Part(".head", size=4), ""]], ids=["one part", "two parts"])
 def test_partial_writes_of_a_chunk_without_shards_lose_an_update_with_the_default_pipeline(
     objects: Any, pipeline: str, parts: list[Any]
@@ -235,6 +239,7 @@ def test_a_client_that_may_only_read_sees_what_a_dead_writer_committed(objects: 
     assert seen == {OLD, ONE}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", [".head", ".tail"])
 def test_a_missing_or_damaged_part_raises(objects: Any, suffix: str) -> None:
     prepare(objects)

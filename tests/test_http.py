@@ -104,6 +104,7 @@ def test_an_array_in_parts_is_read_over_http(address: str, tmp_path: Path, pipel
     assert array[31, 31] == VALUES[31, 31]
 
 
+@pytest.mark.sampled(2)
 def test_a_missing_part_is_an_error_over_http_too(address: str, tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "a/c/0/0.index").unlink()

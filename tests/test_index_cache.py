@@ -252,6 +252,7 @@ def test_own_writes_are_read_after_an_index_was_cached(objects: Any, pipeline: s
     assert array[12, 12] == 0
 
 
+@pytest.mark.sampled(3)
 def test_recreated_array_does_not_use_old_indexes(objects: Any, pipeline: str) -> None:
     store = ps.PartsStore(objects)
     for seed, chunks in enumerate([(8, 8), (4, 4), (8, 8), (16, 8), (8, 16)]):
@@ -359,6 +360,7 @@ def test_index_with_holes_that_changed_is_an_error_and_read_again(objects: Any, 
     assert array[12, 12] == second[12, 12]
 
 
+@pytest.mark.sampled(2)
 def test_many_threads_that_read_and_write_see_whole_writes_only(objects: Any) -> None:
     store = ps.PartsStore(objects, retries=10)
     drawn = [np.full(SHAPE, seed, "uint16") + np.arange(16, dtype="uint16") * 100 for seed in (1, 2, 3)]

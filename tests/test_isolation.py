@@ -99,6 +99,7 @@ def test_what_a_call_raises_is_raised_and_the_process_goes_on() -> None:
     assert call_isolated(pid, 0, SOON) == first
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("function", "argument", "how"),
     [
@@ -115,6 +116,7 @@ def test_a_process_that_ends_fails_its_call_only(function: Callable[[Any], Any],
     assert call_isolated(pid, 0, SOON) != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_while_it_waited_is_replaced() -> None:
     first = call_isolated(pid, 0, SOON)
     os.kill(first, signal.SIGKILL)
@@ -123,6 +125,7 @@ def test_a_process_that_was_killed_while_it_waited_is_replaced() -> None:
     assert call_isolated(pid, 0, SOON) != first
 
 
+@pytest.mark.slow
 def test_a_call_without_an_end_is_ended_in_time(tmp_path: Path) -> None:
     call_isolated(pid, 0, SOON)
     began = time.monotonic()
@@ -167,6 +170,7 @@ def test_processes_end_if_their_caller_is_killed(tmp_path: Path, is_hanging: boo
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_use_the_processes_of_its_parent() -> None:
     first = call_isolated(pid, 0, SOON)
     code = f"""

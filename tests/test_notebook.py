@@ -75,6 +75,7 @@ def test_tree_shows_groups_and_arrays() -> None:
     assert str(tree).splitlines()[1:3] == ["/: group", "  group: group"]
 
 
+@pytest.mark.slow
 def test_adoption_and_its_arrays_show_themselves(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(1000.0), chunks=(100,))

@@ -280,6 +280,7 @@ def test_python_suggests_a_public_name_for_a_wrong_one(wrong: str, meant: str) -
     assert said.endswith(f"has no attribute {wrong!r}. Did you mean: {meant!r}?\n")
 
 
+@pytest.mark.slow
 def test_zarr_alone_finds_the_codecs_with_nothing_imported(tmp_path: Path) -> None:
     codecs = [
         {"name": "packbits", "configuration": {"padding_encoding": "none"}},
@@ -374,6 +375,7 @@ def python_examples(page: Path) -> list[tuple[str, str]]:
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_examples(page)], ids=lambda page: str(page.relative_to(ROOT))
 )

@@ -122,6 +122,7 @@ def test_options_for_local_urls_are_empty() -> None:
     assert options_for("data", options) == options_for("file:///data", options) == {}
 
 
+@pytest.mark.slow
 def test_indexes_of_many_shards_are_in_several_manifests(tmp_path: Path) -> None:
     # 70 shards of 16 chunks. The first commit has 64 of them, and the second one continues the second manifest.
     values = np.arange(70 * 16, dtype="<i4").reshape(-1, 16)
@@ -140,6 +141,7 @@ def test_indexes_of_many_shards_are_in_several_manifests(tmp_path: Path) -> None
     assert np.array_equal(found[...], values)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["with space", "50%", "größe", "a+b"])
 def test_folder_that_icechunk_finds_no_files_in_is_refused_and_the_one_above_is_not(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name

@@ -74,6 +74,7 @@ def read(path: Path, **options: Any) -> xr.Dataset:
         return dataset.load()
 
 
+@pytest.mark.slow
 def test_packed_values_are_decoded_as_from_the_file(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc", ALL)
     report, store = adopted(file)
@@ -114,6 +115,7 @@ def test_other_readers_open_an_array_with_types(tmp_path: Path) -> None:
     assert np.array_equal(found.read().result(), np.arange(6))
 
 
+@pytest.mark.slow
 def test_all_groups_are_opened_as_a_tree(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc")
     _, store = adopted(file)
@@ -125,6 +127,7 @@ def test_all_groups_are_opened_as_a_tree(tmp_path: Path) -> None:
         require_identical(below.to_dataset(), read(file, group="below"))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("group", [None, "", "/", "a", "/a/", "a/b"])
 def test_groups_have_the_names_of_the_engine_zarr(tmp_path: Path, group: str | None) -> None:
     store: Any = ps.PartsStore.from_url(tmp_path)
@@ -139,6 +142,7 @@ def test_groups_have_the_names_of_the_engine_zarr(tmp_path: Path, group: str | N
     xr.testing.assert_identical(trees[0].load(), trees[1].load())
 
 
+@pytest.mark.slow
 def test_session_group_and_path_are_opened(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc")
     made = ps.open_repository(tmp_path / "repository", virtual=[tmp_path])
@@ -156,6 +160,7 @@ def test_session_group_and_path_are_opened(tmp_path: Path) -> None:
         require_identical(found, expected)
 
 
+@pytest.mark.slow
 def test_dask_arrays_are_lazy_and_can_be_pickled(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc")
     made = ps.open_repository(tmp_path / "repository", virtual=[tmp_path])
@@ -168,6 +173,7 @@ def test_dask_arrays_are_lazy_and_can_be_pickled(tmp_path: Path) -> None:
     require_identical(pickle.loads(pickle.dumps(lazy)).compute(), read(file))
 
 
+@pytest.mark.slow
 def test_stores_of_several_files_are_opened_together(tmp_path: Path) -> None:
     files = [packed(tmp_path / f"{first}.nc", first=first) for first in (0, 6)]
     stores: Any = [adopted(file)[1] for file in files]
@@ -179,6 +185,7 @@ def test_stores_of_several_files_are_opened_together(tmp_path: Path) -> None:
         require_identical(found.load(), expected.load())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compression", [None, "gzip"], ids=["loaded", "references"])
 @pytest.mark.parametrize("joined", [True, False], ids=["joined", "appended"])
 def test_joined_and_appended_files_keep_the_types(tmp_path: Path, joined: bool, compression: str | None) -> None:
@@ -226,6 +233,7 @@ def test_value_that_was_changed_later_is_used_as_it_is(tmp_path: Path) -> None:
     assert opened(store)["v"].values.tolist() == [0.1, 0.2]
 
 
+@pytest.mark.slow
 def test_consolidated_metadata_keeps_the_types(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.nc")
     _, store = adopted(file)
@@ -246,6 +254,7 @@ def test_engine_opens_no_store_of_another_engine(tmp_path: Path) -> None:
     assert not ZarrBackendEntrypoint().guess_can_open(store)
 
 
+@pytest.mark.slow
 def test_entry_point_is_the_engine(tmp_path: Path) -> None:
     declared = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]["entry-points"]
     module, _, name = declared["xarray.backends"]["parts_store"].partition(":")

@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Callable[[Path], xr.Dataset], str]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CASES)
 def test_append_that_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
     make, text = CASES[case]
@@ -127,6 +127,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", ARGUMENTS)
 def test_wrong_arguments_are_refused(case: str, tmp_path: Path) -> None:
     arguments, text = ARGUMENTS[case]
@@ -179,6 +180,7 @@ def test_file_that_was_changed_is_not_cut_again(tmp_path: Path) -> None:
     assert not session.has_uncommitted_changes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shift", [0.0, 1e-9, 1.0])
 def test_a_grid_that_is_shifted_a_little_is_another_grid(tmp_path: Path, shift: float) -> None:
     meters = 4_500_000.0 + np.arange(8)

@@ -136,6 +136,7 @@ def references(session: icechunk.Session) -> dict[tuple[str, tuple[int, ...]], t
     return sync(read())
 
 
+@pytest.mark.slow
 def test_small_array_becomes_shards_when_it_grows(tmp_path: Path) -> None:
     given = Appended(tmp_path)
     assert plan_of(given.append(2)) == "too few chunks for shards: 8"

@@ -78,6 +78,7 @@ def test_existing_arrays_are_kept_unless_overwrite_is_set(tmp_path: Path) -> Non
     np.testing.assert_array_equal(zarr.open_array(store, path="g/a")[:], VALUES)
 
 
+@pytest.mark.slow
 def test_command_adopts_into_repository_and_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     icechunk = pytest.importorskip("icechunk")
     icechunk.set_logs_filter("error")

@@ -65,7 +65,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[Path],
     return files, problem
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("options", [{"concat_dim": "day"}, {}], ids=["nested", "by coordinates"])
 def test_the_damaged_file_is_named(damaged: tuple[list[Path], str], options: dict[str, Any]) -> None:
     files, problem = damaged
@@ -79,7 +79,7 @@ def test_the_damaged_file_is_named(damaged: tuple[list[Path], str], options: dic
     assert caught.value.location == files[1].as_uri()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("options", [{"concat_dim": "day"}, {}], ids=["nested", "by coordinates"])
 def test_the_damaged_file_is_skipped_and_listed(damaged: tuple[list[Path], str], options: dict[str, Any]) -> None:
     files, problem = damaged

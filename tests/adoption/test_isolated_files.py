@@ -89,6 +89,7 @@ def test_a_parser_that_ends_or_blocks_its_process_fails_one_file(
     require_others(files, session)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_worker_that_dies_in_a_pool_is_an_error_that_says_what_to_do(files: list[Path], on_error: Any) -> None:
     """The pool cannot be used any more, and does not know which task ended its process."""

@@ -68,7 +68,7 @@ def january(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(month(JANUARY), tmp_path_factory.mktemp("month") / "01.nc", "day")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_a_file_that_does_not_belong_to_the_others_is_named(tmp_path: Path, january: Path, kind: str) -> None:
     change, encoding, problem = STRANGERS[kind]
@@ -114,6 +114,7 @@ def test_a_stray_format_in_the_first_file_is_the_one_that_is_named(tmp_path: Pat
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compressed_months_are_loaded_below_the_limit_and_refused_above_it(tmp_path: Path) -> None:
     files = [write(month(each), tmp_path / f"{each}.nc", "month") for each in (JANUARY, FEBRUARY)]
     found = plans(files, tmp_path, concat_dim="time")
@@ -144,6 +145,7 @@ def test_compressed_chunks_that_divide_the_files_stay_references(tmp_path: Path)
     assert np.array_equal(adopt(files, tmp_path)["v"], values.reshape(60, 30, 40))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dims", "shape"), [(("time", "y", "x"), (-1, 40, 50)), (("z", "time", "x"), (1, -1, 500))], ids=["first", "second"]
 )
@@ -191,6 +193,7 @@ def test_files_without_the_dimension_are_steps_of_it(tmp_path: Path) -> None:
     assert found["run"].values.tolist() == [0, 10, 20, 30]
 
 
+@pytest.mark.slow
 def test_one_file_with_a_dimension_can_be_continued(tmp_path: Path) -> None:
     files = [write(month(each), tmp_path / f"{each}.nc", "contiguous") for each in (JANUARY, FEBRUARY)]
     session = repository(tmp_path).writable_session("main")
@@ -215,6 +218,7 @@ def test_times_that_files_count_from_different_days_are_equal_afterwards(tmp_pat
     xr.testing.assert_equal(adopt(files, tmp_path, concat_dim="time"), read(files))
 
 
+@pytest.mark.slow
 def test_static_variables_are_compared_or_said_not_to_be(tmp_path: Path) -> None:
     layout: Layout = "day"
     files = [write(month(each), tmp_path / f"{each}.nc", layout) for each in (JANUARY, FEBRUARY)]
@@ -234,6 +238,7 @@ def tile(row: int, column: int, day: int) -> xr.Dataset:
     )
 
 
+@pytest.mark.slow
 def test_tiles_are_put_together_by_their_coordinates_in_any_order(tmp_path: Path) -> None:
     places = [(row, column, day) for row in range(2) for column in range(2) for day in range(3)]
     files = [
@@ -248,6 +253,7 @@ def test_tiles_are_put_together_by_their_coordinates_in_any_order(tmp_path: Path
     assert found["y"].values.tolist() == list(range(60, 20, -1))
 
 
+@pytest.mark.slow
 def test_files_with_different_variables_are_merged(tmp_path: Path) -> None:
     whole = [month(each)[["t", "p"]] for each in (JANUARY, FEBRUARY)]
     files = [

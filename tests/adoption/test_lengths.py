@@ -40,7 +40,7 @@ def write(path: Path, first: int, days: int, layout: str, dtype: str = "f8") -> 
     return path
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_file_without_steps_adds_nothing(tmp_path: Path, layout: str, empty: int) -> None:
@@ -103,6 +103,7 @@ def series(path: Path, length: int) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("lengths", [(600, 600, 600), (900, 300, 600), (1300, 650, 1950)])
 def test_a_series_that_is_too_large_to_load_is_cut_into_blocks(tmp_path: Path, lengths: tuple[int, ...]) -> None:
     files = [series(tmp_path / f"{at}.nc", length) for at, length in enumerate(lengths)]

@@ -79,6 +79,7 @@ def test_months_are_joined_and_appended(winter: Path) -> None:
     xr.testing.assert_identical(opened(session, "a/b"), read([first, second, third]))
 
 
+@pytest.mark.slow
 def test_a_dry_run_reports_the_same_and_writes_nothing(winter: Path) -> None:
     session = repository(winter).writable_session("main")
     planned = ps.adopt(winter / "*.nc", into=session, concat_dim="time", dry_run=True)
@@ -109,7 +110,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | Any]:
                 yield client
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_files_are_parsed_on_every_kind_of_executor(winter: Path, executor: Any) -> None:
     session = repository(winter).writable_session("main")
     seen: list[tuple[int, int]] = []
@@ -275,6 +276,7 @@ def test_an_interrupted_adoption_parses_only_what_is_left(copied: Path, monkeypa
 # --- groups, variables, arguments -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_groups_of_files_are_joined(tmp_path: Path) -> None:
     datasets = [month(np.datetime64(each))[["p", "area"]].drop_vars("height") for each in ("2003-01", "2003-02")]
     files = []

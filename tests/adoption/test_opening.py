@@ -42,6 +42,7 @@ def test_coordinates_are_loaded_and_data_is_virtual(folder: Path) -> None:
     xr.testing.assert_identical(xr.decode_cf(found.load()), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "virtual"),
     [
@@ -94,6 +95,7 @@ def test_many_files_are_joined_as_xarray_joins_them(folder: Path, arguments: dic
     xr.testing.assert_identical(xr.decode_cf(found.load()), read(files))
 
 
+@pytest.mark.slow
 def test_datasets_are_changed_before_they_are_joined(folder: Path) -> None:
     files = sorted(folder.glob("*.nc"))
 

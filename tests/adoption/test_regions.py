@@ -13,7 +13,7 @@ from tests.adoption import raw_files
 from tests.adoption.adopting import repository
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shard_chunks", [1, 7, 4095], ids=["references", "small shards", "shards"])
 @pytest.mark.parametrize("auto", [False, True], ids=["slices", "auto"])
 def test_region_is_replaced(shard_chunks: int, auto: bool, tmp_path: Path) -> None:

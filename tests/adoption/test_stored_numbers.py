@@ -36,6 +36,7 @@ def numbers(session: icechunk.Session) -> Any:
     return zarr.open_array(ps.PartsStore.from_session(session), path="v", mode="r")[...]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("values", "attributes"),
     [
@@ -57,6 +58,7 @@ def test_appended_numbers_are_those_of_the_file(tmp_path: Path, values: Any, att
     assert numbers(session).tobytes() == np.tile(values.astype(values.dtype.newbyteorder("=")), 3).tobytes()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("missing", [{}, {"_FillValue": np.bytes_("x")}], ids=["", "fill value"])
 @pytest.mark.parametrize("loaded", [False, True], ids=["references", "loaded"])
 def test_characters_are_appended_with_their_axis(tmp_path: Path, missing: dict[str, Any], loaded: bool) -> None:
@@ -102,6 +104,7 @@ def test_decoded_values_with_another_packing_are_not_rounded(tmp_path: Path) -> 
         ps.to_icechunk(given, session, append_dim="time")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("calendar", ["noleap", "360_day", "julian", "standard"])
 def test_times_that_are_floating_point_numbers_are_appended_in_every_calendar(tmp_path: Path, calendar: str) -> None:
     time = {"units": "days since 1850-01-01", "calendar": calendar}

@@ -57,6 +57,7 @@ def test_dataset_of_many_files_reads_as_the_files(
     assert ps.PartsStore.from_session(session).verify().is_clean
 
 
+@pytest.mark.slow
 def test_same_dataset_as_virtualizarr_writes_with_fewer_references(tmp_path: Path) -> None:
     files = write_months(tmp_path, MONTHS)
     virtual = join([open_virtual(file) for file in files])
@@ -125,6 +126,7 @@ REFUSED: dict[str, tuple[Callable[[xr.Dataset], Any], type[PartsStoreError], str
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", REFUSED)
 def test_nothing_is_written_after_a_refusal(case: str, tmp_path: Path) -> None:
     change, error, text = REFUSED[case]
@@ -145,6 +147,7 @@ def test_file_outside_the_containers_is_refused(tmp_path: Path) -> None:
     assert not session.has_uncommitted_changes
 
 
+@pytest.mark.slow
 def test_existing_arrays_are_replaced_only_if_asked(tmp_path: Path) -> None:
     virtual = a_dataset(tmp_path)
     session = repository(tmp_path).writable_session("main")
@@ -168,6 +171,7 @@ def test_existing_arrays_are_replaced_only_if_asked(tmp_path: Path) -> None:
         ps.to_icechunk(virtual, session, path="a/t/below")
 
 
+@pytest.mark.slow
 def test_inlined_chunks_are_stored(tmp_path: Path) -> None:
     virtual = a_dataset(tmp_path)
     manifest = virtual.t.data.manifest.dict()
@@ -236,6 +240,7 @@ def objects(folder: Path) -> dict[str, int]:
     return {name: found.count(name) for name in ("manifests", "chunks", "snapshots")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunks", [5, 63, 200], ids=lambda count: f"{count} chunks")
 def test_small_arrays_need_no_more_objects_than_with_virtualizarr(chunks: int, tmp_path: Path) -> None:
     values = np.arange(2 * chunks).reshape(chunks, 2)
@@ -256,6 +261,7 @@ def test_small_arrays_need_no_more_objects_than_with_virtualizarr(chunks: int, t
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_removed_array_leaves_no_obstacle(tmp_path: Path) -> None:
     virtual = a_dataset(tmp_path)
     repo = repository(tmp_path)

@@ -97,6 +97,7 @@ def test_a_static_variable_that_is_missing_is_named(session: icechunk.Session, t
     assert stored(session)["day"].values.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", ["append", "region"])
 def test_references_without_a_registry_are_read_from_the_containers(
     session: icechunk.Session, tmp_path: Path, change: str
@@ -142,6 +143,7 @@ def tree(first: int, names: tuple[str, ...]) -> xr.DataTree:
     return xr.DataTree.from_dict({name: groups[name] for name in names})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", [("/",), ("/", "/g")])
 def test_a_group_that_is_missing_is_named(tmp_path: Path, names: tuple[str, ...]) -> None:
     session = repository(tmp_path).writable_session("main")
@@ -155,6 +157,7 @@ def test_a_group_that_is_missing_is_named(tmp_path: Path, names: tuple[str, ...]
     assert {stored(session, f"a{path}").sizes["day"] for path in ("", "/g", "/g/h")} == {4}
 
 
+@pytest.mark.slow
 def test_a_group_that_was_stored_independently_does_not_matter(session: icechunk.Session, tmp_path: Path) -> None:
     three = xr.concat([days(0), days(2)], "day", data_vars="minimal").isel(day=slice(3))
     ps.adopt(write(tmp_path / "other.nc", three), into=session, path="a/other", concat_dim="day")

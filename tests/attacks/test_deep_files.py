@@ -36,6 +36,7 @@ def requests_of(folder: Path, levels: int, path: str = "") -> int:
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", ["", "above/it"])
 def test_nested_groups_take_as_many_requests_each_at_every_depth(path: str, tmp_path: Path) -> None:
     counts = [requests_of(tmp_path, levels, path) for levels in (10, 20, 40)]

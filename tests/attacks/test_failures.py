@@ -148,7 +148,7 @@ def failures_of(open_store: Callable[[], ps.PartsStore]) -> Iterator[BaseExcepti
             pytest.fail(f"{name} did not fail")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_every_failure_of_a_server_is_a_storage_error(server: S3Server, answer: str) -> None:
     reply, codes = ANSWERS[answer]
@@ -221,7 +221,7 @@ BROKEN: Final[Mapping[str, tuple[bytes | None, str]]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("operation", ["get", "get_sync", "get_ranges_sync", "verify", "list", "zarr.open_array"])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_answer_is_a_storage_error(broken: str, operation: str) -> None:

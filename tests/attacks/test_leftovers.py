@@ -47,7 +47,7 @@ def value_in(bucket: Bucket, chunk: Chunk) -> bytes:
     return b"".join(found.values[0] or ())
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(25)
 @ON_S3
 @IN_PARTS
 @pytest.mark.parametrize("dead", [1, 3])

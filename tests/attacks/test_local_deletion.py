@@ -96,7 +96,7 @@ def test_dead_deletion_does_not_block_writers(store: ps.PartsStore, folder: Path
 # --- forced schedules -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("deleted", ["g/a", "g", "", "g/a/c", "g/a/.parts-txn"])
 @pytest.mark.parametrize("pause", [1, 3, 4, 6])
 def test_deletion_never_lets_two_writers_into_one_chunk(

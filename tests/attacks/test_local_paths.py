@@ -90,6 +90,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TEXTS)
 def test_invalid_journal_is_reported_and_never_executed(
     store: ps.PartsStore, folder: Path, outside: Path, name: str
@@ -116,6 +117,7 @@ def test_invalid_journal_is_reported_and_never_executed(
     assert contents(outside) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEXTS)
 def test_repair_removes_an_invalid_journal_without_a_chunk_only_if_asked(
     store: ps.PartsStore, folder: Path, outside: Path, name: str

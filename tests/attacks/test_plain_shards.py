@@ -294,7 +294,7 @@ def world(kind: str) -> Iterator[World]:
         yield World(objects, ps.PartsStore(objects), folder if kind == "aged disk" else None)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_small", [False, True])
 def test_every_read_is_of_one_write(kind: str, monkeypatch: pytest.MonkeyPatch, *, is_small: bool) -> None:

@@ -91,6 +91,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_forked_child_does_not_share_the_lock_of_its_parent(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     backend = store._backend

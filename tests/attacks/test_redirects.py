@@ -125,6 +125,7 @@ def read(store: ps.PartsStore) -> list[Callable[[], Any]]:
     return [lambda: store.get_sync("zarr.json"), lambda: sync(store.get("zarr.json", default_buffer_prototype()))]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host, code: int) -> None:
     here.answer = lambda _: (code, f"http://{elsewhere.name}/secret?sig=abcdef")
@@ -138,6 +139,7 @@ def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host,
     assert here.seen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:
     here.answer = lambda path: None if path == "/moved" else (code, f"http://{here.name}/moved")

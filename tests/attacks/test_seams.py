@@ -91,6 +91,7 @@ def test_exclusive_keeps_group_attributes_if_conditions_are_ignored() -> None:
         assert values(store, "g/x") == [5] * 8
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("at", range(6))
 def test_lost_response_of_the_probe_refuses_no_good_server(at: int) -> None:
     with S3Server() as running:

@@ -385,6 +385,7 @@ def test_a_secret_on_the_command_line_is_never_printed(secret: str) -> None:
     check_a_secret_on_the_command_line_is_never_printed(secret)
 
 
+@pytest.mark.slow
 def test_hard_secrets_on_the_command_line_are_never_printed() -> None:
     for secret in HARDEST:
         check_a_secret_on_the_command_line_is_never_printed(secret)

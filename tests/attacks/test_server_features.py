@@ -81,6 +81,7 @@ def test_server_that_ignores_conditions_is_refused_at_creation(flaws: Flaws, lev
         assert str(pickle.loads(pickle.dumps(caught.value))) == message
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", ["exclusive", "writers", "full"])
 @pytest.mark.parametrize("flaws", METADATA, ids=str)
 def test_server_that_drops_or_changes_metadata_is_refused_for_several_parts(flaws: Flaws, level: Concurrency) -> None:
@@ -100,6 +101,7 @@ def test_server_that_drops_or_changes_metadata_is_refused_for_several_parts(flaw
             np.testing.assert_array_equal(zarr.open_array(store_on(running, level), path=name)[...], VALUES)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("flaws", [*CONDITIONS, Flaws(drops_metadata=True)], ids=str)
 def test_the_first_write_to_an_existing_array_is_refused_too(flaws: Flaws) -> None:
     with S3Server() as running:
@@ -269,7 +271,7 @@ def test_the_object_of_the_probe_is_hidden_while_it_is_there() -> None:
         assert not any("parts-txn" in key for key in listed[0])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (400, "InvalidRequest")], ids=str)
 @pytest.mark.parametrize("at", range(5))
 def test_the_object_of_the_probe_is_removed_after_a_failure(status: int, code: str, at: int) -> None:
@@ -326,7 +328,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("flaws", "expected", "code"),
     [

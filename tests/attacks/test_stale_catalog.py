@@ -433,6 +433,7 @@ def require_right(result: Result) -> None:
     assert result.steps > 8 * result.schedules
 
 
+@pytest.mark.slow
 def test_random_schedules_of_two_stores_never_read_or_write_another_array() -> None:
     require_right(run_in_memory(range(examples(150))))
 

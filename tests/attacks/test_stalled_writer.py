@@ -90,7 +90,7 @@ def every_stall(
         yield bucket, writer
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(60)
 @WITH_TAGS
 @IN_PARTS
 @pytest.mark.parametrize("conditional", [False, True])

@@ -85,6 +85,7 @@ def test_plain_url_is_found_in_the_objects(tmp_path: Path) -> None:
     assert FOLDERS[0].encode() in stored(tmp_path)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_url_with_a_secret_is_refused_and_not_stored(tmp_path: Path, url: str, way: str) -> None:

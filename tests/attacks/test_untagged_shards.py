@@ -88,7 +88,7 @@ def reader(server: S3Server) -> zarr.Array[Any]:
     return zarr.open_array(store, path="a", mode="r")
 
 
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("at", range(2, 6))
 def test_replaced_shard_is_old_or_new(server: S3Server, layout: str, at: int, pipeline: str) -> None:
@@ -105,7 +105,7 @@ def test_replaced_shard_is_old_or_new(server: S3Server, layout: str, at: int, pi
     np.testing.assert_array_equal(array[SELECTION], stored[SELECTION])
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_replaced_shard_is_read_where_its_new_index_says(server: S3Server, layout: str, pipeline: str) -> None:
     parts = LAYOUTS[layout]
@@ -115,7 +115,7 @@ def test_a_replaced_shard_is_read_where_its_new_index_says(server: S3Server, lay
     np.testing.assert_array_equal(array[SELECTION], NEW[SELECTION])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_with_holes_that_is_replaced_is_old_or_an_error(layout: str, pipeline: str) -> None:
     """What is a hole in the old index is filled in already: nothing can be put right."""
@@ -166,6 +166,7 @@ REQUESTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_untagged_shard_costs_one_head_more_for_several_objects(layout: str, pipeline: str) -> None:
     with S3Server() as server:

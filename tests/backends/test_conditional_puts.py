@@ -63,6 +63,7 @@ def test_repeated_put_is_not_sent_more_often_than_configured(server: S3Server, p
     assert server.counts() == {"PUT": 1 + MANY["max_retries"]}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", PUTS)
 @pytest.mark.parametrize(
     "reply",

@@ -155,6 +155,7 @@ def test_killed_processes_leave_a_whole_writable_chunk(folder: Path, concurrency
     assert not any(name == "journal" or name.endswith(".lock") for name in left)
 
 
+@pytest.mark.slow
 def test_cancelled_write_leaves_the_old_or_the_new_chunk(
     folder: Path,
 ) -> None:

@@ -106,6 +106,7 @@ def compare(root: Path) -> None:
             assert sorted(ours[1]) == sorted(each["path"] for each in listed["objects"]), folder
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(TREES)
 def test_listing_has_the_keys_of_obstore_for_any_tree(

@@ -95,6 +95,7 @@ def test_adopt_joins_files_and_appends_the_next_one(tmp_path: Path, capsys: pyte
     assert "expected values after 2003-04-30" in fails(appended, capsys)
 
 
+@pytest.mark.slow
 def test_adopt_takes_parsers_variables_and_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, into = write_months(tmp_path / "data", "day", "2003-01", 2), tmp_path / "repository"
     (tmp_path / "data/2003-03.nc").write_text("text")
@@ -127,6 +128,7 @@ def test_adopt_takes_parsers_variables_and_damaged_files(tmp_path: Path, capsys:
     assert "--parser" in fails([*other, "no.such.module:Parser"], capsys)
 
 
+@pytest.mark.slow
 def test_adopt_creates_nothing_if_files_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = write_months(tmp_path / "data", "month", "2003-01", 2)
     into = tmp_path / "repository"

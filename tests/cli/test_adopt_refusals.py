@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_adoption_leaves_the_repository_unchanged(
     made: Path, case: str, capsys: pytest.CaptureFixture[str]
@@ -117,6 +117,7 @@ def fail(_: Path) -> None:
     raise OSError("no space left on device")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cause", [commit_another, fail], ids=["conflict", "fault"])
 def test_failed_adoption_leaves_the_configuration_unchanged(
     made: Path,
@@ -139,6 +140,7 @@ def test_failed_adoption_leaves_the_configuration_unchanged(
     assert folders_of(copied) == before == {f"{(made / 'data').as_uri()}/"}
 
 
+@pytest.mark.slow
 def test_adoption_stores_the_folder_of_the_files_with_its_commit(
     made: Path, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

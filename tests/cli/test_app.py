@@ -58,7 +58,7 @@ def test_shell_completion_can_be_installed(capsys: pytest.CaptureFixture[str]) -
     assert "--install-completion" in call(["--help"], capsys).out
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

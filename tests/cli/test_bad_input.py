@@ -136,7 +136,7 @@ def test_url_that_cannot_be_opened_is_one_line(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(35)
 @pytest.mark.parametrize("command", ["inspect", "verify", "repair", "explain", "copy", "copy --path"])
 @pytest.mark.parametrize(
     "document",

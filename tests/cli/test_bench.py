@@ -20,6 +20,7 @@ STORES = [
 WORK = ["write", "read", "random read"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shard", ["16", "0"])
 def test_bench_measures_every_store_and_work(folder: Path, shard: str, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(["bench", folder, *SMALL, "--shard", shard, "--json"], capsys)

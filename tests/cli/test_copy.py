@@ -17,6 +17,7 @@ def values(url: Path, path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
     return np.asarray(zarr.open_array(open_store(url), path=path, mode="r")[...])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("source", ["store", "repository"])
 @pytest.mark.parametrize("is_repository", [False, True], ids=["to objects", "to a repository"])
 def test_copy_copies_between_objects_and_repositories(

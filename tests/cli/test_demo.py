@@ -23,6 +23,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parts_store.examples.demo.program.STEPS", STEPS[4:5])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_demo_prints_results_and_how_to_open_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(["demo", tmp_path / "out"], capsys)
@@ -35,6 +36,7 @@ def test_demo_prints_results_and_how_to_open_the_page(tmp_path: Path, capsys: py
     assert result.out.replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_demo_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = call(["demo", tmp_path, "--json"], capsys)
@@ -44,6 +46,7 @@ def test_demo_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call(["demo", tmp_path, "--quiet"], capsys).out == ""
 
 
+@pytest.mark.slow
 def test_wrong_step_is_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

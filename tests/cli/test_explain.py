@@ -9,6 +9,7 @@ import pytest
 from tests.cli.places import DAMAGED, OK, break_document, call, fails
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("selection", "chunks"),
     [
@@ -48,6 +49,7 @@ def test_explain_opens_a_repository(repository: Path, capsys: pytest.CaptureFixt
         assert (result.code, result.out) == (OK, "GET  a/c/0 (data)\n")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("path", "selection", "expected"),
     [

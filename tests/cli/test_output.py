@@ -95,6 +95,7 @@ def test_no_color_turns_colours_off(folder: Path, show: Show, monkeypatch: pytes
     assert "36m" not in show(["inspect", folder])[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["verify", "repair"])
 def test_progress_bar_is_shown_on_a_terminal_only(
     tmp_path: Path, command: str, show: Show, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ def run(*arguments: str | Path, program: list[str] | None = None) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
     lose_part(folder)
     installed = str(Path(sys.executable).parent / "parts-store")
@@ -34,6 +35,7 @@ def test_program_has_exit_codes_and_no_tracebacks(folder: Path) -> None:
     require_one_line(wrong.stderr)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["--version"]], ids=" ".join)
 def test_help_imports_no_slow_packages(arguments: list[str]) -> None:
     program = (

@@ -102,6 +102,7 @@ def test_repair_without_changes_does_not_commit(repository: Path, capsys: pytest
     assert contents(repository) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["", "h", "-1h", "1w", "1 h", "1h1", "1e3", "inf", "nan", "99999999999d", "\u0661h"])
 def test_repair_refuses_a_wrong_age(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(["repair", folder, f"--min-age={text}"], capsys)

@@ -41,6 +41,7 @@ STATES: list[tuple[str, Spoil, int, str]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 @pytest.mark.parametrize(("state", "spoil", "code", "last"), STATES, ids=[each[0] for each in STATES])
 def test_verify_shows_the_state_and_changes_nothing(

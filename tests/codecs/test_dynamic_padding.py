@@ -111,6 +111,7 @@ def test_a_static_padding_that_only_looks_like_the_mark_is_static(padding: bytes
     assert array.chunk("c/0") == padding + b"\1\1\1\1"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nbytes", [2, 4, 12, 110, 1000])
 def test_reopened_array_refuses_writes_until_a_callable_is_bound(tmp_path: Path, nbytes: int, pipeline: str) -> None:
     def stamp(encoded: bytes) -> bytes:

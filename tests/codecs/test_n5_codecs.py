@@ -99,6 +99,7 @@ BOMBS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_block_that_decompresses_to_much_more_is_refused_in_bounded_memory(name: str) -> None:
     compressor: Any = {"name": name, "configuration": {}}

@@ -108,7 +108,7 @@ def test_every_dtype_bit_range_and_padding_encoding_packs_as_specified(case: Any
     assert_same_bits(decoded, expected_values(values, low, high))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_bit_range_of_every_dtype_packs_as_specified(dtype: str) -> None:
     generator = np.random.default_rng(7)
@@ -137,6 +137,7 @@ def test_blocks_join_without_a_seam(extra: int, last: int) -> None:
 
 # Where all bits are kept, zarrs 0.2.3 leaves out the byte that `padding_encoding` asks for, against the specification:
 # those cases are not here.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("dtype", "first", "last", "place"),
     [("uint16", None, None, "none"), ("float64", None, None, "none")]

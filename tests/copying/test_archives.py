@@ -26,6 +26,7 @@ def write_month(file: Path, first: int, days: int) -> Path:
     return file
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "has_executor"), [("memory", False), ("disk", False), ("disk", True), ("session", False)]
 )
@@ -60,6 +61,7 @@ def test_copy_of_shards_of_several_files_has_their_values(tmp_path: Path, kind: 
     assert np.all(found[5:7, 1] == 3)
 
 
+@pytest.mark.slow
 def test_copy_of_parts_of_any_size_has_the_same_bytes() -> None:
     values = np.arange(1, 13, dtype="uint8")
     lists = [sizes for count in (2, 3, 4) for sizes in product((None, 1, 2), repeat=count) if None in sizes]

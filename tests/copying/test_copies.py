@@ -32,7 +32,7 @@ from tests.copying.places import (
 from tests.copying.watched import events_of, new_watched
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("destination_kind", ["memory", "disk", "session"])
 @pytest.mark.parametrize("source_kind", ["memory", "disk", "whole", "split"])
 def test_copy_between_all_kinds_of_stores_is_complete(
@@ -208,6 +208,7 @@ def test_reading_the_destination_during_a_copy_is_harmless(tmp_path: Path) -> No
     require_filled(destination.store)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["memory", "disk", "session"])
 def test_overwritten_destination_has_nothing_of_the_old_arrays(
     kind: str, tmp_path: Path, reference: dict[str, bytes]

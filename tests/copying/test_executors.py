@@ -59,7 +59,7 @@ def check_copy(source_kind: str, destination_kind: str, folder: Path, executor: 
         require_filled(ps.PartsStore.from_session(destination.repository.readonly_session("main")), "x")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("destination", ["memory", "disk", "session"])
 @pytest.mark.parametrize("source", ["memory", "session", "read-only session"])
 def test_copy_on_threads_is_the_same(source: str, destination: str, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_what_makes_an_array_of_zarr_v2_comes_after_its_attributes(tmp_path: Pat
     assert sets == ["old/0", "old/1", "old/.zattrs", "old/.zarray", ".zgroup"]
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_a_session_uncommitted(tmp_path: Path) -> None:
     source = new_place("memory", tmp_path)
     fill(source.store)

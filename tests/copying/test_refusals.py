@@ -77,7 +77,7 @@ REFUSALS: dict[str, tuple[str, Callable[[ps.PartsStore], object], dict[str, Any]
 NOT_OVERWRITING = ("something there", "in session, something", "overwrite")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "overwrite"),
     [

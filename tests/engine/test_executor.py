@@ -188,6 +188,7 @@ def test_lock_is_held_until_the_steps_end(then: str, *, synchronous: bool) -> No
     assert backend.held == set()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("keys", [("a",), ("a", "b", "c"), ("fails",), ("a", "fails")])
 def test_cancelled_steps_hold_the_lock_until_their_requests_end(
     keys: tuple[str, ...],

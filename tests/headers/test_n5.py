@@ -64,6 +64,7 @@ def open_n5(folder: Path, **metadata: object) -> Any:
     return tensorstore.open(specification).result()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spelling", ["pad", "offset"])
 @pytest.mark.parametrize("compression", COMPRESSORS)
 @pytest.mark.parametrize(("shape", "blocks"), [((12,), (4,)), ((12, 20), (6, 5)), ((6, 8, 10), (3, 4, 5))])

@@ -149,7 +149,7 @@ def test_header_byte_order_defaults_to_that_of_the_dtype() -> None:
 COMPRESSED: dict[str, Any] = {"none": (), "deflate": (Zlib(level=5),), "zstd": (ZstdCodec(level=3),)}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("compression", COMPRESSED)
 @pytest.mark.parametrize("spelling", ["pad", "offset"])
 @pytest.mark.parametrize("endian", ["little", "big"])

@@ -87,7 +87,7 @@ def every_stop(folder: Path, place: str, level: Any, has_chunk: bool, value: byt
             return
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("level", ["exclusive", "writers", "full"])
 @pytest.mark.parametrize("has_chunk", [False, True], ids=["absent", "present"])

@@ -8,6 +8,7 @@ import pytest
 ABSENT = "import sys; sys.modules['virtualizarr'] = None\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("use", ["ps.manifests", "ps.PartsStore.from_url('memory://').manifest('a')"])
 def test_what_is_missing_is_named(use: str) -> None:
     program = f"{ABSENT}import parts_store as ps\ntry:\n    {use}\nexcept ImportError as error:\n    print(error)"

@@ -168,6 +168,7 @@ def in_files(array: PartsArray, scattered: Files, folder: Path) -> PartsArray:
     return PartsArray(array.metadata, [manifest.rename_paths(moved) for manifest in array.manifests])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [

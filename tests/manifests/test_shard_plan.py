@@ -145,7 +145,7 @@ def check(table: ChunkTable, counts: Grid) -> None:
         assert dict(found) == expected(table)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("order", ["forward", "reversed", "any", "shared"])
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 def test_every_chunk_of_one_axis_is_found_by_its_index(order: str, missing: float) -> None:
@@ -156,6 +156,7 @@ def test_every_chunk_of_one_axis_is_found_by_its_index(order: str, missing: floa
                 check(table, (count,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grid", [(2, 5), (4, 3), (3, 1, 2), (1, 4, 2)])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_every_chunk_of_several_axes_is_found_by_its_index(grid: Grid, missing: float) -> None:
@@ -165,6 +166,7 @@ def test_every_chunk_of_several_axes_is_found_by_its_index(grid: Grid, missing: 
             check(table, counts)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 7, 100])
 def test_planned_shards_are_small_enough_and_in_few_files(most: int) -> None:
     grids = [(length,) for length in range(1, 9)] + [(2, 4), (4, 2), (3, 3)]

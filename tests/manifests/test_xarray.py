@@ -123,7 +123,7 @@ def pipeline(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("chunks", [None, (3, 4), (5, 3)])
 def test_to_zarr_writes_the_values(store: ps.PartsStore, tmp_path: Path, chunks: tuple[int, int] | None) -> None:

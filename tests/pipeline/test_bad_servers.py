@@ -80,6 +80,7 @@ def create(server: S3Server, parts: list[Any], **arguments: Any) -> zarr.Array[A
     return array
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", PARTS)
 def test_requests_in_flight_are_bounded_by_the_workers(server: S3Server, parts: str) -> None:
     array = create(server, PARTS[parts])
@@ -94,6 +95,7 @@ def test_requests_in_flight_are_bounded_by_the_workers(server: S3Server, parts: 
         np.testing.assert_array_equal(reading.result(SECONDS), VALUES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("nbytes", "at_once"), [(1 << 18, 96), ((1 << 18) + 8, 32)])
 def test_many_small_chunks_are_read_at_the_same_time(server: S3Server, nbytes: int, at_once: int) -> None:
     rows = nbytes // 8
@@ -132,6 +134,7 @@ async def test_a_cancelled_read_makes_no_further_request(server: S3Server, layou
     assert chunk_calls == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", PARTS)
 async def test_a_cancelled_write_ends_what_is_under_way_and_begins_nothing(
     server: S3Server, parts: str, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +162,7 @@ async def test_a_cancelled_write_ends_what_is_under_way_and_begins_nothing(
     assert not any(call.method == "PUT" for call in server.calls[made:])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_a_refused_request_is_one_error_with_its_key(server: S3Server, parts: str, method: str) -> None:

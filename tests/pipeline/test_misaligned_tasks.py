@@ -19,7 +19,7 @@ def expected() -> Any:
     return np.random.default_rng(3).integers(1, 1000, SHAPE).astype("i4")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", ["memory", "local"])
 @pytest.mark.parametrize("shards", [None, (20, 22)], ids=["chunks", "shards"])
 def test_region_writes_of_misaligned_tasks_equal_the_sequential_result(tmp_path: Path, place: str, shards: Any) -> None:

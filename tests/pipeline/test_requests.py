@@ -37,7 +37,7 @@ def shard_of(call: Call) -> str:
     return call.key.removesuffix(".index")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_a_selection_of_many_shards_takes_two_round_trips_and_then_one(

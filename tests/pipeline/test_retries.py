@@ -127,7 +127,7 @@ def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects
     assert np.flatnonzero(others[...]).tolist() == [5, 6]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("parts", PARTS)
 def test_threads_that_write_one_chunk_lose_no_update(objects: Any, parts: str, chunks: str) -> None:

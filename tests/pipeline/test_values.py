@@ -170,6 +170,7 @@ NUMBERS = (0.0, -0.0, 1.0, np.nan)
 COMPLEX = [complex(real, imaginary) for real in NUMBERS for imaginary in NUMBERS]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "values"), [("f4", NUMBERS), ("c8", COMPLEX)])
 def test_inner_chunks_are_empty_by_the_rule_of_zarr(dtype: str, values: list[Any]) -> None:
     written = np.repeat(np.array(values, dtype), 2)

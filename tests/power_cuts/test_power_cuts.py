@@ -60,6 +60,7 @@ def _run_killed(name: str, folder: Path, *, limit: int, stops: bool = False) -> 
     raise AssertionError("the call never ends")
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", _cases())
 def test_a_power_cut_leaves_the_old_value_or_the_new_one(name: str, folder: Path) -> None:
     result = _run(name, folder)
@@ -76,6 +77,7 @@ def test_a_power_cut_after_a_killed_writer_leaves_one_value(name: str, folder: P
     assert len(results) > 10
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["create", "overwrite", "delete and create", "document", "no parts"])
 def test_a_store_that_is_not_durable_loses_values(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskSync, "file", lambda _sync, _descriptor: None)
@@ -146,6 +148,7 @@ def test_every_synchronisation_has_a_test_that_it_is_needed() -> None:
     assert set(_sites()) == set(NEEDED)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("site", sorted(NEEDED), ids=lambda site: f"{site[0]}-{site[1]}")
 def test_a_value_is_lost_without_the_synchronisation(
     site: tuple[str, int], folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +160,7 @@ def test_a_value_is_lost_without_the_synchronisation(
     assert _run(name, folder, stops=True).violations
 
 
+@pytest.mark.slow
 def test_a_value_is_lost_if_the_folders_above_are_not_synchronised(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

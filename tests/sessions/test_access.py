@@ -63,7 +63,7 @@ def expected_message(key: str, files: Path) -> str:
     )
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("name", ["sharded", "plain"])
 @pytest.mark.parametrize("is_ours", [False, True])
@@ -96,6 +96,7 @@ def test_what_the_message_says_works(repository: Path, files: Path) -> None:
     np.testing.assert_array_equal(zarr.open_array(store, path="sharded", mode="r")[...], VALUES)
 
 
+@pytest.mark.slow
 def test_references_and_checks_name_the_missing_access(repository: Path, files: Path) -> None:
     store = unauthorised(repository)
     with pytest.raises(LocationError, match="authorize_virtual_chunk_access"):
@@ -141,6 +142,7 @@ def test_a_shard_needs_access_to_the_files_of_all_its_parts(tmp_path: Path, auth
                 array[selection]
 
 
+@pytest.mark.slow
 def test_reading_does_not_write_the_configuration_again(repository: Path, files: Path) -> None:
     def contents() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in repository.rglob("*") if path.is_file()}
@@ -158,6 +160,7 @@ def test_reading_does_not_write_the_configuration_again(repository: Path, files:
     assert set(stored.virtual_chunk_containers or ()) == {f"{each.resolve().as_uri()}/" for each in (files, other)}
 
 
+@pytest.mark.slow
 def test_files_of_a_web_server_can_be_referred_to(tmp_path: Path, files: Path) -> None:
     handler = functools.partial(Ranged, directory=str(files))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -61,6 +61,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_stay_files_through_writes_resizes_and_copies(
@@ -102,6 +103,7 @@ def test_shards_stay_files_through_writes_resizes_and_copies(
         assert read_file(again / between / "group" / "a" / "c" / "0" / f"0{EXTENSIONS[shard_file]}")[3, 3] == 11
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("shape", [(40, 50), (64, 96), (75, 144)])
 def test_copied_files_end_where_the_array_ends_now(tmp_path: Path, shard_file: str, shape: tuple[int, int]) -> None:
@@ -118,6 +120,7 @@ def test_copied_files_end_where_the_array_ends_now(tmp_path: Path, shard_file: s
         assert (name, attributes) == ("b", {"units": "K"})
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_are_deleted_with_their_indexes(tmp_path: Path, kind: str, shard_file: str, pipeline: str) -> None:
@@ -133,6 +136,7 @@ def test_shards_are_deleted_with_their_indexes(tmp_path: Path, kind: str, shard_
     assert not [name for name in files_in(tmp_path) if not name.endswith("zarr.json")]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 def test_every_way_to_open_an_array_writes_files(tmp_path: Path, shard_file: str, pipeline: str) -> None:
     array = create(ps.PartsStore.from_url(str(tmp_path)), "disk", shard_file)
@@ -162,6 +166,7 @@ def test_every_way_to_open_an_array_writes_files(tmp_path: Path, shard_file: str
         assert readers.read_h5py(tmp_path / "group" / "a" / "c" / "0" / "0.h5")[2] == {"units": "K", "scale": 2.5}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_threads_that_write_one_shard_lose_nothing(tmp_path: Path, kind: str, shard_file: str) -> None:

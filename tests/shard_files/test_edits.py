@@ -58,7 +58,7 @@ def require_noticed_or_equal(array: zarr.Array[Any], path: Path) -> bool:
     return noticed[0]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("shard_file", "compression", "edit"), CASES)
 def test_changed_file_is_noticed_or_read_as_its_program_reads_it(
     tmp_path: Path, shard_file: str, compression: str, edit: edits.Edit
@@ -108,6 +108,7 @@ def test_tile_without_compression_can_be_changed_in_place(tmp_path: Path) -> Non
     np.testing.assert_array_equal(edits.read(path), expected[edits.SHARD])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("compression", edits.COMPRESSORS)
 @pytest.mark.parametrize("with_index", [True, False])
@@ -124,6 +125,7 @@ def test_file_of_another_shard_is_noticed_or_read_with_its_values(
         assert require_noticed_or_equal(array, path) is not with_index
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("compression", edits.COMPRESSORS)
 def test_old_file_from_a_backup_is_noticed_or_read_with_its_values(

@@ -200,6 +200,7 @@ def test_every_shard_is_an_hdf5_file_with_the_values_of_zarr(case: Case) -> None
             np.testing.assert_array_equal(values, part)
 
 
+@pytest.mark.slow
 def test_the_same_values_give_the_same_hdf5_file_at_another_time(tmp_path: Path) -> None:
     files = []
     for number in range(2):

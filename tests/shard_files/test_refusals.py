@@ -95,6 +95,7 @@ def test_number_of_colours_cannot_be_changed(tmp_path: Path) -> None:
         array.resize((2, 20, 3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("member", [{"name": "jxl", "must_understand": False}, {"name": 5}, 7, "tiff", [], {}, True])
 @pytest.mark.parametrize("shard_file", ["tiff", "hdf5"])
 def test_files_of_a_newer_version_are_read_and_not_written(tmp_path: Path, shard_file: Any, member: Any) -> None:

@@ -65,6 +65,7 @@ def test_every_attribute_is_in_the_hdf5_file(tmp_path: Path) -> None:
     assert dict(zarr.open_array(ps.PartsStore.from_url(str(tmp_path)), path="a").attrs) == attributes
 
 
+@pytest.mark.slow
 def test_many_attributes_are_in_the_hdf5_file(tmp_path: Path) -> None:
     attributes = {f"key {number}": "value" * 10 for number in range(2000)}
     store = ps.PartsStore.from_url(str(tmp_path))
@@ -72,6 +73,7 @@ def test_many_attributes_are_in_the_hdf5_file(tmp_path: Path) -> None:
     assert readers.read_h5py(tmp_path / "a" / "c" / "0" / "0.h5")[2] == attributes
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("compressors", ["auto", None])
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_missing_inner_chunks_have_the_fill_value_in_the_file(
     assert read(tmp_path / "a" / "c" / "0" / f"0{EXTENSIONS[shard_file]}").tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shard_file", EXTENSIONS)
 @pytest.mark.parametrize("name", [None, "with space", "ünï/日本", "a.b", "x/y/z", "a%20b", "0"])
 def test_arrays_of_any_name_have_files(tmp_path: Path, shard_file: Any, name: str | None) -> None:

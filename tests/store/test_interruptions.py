@@ -56,7 +56,7 @@ def outcomes(
     pytest.fail("a read that does not end")
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(69)
 @pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zstd"])
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
@@ -80,7 +80,7 @@ def test_write_between_any_two_requests_of_a_read_gives_old_or_new(
     assert {"old", "new"} <= seen
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(92)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
@@ -106,7 +106,7 @@ def die() -> None:
     raise KilledError
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 def test_crash_after_any_request_leaves_the_old_or_the_new_chunk(
@@ -138,7 +138,7 @@ def test_crash_after_any_request_leaves_the_old_or_the_new_chunk(
     assert {seen[0], seen[-1]} == {False, True}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_crash_of_the_first_write_leaves_no_chunk_or_the_new_chunk(
     place: Callable[[], Any], pipeline: str, concurrency: Any
@@ -161,7 +161,7 @@ def test_crash_of_the_first_write_leaves_no_chunk_or_the_new_chunk(
     assert {seen[0], seen[-1]} == {False, True}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_read_that_was_refused_succeeds_when_it_is_repeated(place: Callable[[], Any], pipeline: str) -> None:
     first, second = values(1, holes=True), values(2, holes=True)
     objects = scene(place(), first, compressed=True)
@@ -199,6 +199,7 @@ def test_a_chunk_that_never_comes_to_rest_is_read_as_one_of_its_writes() -> None
     assert any(np.array_equal(found, values(seed, holes=False)) for seed in range(1, 6))
 
 
+@pytest.mark.sampled(3)
 def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline: str) -> None:
     # Holes, so that indexes are read and no data after them; threads of a pool, which keep what they have seen.
     store = ps.PartsStore(MemoryStore())

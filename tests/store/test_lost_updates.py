@@ -64,7 +64,7 @@ def changing(objects: Any, first: NDArray[Any] | None, concurrency: Any) -> tupl
     return zarr.open_array(store, path="a"), store
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("concurrency", LEVELS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_partial_write_without_other_writers_succeeds(
@@ -133,7 +133,7 @@ def test_fused_partial_write_of_a_plain_chunk_is_refused_too(place: Callable[[],
         assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "plain"])
 def test_whole_write_never_depends_on_earlier_reads(place: Callable[[], Any], pipeline: str, *, sharded: bool) -> None:
     # Threads of a pool keep for ever what they have seen: here they read chunks that others write, then write them.

@@ -18,6 +18,7 @@ from parts_store.errors import ConcurrentWriteError, StoreConfigError
 from tests.store.arrays import PROTOTYPE, SELECTIONS, VALUES, create_sharded
 
 
+@pytest.mark.slow
 def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     store = ps.PartsStore(LocalStore(tmp_path), parts={"*": ["", ps.Part(".t", size=1)]})
     create_sharded(store)[...] = VALUES
@@ -92,6 +93,7 @@ def test_something_that_is_no_obstore_store_is_refused() -> None:
         ps.PartsStore({})
 
 
+@pytest.mark.sampled(3)
 def test_explain_predicts_the_requests_that_stats_count(pipeline: str) -> None:
     store = ps.PartsStore(MemoryStore())
     array = create_sharded(store)

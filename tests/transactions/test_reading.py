@@ -255,7 +255,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(49)
 @PLACES
 @pytest.mark.parametrize("level", Level)
 @WRITABLE
@@ -275,6 +275,7 @@ def test_read_during_overwrite_returns_the_old_or_the_new_chunk(
                 assert found in [sliced(value, wanted) for value in values], (wanted, pauses, unsized)
 
 
+@pytest.mark.sampled(2)
 @PLACES
 @pytest.mark.parametrize("level", Level)
 @WRITABLE

@@ -73,7 +73,7 @@ def test_ranges_after_interruption_belong_to_the_same_write(layout: Layout, oper
                     assert alone in (sliced(old, wanted), sliced(new, wanted), None), wanted
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(21)
 @EVERY_PLACE
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(OPERATIONS, repeat=2)))
 @IN_PARTS

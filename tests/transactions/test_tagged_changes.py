@@ -154,7 +154,7 @@ def test_one_of_two_concurrent_writes_survives_without_leftovers(layout: Layout,
                 assert beside(objects) == set()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )
@@ -180,7 +180,7 @@ def test_one_of_two_concurrent_changes_succeeds(layout: Layout, place: Place) ->
             assert what_is_read(objects, chunk, None) == value_of(layout, 2, succeeded[0])[0]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(
     "place", [each for each in PLACES if each.has_tags and each.level is not Level.EXCLUSIVE], ids=str
 )

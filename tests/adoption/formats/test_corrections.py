@@ -47,6 +47,7 @@ UNITS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reason", UNITS)
 def test_units_of_fits_files_are_skipped_and_the_others_adopted(tmp_path: Path, reason: str) -> None:
     path = tmp_path / "a.fits"
@@ -179,7 +180,7 @@ def variable(name: str, chunks: str = CHUNK, dimensions: str = DIMENSION, **attr
     return f'<Float32 name="{name}">{dimensions}<dmrpp:chunks{text}>{chunks}</dmrpp:chunks></Float32>'
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -199,6 +200,7 @@ def test_variables_of_dmrpp_files_are_skipped_and_the_others_adopted(tmp_path: P
     assert reason in reasons(report)["x"]
 
 
+@pytest.mark.slow
 def test_groups_of_dmrpp_files_are_reported_and_can_be_adopted(tmp_path: Path) -> None:
     path = dmrpp(tmp_path / "a.h5.dmrpp", variable("v") + f'<Group name="g">{variable("w")}</Group>')
     assert list(reasons(adopted(path)[0])) == ["g/w"]

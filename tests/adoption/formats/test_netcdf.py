@@ -81,7 +81,7 @@ def test_xarray_sees_the_same_dataset(tmp_path: Path, decode: bool, pipeline: st
             assert np.array_equal(found[name].values, file[name].values)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 def test_fill_values_of_every_type_are_masked(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.nc"
@@ -102,6 +102,7 @@ def test_fill_values_of_every_type_are_masked(tmp_path: Path, kind: str) -> None
             assert np.array_equal(found[name].values, file_side[name].values, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_groups_are_groups(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     weather().to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
@@ -125,6 +126,7 @@ def test_a_missing_value_of_nan_is_no_obstacle(tmp_path: Path) -> None:
     assert np.array_equal(found["v"].values, expected["v"].values, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_texts_and_characters_are_as_xarray_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     dataset = weather()
@@ -262,6 +264,7 @@ def test_attributes_that_are_not_finite_can_be_changed_later(tmp_path: Path) -> 
     assert dict(zarr.open_array(store, path="v", mode="r").attrs)["bottom"] == -np.inf
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "attributes"),
     [

@@ -118,6 +118,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 # pandas deprecates the library that fsspec reads Parquet files with.
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_format_is_recognised_and_its_values_are_equal(tmp_path: Path, kind: str) -> None:

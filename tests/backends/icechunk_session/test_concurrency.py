@@ -125,7 +125,7 @@ def read_again(array: Any, selection: Any) -> Any:
 
 
 # zarr's batched pipeline does not tell for which write it reads a plain chunk.
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @KINDS
 @pytest.mark.parametrize(("chosen", "sharded"), [("batched", True), ("fused", True), ("fused", False)])
 def test_threads_that_change_one_chunk_lose_no_update(
@@ -244,7 +244,7 @@ def cut_of(value: bytes, wanted: ByteRequest | None) -> bytes:
             return value
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @KINDS
 def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
     store: ps.PartsStore, pipeline: str, *, split: bool

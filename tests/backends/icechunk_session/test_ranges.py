@@ -32,7 +32,7 @@ def fixed_size(parts: list[Any]) -> tuple[int, bool]:
     return sum(size for size in sizes if isinstance(size, int)), None in sizes
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @KINDS
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_any_range_of_a_chunk_reads_as_a_slice(store: ps.PartsStore, layout: str, *, split: bool) -> None:
@@ -122,6 +122,7 @@ def test_arrays_without_dimensions_and_at_the_root_are_stored(repository: Any, s
     assert reader.verify().is_clean
 
 
+@pytest.mark.sampled(3)
 @KINDS
 @pytest.mark.parametrize("suffix", [".x", ".a.b", "%2E", "~", " x", "ü", "-" * 60, ":", "?", "#"])
 def test_any_suffix_that_the_specification_allows_is_kept(store: ps.PartsStore, suffix: str, *, split: bool) -> None:

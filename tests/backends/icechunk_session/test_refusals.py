@@ -232,6 +232,7 @@ def test_a_document_that_icechunk_does_not_take_is_refused_by_name(store: ps.Par
     make_sharded(store, split=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @KINDS
 @pytest.mark.parametrize("folder", ["chunks", "manifests"])

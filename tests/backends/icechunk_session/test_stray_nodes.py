@@ -77,6 +77,7 @@ def test_array_recreated_by_icechunk_does_not_inherit_parts(
     np.testing.assert_array_equal(zarr.open_array(store, path="a")[:], [0] * 16)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["document", "folder", "group"])
 @pytest.mark.parametrize("then", ["split", "whole", "plain"])
 def test_known_array_is_not_confused_with_a_recreated_array(store: ps.PartsStore, how: str, then: str) -> None:

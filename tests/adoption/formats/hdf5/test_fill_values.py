@@ -47,6 +47,7 @@ def elements(values: Any) -> list[list[Any]]:
     return [flat(values[at : at + 1]) for at in range(values.shape[0])]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TYPES)
 def test_values_that_were_not_written_are_those_that_h5py_reads(tmp_path: Path, name: str) -> None:
     kind, fill, value = TYPES[name]
@@ -61,6 +62,7 @@ def test_values_that_were_not_written_are_those_that_h5py_reads(tmp_path: Path, 
         assert elements(file["none"])[0][0] not in (0, b"")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TYPES)
 def test_dataset_shorter_than_its_dimension_ends_with_the_fill_value(tmp_path: Path, name: str) -> None:
     kind, fill, value = TYPES[name]

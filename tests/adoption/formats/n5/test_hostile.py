@@ -37,6 +37,7 @@ def skipped(report: Adoption) -> dict[str, str]:
     return {each.name: each.reason for each in report.skipped}
 
 
+@pytest.mark.slow
 def test_a_named_pipe_in_place_of_attributes_is_not_read(container: Path) -> None:
     (container / "pipe").mkdir()
     os.mkfifo(container / "pipe/attributes.json")
@@ -57,6 +58,7 @@ def test_folders_below_a_hundred_others_are_named(container: Path) -> None:
     assert skipped(ps.adopt_in_place(container)) == {f"{deep[:199]}/*": "more than 99 folders in one another"}
 
 
+@pytest.mark.slow
 def test_ten_thousand_folders_in_one_another_are_refused_or_named(container: Path) -> None:
     # No path can be as long.
     make = "import os\nfor _ in range(10_000):\n    os.mkdir('d')\n    os.chdir('d')"

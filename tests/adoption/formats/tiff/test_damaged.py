@@ -164,6 +164,7 @@ def test_a_page_beyond_the_end_of_the_file_is_named_and_the_others_are_adopted(t
     assert "beyond the end of the file" in reason(report, "page 1")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compression", [8, 34925, 50000])
 def test_a_decompression_bomb_is_not_decoded(tmp_path: Path, compression: int) -> None:
     # A strip of 64 or 512 MiB of zeros in place of 100,000 bytes.
@@ -215,6 +216,7 @@ def test_ome_xml_that_claims_many_planes_is_not_used(tmp_path: Path, pixels: str
     assert read(store, "data").tolist() == [[5]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("images", "planes", "expected"),
     [(20, 100_000, "images of more than 1,048,576 planes in all"), (5000, 1, "5,000 images, and 1 pages")],
@@ -288,6 +290,7 @@ def sample() -> bytes:
 SAMPLE = sample()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", range(0, len(SAMPLE), 97))
 def test_a_truncated_file_is_named_or_its_whole_pages_are_described(length: int) -> None:
     described(SAMPLE[:length])
@@ -312,6 +315,7 @@ def described(data: bytes) -> None:
     assert all(each.reason for each in description.skipped)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow], deadline=5000)
 @given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
 def test_any_damage_gives_a_named_error_or_ranges_in_the_file(changes: list[tuple[int, bytes]]) -> None:

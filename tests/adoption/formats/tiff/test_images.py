@@ -106,6 +106,7 @@ def write_stack(path: Path, kind: str, values: NDArray[Any], options: Sequence[d
             file.write(values[number], description=text, metadata=None, contiguous=False, **each)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", STACKS)
 @pytest.mark.parametrize(
     ("first", "second"),
@@ -319,6 +320,7 @@ def test_an_unsupported_page_is_named_and_the_others_are_adopted(tmp_path: Path)
         adopted(path, strict=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options", [{}, {"compression": "lzw", "tile": (16, 16)}, {"compression": "zlib", "rowsperstrip": 9}]
 )

@@ -72,6 +72,7 @@ def require_own_pages(report: Adoption, store: ps.PartsStore, problem: str, numb
     np.testing.assert_array_equal(np.concatenate([each.reshape(-1, 40, 50) for each in found]), VALUES[number])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("which", range(3))
 @pytest.mark.parametrize("label", STORED)
 def test_files_become_the_array_that_tifffile_reads(tmp_path: Path, label: str, which: int) -> None:
@@ -192,6 +193,7 @@ def test_the_only_page_in_a_file_is_adopted_if_it_cannot_be_joined(tmp_path: Pat
         np.testing.assert_array_equal(read(store, "page_0/data"), VALUES[number, 0])
 
 
+@pytest.mark.slow
 def test_another_file_that_changes_in_the_second_of_its_adoption_is_noticed(tmp_path: Path) -> None:
     paths = write_all(tmp_path)
     session = repository(tmp_path).writable_session("main")

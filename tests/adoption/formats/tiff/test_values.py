@@ -40,6 +40,7 @@ def test_every_way_to_write_an_image_is_read_bit_for_bit(tmp_path: Path) -> None
     assert require_cases(tmp_path / "a.tif", 4) == len(cases()) > 1500
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", [{}, {"tile": (16, 16)}, {"rowsperstrip": 5}], ids=str)
 @pytest.mark.parametrize("bits", [1, 2, 4, 10, 12, 14])
 def test_packed_bits_are_read(tmp_path: Path, bits: int, layout: dict[str, Any]) -> None:
