@@ -55,10 +55,9 @@ def are_apart(store: Store, path: str, other: Store, other_path: str) -> bool:
 def _address(store: Store, path: str) -> tuple[object, str]:
     """Return the place of a store, and the path there, without symbolic links."""
     if isinstance(store, LocalStore):
-        place, folder = THIS_MACHINE, store.root.absolute().as_posix()
-    else:
-        # The store of obstore, or the session of Icechunk, that a store is on.
-        place, folder = address_of(getattr(store, "store", None) or getattr(store, "session", store))
+        return THIS_MACHINE, (store.root / path).resolve().as_posix().strip("/")
+    # The store of obstore, or the session of Icechunk, that a store is on.
+    place, folder = address_of(getattr(store, "store", None) or getattr(store, "session", store))
     whole = join(folder, path)
     return place, (Path("/", whole).resolve().as_posix() if place == THIS_MACHINE else whole).strip("/")
 

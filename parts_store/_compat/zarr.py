@@ -1,10 +1,12 @@
 """Names of zarr that have no public address yet."""
 
+import asyncio
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CoroutineType, FrameType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +35,8 @@ from zarr.core.indexing import colexicographic_order_coords, lexicographic_order
 from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
 
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
-from zarr.core.sync import sync
+# The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.
+from zarr.core.sync import _runner, sync
 
 # The rules for the path of a node: a path must mean the same to us as to zarr.
 from zarr.errors import UnstableSpecificationWarning
@@ -60,6 +63,7 @@ __all__ = [
     "supports_sync_io",
     "sync",
     "unstable_types",
+    "watch_caller",
 ]
 
 _WARNINGS_LOCK = threading.Lock()
@@ -93,3 +97,26 @@ def is_converted_by_zarr() -> bool:
     """
     code = sys._getframe(2).f_code  # noqa: SLF001
     return code is _set_selection.__code__
+
+
+def watch_caller() -> Callable[[], bool]:
+    """Return a function that tells whether the thread that called zarr still waits for the running task.
+
+    After Ctrl-C or a timeout it does not wait any more, and zarr neither cancels the task nor tells it. The function
+    returns True for a task that no thread waits for in zarr's `sync`, such as that of an event loop of the user.
+    """
+    task = asyncio.current_task()
+    runner = None if task is None else task.get_coro()
+    if not isinstance(runner, CoroutineType) or runner.cr_code is not _runner.__code__ or runner.cr_frame is None:
+        return lambda: True
+    awaited = runner.cr_frame.f_locals["coro"]
+
+    def is_in_stack(frame: FrameType | None) -> bool:
+        while frame is not None:
+            if frame.f_code is sync.__code__ and frame.f_locals["coro"] is awaited:
+                return True
+            frame = frame.f_back
+        return False
+
+    caller = next((thread for thread, frame in sys._current_frames().items() if is_in_stack(frame)), -1)  # noqa: SLF001
+    return lambda: is_in_stack(sys._current_frames().get(caller))  # noqa: SLF001

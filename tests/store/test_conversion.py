@@ -16,7 +16,7 @@ from obstore.store import LocalStore
 import parts_store as ps
 from parts_store.errors import StoreConfigError
 
-PARTS: Final = ["", ps.Part(".end", size=3)]
+PARTS: Final[list[str | ps.Part]] = ["", ps.Part(".end", size=3)]
 VALUES: Final = np.arange(1, 13, dtype="int32")
 
 # Ways to the array `g/a` of a folder: a store, and the path of the array there.
