@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CoroutineType, FrameType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,13 @@ from zarr.core.group import GroupMetadata
 from zarr.core.indexing import colexicographic_order_coords, lexicographic_order_coords, morton_order_coords
 from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
 
+# Why zarr warns when it reads a document.
+try:
+    from zarr.core.metadata.repair import repair_array_document
+except ImportError:
+    # A zarr without repairs does not warn of them.
+    repair_array_document = None
+
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
 # The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.
 from zarr.core.sync import _runner, sync
@@ -58,6 +66,7 @@ __all__ = [
     "get_data_type_from_native_dtype",
     "is_converted_by_zarr",
     "normalize_path",
+    "read_metadata",
     "scatter_chunk",
     "subchunk_order",
     "supports_sync_io",
@@ -78,6 +87,20 @@ def unstable_types() -> Iterator[None]:
     with _WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstableSpecificationWarning)
         yield
+
+
+def read_metadata(document: dict[str, Any]) -> ArrayV3Metadata:
+    """Return the metadata that zarr reads from a document, without zarr's warning of a document that it has to repair.
+
+    zarr gives this warning by itself when it opens the array.
+    """
+    if repair_array_document is not None:
+        repaired, _ = repair_array_document(document, 3)
+        grid = repaired.get("chunk_grid")
+        # zarr reads some regular grids as rectilinear ones, which it would refuse as a document without a setting.
+        if isinstance(grid, dict) and grid.get("name") == "regular":
+            document = dict(repaired)
+    return ArrayV3Metadata.from_dict(document)
 
 
 _ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_order_coords}
