@@ -40,7 +40,7 @@ try:
     from zarr.core.metadata.repair import repair_array_document
 except ImportError:
     # A zarr without repairs does not warn of them.
-    repair_array_document = None
+    repair_array_document = None  # type: ignore[assignment]
 
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
 # The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.

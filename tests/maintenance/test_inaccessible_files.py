@@ -139,7 +139,7 @@ def test_file_without_permission_is_a_finding_and_does_not_hide_others(shared_fo
 def test_every_part_without_read_permission_is_a_finding(
     shared_folder: Path, name: str, options: dict[str, Any]
 ) -> None:
-    parts = ["", ps.Part(".tail", size=3), ps.Part(".none", size=0)]
+    parts = [ps.Part(""), ps.Part(".tail", size=3), ps.Part(".none", size=0)]
     array = ps.create_array(ps.PartsStore.from_url(shared_folder), "a", parts=parts, shape=8, chunks=4, dtype="i4")
     array[:] = 7
     give_away(shared_folder)
