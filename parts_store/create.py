@@ -8,6 +8,7 @@ from zarr.storage import StorePath
 
 from parts_store._compat.zarr import normalize_path
 from parts_store.chunk_files import ChunkFile, plan_chunk_file
+from parts_store.destination import are_apart
 from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.format.files.description import FileFormat
 from parts_store.format.parts import PartsLike
@@ -53,7 +54,7 @@ def create_array(
         The image or dataset ends where the array ends. After the array was resized, the files at its edge keep their
         size until their shards are written again.
     overwrite
-        Whether to delete first what is at that path.
+        Whether to delete first what is at that path. `data` must not be an array that is stored there.
     split
         In an Icechunk session, whether each part is stored as a chunk of its own, so that it can refer to an existing
         file. Otherwise all parts of a chunk are stored together.
@@ -73,7 +74,8 @@ def create_array(
     PartsConfigError
         If the parts do not fit the array.
     StoreConfigError
-        If shards of this shape, data type or compression cannot be such files.
+        If shards of this shape, data type or compression cannot be such files, or if `data` would be deleted before it
+        is read.
     HeaderError
         If a chunk of this shape and data type cannot be such a file, or the header is for other chunks.
     ServerFeatureError
@@ -122,6 +124,7 @@ def create_array(
         parts, arguments = layout.parts, layout.arguments
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
+    _require_data_apart(store, path, overwrite=overwrite, **arguments)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.
     creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
@@ -129,3 +132,21 @@ def create_array(
     created = type(array)(inner)
     use_pipeline(created)
     return created
+
+
+def _require_data_apart(
+    store: PartsStore, path: str, *, overwrite: bool, data: object = None, write_data: bool = True, **_: Any
+) -> None:
+    """Raise `StoreConfigError` if zarr would delete the data before it reads it."""
+    if not (overwrite and write_data and isinstance(data, zarr.Array)):
+        return
+    if not are_apart(data.store_path.store, data.path, store, path):
+        problem = f"an array apart from {path!r}, because `overwrite=True` deletes {path!r} before `data` is read"
+        # The root of a store contains all of its paths.
+        other, new = ("store", f"{path}-new") if path else ("other_store", "")
+        safely = (
+            f"to convert it, write it to a new path, and copy it back:\n"
+            f"    ps.create_array({other}, {new!r}, data=data, ...)\n"
+            f"    ps.copy({other}, store, path={new!r}, to={path!r}, overwrite=True)"
+        )
+        raise StoreConfigError("data", problem, f"the array at {data.path!r}; {safely}")

@@ -1,8 +1,13 @@
 """Decide whether a path of a store is free to be written, and clear it: for copies, adopted files and references."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
+
+from zarr.abc.store import Store
+from zarr.storage import LocalStore
 
 from parts_store._compat.zarr import sync
+from parts_store.backends.addresses import THIS_MACHINE, address_of
 from parts_store.engine.steps import get_all
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, GROUP_V2, ancestors, join
@@ -35,6 +40,26 @@ def require_outside_arrays(ancestors: Mapping[str, Documents], path: str, option
     for ancestor, documents in ancestors.items():
         if is_array(documents):
             raise StoreConfigError(option, f"a path that is not in an array, as {ancestor!r} is", describe(path))
+
+
+def are_apart(store: Store, path: str, other: Store, other_path: str) -> bool:
+    """Return whether neither of two paths is at or below the other, whichever stores lead there.
+
+    Only obstore, local paths and Icechunk sessions tell where their objects are; other stores are taken to be apart.
+    """
+    (place, first), (other_place, second) = _address(store, path), _address(other, other_path)
+    contains = not first or not second or f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
+    return place != other_place or not contains
+
+
+def _address(store: Store, path: str) -> tuple[object, str]:
+    """Return the place of a store, and the path there, without symbolic links."""
+    if isinstance(store, LocalStore):
+        return THIS_MACHINE, (store.root / path).resolve().as_posix().strip("/")
+    # The store of obstore, or the session of Icechunk, that a store is on.
+    place, folder = address_of(getattr(store, "store", None) or getattr(store, "session", store))
+    whole = join(folder, path)
+    return place, (Path("/", whole).resolve().as_posix() if place == THIS_MACHINE else whole).strip("/")
 
 
 def find_key(store: PartsStore, path: str, *, ignored: Collection[str] = ()) -> str | None:

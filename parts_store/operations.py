@@ -83,6 +83,9 @@ class Operations:
         """Read ranges of a value, all of one write; return None if there is no such key."""
         for each in wanted:
             require_byte_request(each)
+        if not key:
+            # The root is a folder. Some backends refuse to look for an object there.
+            return None
         if self._is_document(key):
             return (yield from self._get_document(key, split(key)[0], wanted))
         owner = yield from self._owner_to_read(key)
@@ -190,6 +193,8 @@ class Operations:
 
     def exists(self, key: str) -> Steps[bool]:
         """Return whether a key exists."""
+        if not key:
+            return False
         if not self._is_document(key):
             match (yield from self.catalog.owner(key)):
                 case OwnedChunk(chunk):
@@ -211,6 +216,8 @@ class Operations:
 
     def getsize(self, key: str) -> Steps[int | None]:
         """Return the size of a value, None if there is no such key."""
+        if not key:
+            return None
         if self._is_document(key):
             # The document that zarr is served has another size than the stored one.
             values = yield from self._get_document(key, split(key)[0], [None])
@@ -429,6 +436,8 @@ class Operations:
 
     def delete(self, key: str) -> Steps[None]:
         """Delete a value."""
+        if not key:
+            return
         path, _ = split(key)
         if self._is_document(key):
             if self.protocol.has_part_nodes:

@@ -1,10 +1,13 @@
 """Names of zarr that have no public address yet."""
 
+import asyncio
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CoroutineType, FrameType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +35,16 @@ from zarr.core.group import GroupMetadata
 from zarr.core.indexing import colexicographic_order_coords, lexicographic_order_coords, morton_order_coords
 from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
 
+# Why zarr warns when it reads a document.
+try:
+    from zarr.core.metadata.repair import repair_array_document
+except ImportError:
+    # A zarr without repairs does not warn of them.
+    repair_array_document = None  # type: ignore[assignment]
+
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
-from zarr.core.sync import sync
+# The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.
+from zarr.core.sync import _runner, sync
 
 # The rules for the path of a node: a path must mean the same to us as to zarr.
 from zarr.errors import UnstableSpecificationWarning
@@ -55,11 +66,13 @@ __all__ = [
     "get_data_type_from_native_dtype",
     "is_converted_by_zarr",
     "normalize_path",
+    "read_metadata",
     "scatter_chunk",
     "subchunk_order",
     "supports_sync_io",
     "sync",
     "unstable_types",
+    "watch_caller",
 ]
 
 _WARNINGS_LOCK = threading.Lock()
@@ -74,6 +87,20 @@ def unstable_types() -> Iterator[None]:
     with _WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstableSpecificationWarning)
         yield
+
+
+def read_metadata(document: dict[str, Any]) -> ArrayV3Metadata:
+    """Return the metadata that zarr reads from a document, without zarr's warning of a document that it has to repair.
+
+    zarr gives this warning by itself when it opens the array.
+    """
+    if repair_array_document is not None:
+        repaired, _ = repair_array_document(document, 3)
+        grid = repaired.get("chunk_grid")
+        # zarr reads some regular grids as rectilinear ones, which it would refuse as a document without a setting.
+        if isinstance(grid, dict) and grid.get("name") == "regular":
+            document = dict(repaired)
+    return ArrayV3Metadata.from_dict(document)
 
 
 _ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_order_coords}
@@ -93,3 +120,26 @@ def is_converted_by_zarr() -> bool:
     """
     code = sys._getframe(2).f_code  # noqa: SLF001
     return code is _set_selection.__code__
+
+
+def watch_caller() -> Callable[[], bool]:
+    """Return a function that tells whether the thread that called zarr still waits for the running task.
+
+    After Ctrl-C or a timeout it does not wait any more, and zarr neither cancels the task nor tells it. The function
+    returns True for a task that no thread waits for in zarr's `sync`, such as that of an event loop of the user.
+    """
+    task = asyncio.current_task()
+    runner = None if task is None else task.get_coro()
+    if not isinstance(runner, CoroutineType) or runner.cr_code is not _runner.__code__ or runner.cr_frame is None:
+        return lambda: True
+    awaited = runner.cr_frame.f_locals["coro"]
+
+    def is_in_stack(frame: FrameType | None) -> bool:
+        while frame is not None:
+            if frame.f_code is sync.__code__ and frame.f_locals["coro"] is awaited:
+                return True
+            frame = frame.f_back
+        return False
+
+    caller = next((thread for thread, frame in sys._current_frames().items() if is_in_stack(frame)), -1)  # noqa: SLF001
+    return lambda: is_in_stack(sys._current_frames().get(caller))  # noqa: SLF001

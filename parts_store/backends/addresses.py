@@ -18,6 +18,8 @@ from parts_store.backends.obstore_options import (
 from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import hide_in_url, hide_name, secrets_in, secrets_of_url
 
+# The place of all local folders.
+THIS_MACHINE: Final = "this machine"
 # The options that identify a bucket, without credentials.
 _IDENTIFYING: Final = ("bucket", "container_name", "account_name", "endpoint")
 _REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https")
@@ -50,7 +52,7 @@ def address_of(store: Any) -> tuple[object, str]:
     """Return where the objects of a store are: the bucket or machine, and the folder in it."""
     match store:
         case LocalStore():
-            return "this machine", (store.prefix or Path("/")).resolve().as_posix().strip("/")
+            return THIS_MACHINE, (store.prefix or Path("/")).resolve().as_posix().strip("/")
         case S3Store() | GCSStore() | AzureStore():
             known = {name: str(value).rstrip("/") for name, value in store.config.items() if name in _IDENTIFYING}
             return (type(store).__name__, tuple(sorted(known.items()))), (store.prefix or "").strip("/")

@@ -16,6 +16,12 @@ from parts_store.redaction import hide_secrets
 
 # The address of a proxy that never answers, because no program can listen on port 0. See `obstore_options`.
 NO_PROXY_THERE: Final = "127.0.0.1:0"
+# What Rust says if obstore cannot start its threads, and in every later call: it starts them once in a process.
+_NO_RUNTIME: Final = ("Unable to build Tokio runtime", "PoisonError")
+_WITHOUT_RUNTIME: Final = (
+    "obstore could not start its threads, most likely because too many files were open, and does not try it again in "
+    "this process; close files, or raise the limit (`ulimit -n`), and start the process again"
+)
 _MAX_MESSAGE: Final = 300
 _NO_REASON: Final = "no reason was given"
 _CODE: Final = re.compile(r"<Code>\s*([\w.-]+)\s*</Code>|\(code: ([\w.-]+)\)")
@@ -80,6 +86,8 @@ def failure(operation: str, key: str, error: BaseException, secrets: Iterable[st
     """Return the error of this package for an error of obstore, the operating system or Rust."""
     text = str(error)
     if is_panic(error):
+        if any(each in text for each in _NO_RUNTIME):
+            return StorageError(key, operation, None, _WITHOUT_RUNTIME)
         said = hide_secrets(text, secrets).partition("\n")[0][:_MAX_MESSAGE]
         expected = "an address, options and credentials that obstore accepts"
         return StoreConfigError(f"object store, {operation} {key!r}", expected, f"some that make it fail ({said})")

@@ -381,5 +381,9 @@ def _require_inside(key: str) -> None:
 
 
 def _entry(key: str, path: str, found: os.stat_result) -> steps.Entry:
-    is_dead_link = stat.S_ISLNK(found.st_mode) and not os.path.exists(path)
-    return steps.Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC), is_dead_link)
+    unreadable = None
+    if stat.S_ISLNK(found.st_mode) and not os.path.exists(path):
+        unreadable = "a symbolic link without a target: restore the target, or remove the link"
+    elif not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        unreadable = "no permission to read the file: restore the permission"
+    return steps.Entry(key, found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC), unreadable)

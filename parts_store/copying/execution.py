@@ -15,7 +15,6 @@ from zarr.buffer import cpu
 
 from parts_store import destination as target_path
 from parts_store._compat.zarr import normalize_path, sync
-from parts_store.backends.addresses import address_of
 from parts_store.catalog.owners import OwnedChunk
 from parts_store.copying import plan
 from parts_store.copying.chunk_copier import ChunkCopier
@@ -142,7 +141,8 @@ def copy(
     _require_arguments(source, destination, overwrite, verify, max_concurrency)
     require_progress(progress)
     start, into = _parse_path("path", path), _parse_path("to", path if to is None else to)
-    _require_apart(source, destination, start, into)
+    if not target_path.are_apart(source, start, destination, into):
+        raise StoreConfigError("to", f"a path apart from {start!r}, in the same store or another", describe(into))
     # The catalogs of the copy know arrays before their documents are written.
     reading, writing = source.with_own_catalog(), destination.with_own_catalog()
     contents = _read_contents(reading, start, destination)
@@ -193,13 +193,6 @@ def _parse_path(name: str, path: object) -> str:
         return normalize_path(path)
     except ValueError as error:
         raise StoreConfigError(name, "the path of an array or a group", describe(path)) from error
-
-
-def _require_apart(source: PartsStore, destination: PartsStore, path: str, to: str) -> None:
-    """Raise if the source contains the destination, or the other way round."""
-    (one, above), (other, above_other) = address_of(source.store), address_of(destination.store)
-    if one == other and not plan.are_apart(join(above, path), join(above_other, to)):
-        raise StoreConfigError("to", f"a path apart from {path!r}, in the same store or another", describe(to))
 
 
 def _read_contents(store: PartsStore, path: str, destination: PartsStore) -> Contents:

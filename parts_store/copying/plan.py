@@ -75,12 +75,6 @@ def _is_group(key: str, data: bytes) -> bool:
     return split(key)[1] == GROUP_V2 or (document is not None and is_group(document))
 
 
-def are_apart(path: str, other: str) -> bool:
-    """Return whether two paths are different, and neither contains the other."""
-    one, two = path.strip("/"), other.strip("/")
-    return bool(one and two) and not f"{one}/".startswith(f"{two}/") and not f"{two}/".startswith(f"{one}/")
-
-
 def convert_document(stored: bytes, protocol: ChunkProtocol, *, must_understand: bool) -> bytes:
     """Return a metadata document as the destination stores it; the same bytes if nothing has to be changed.
 

@@ -199,8 +199,8 @@ class Entry:
     etag: str | None
     # By the clock of the store.
     modified: datetime
-    # Whether it is a symbolic link without a target. Only a listing that does not follow links shows such links.
-    is_dead_link: bool = False
+    # Why it cannot be read, None if nothing is known against it. Only a listing that does not follow links tells it.
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

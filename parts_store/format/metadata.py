@@ -17,7 +17,7 @@ from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
 from zarr.buffer import default_buffer_prototype
 from zarr.registry import get_codec_class
 
-from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store._compat.zarr import read_metadata
 from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
 from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
@@ -223,7 +223,7 @@ def _digest(value: object) -> str:
 def why_not_opened(served: Document) -> str | None:
     """Return why zarr cannot open the array with this document, None if it can."""
     try:
-        ArrayV3Metadata.from_dict(served)
+        read_metadata(served)
     # zarr raises many kinds of errors for a document that it cannot read.
     except Exception as error:
         return f"zarr cannot open it: {type(error).__name__}: {error}"
@@ -379,7 +379,7 @@ def _codec_class(codec: object) -> type | None:
 def normalise(served: Document) -> Document | None:
     """Return the document as zarr writes it after reading it; None if zarr cannot read it."""
     try:
-        metadata = ArrayV3Metadata.from_dict(served)
+        metadata = read_metadata(served)
         buffer = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"]
         return parse(buffer.to_bytes())
     # zarr reports what is wrong with the document when it opens the array.

@@ -17,6 +17,9 @@ from parts_store.format.integers import parse_integer
 NAME: Final = "concat-parts"
 MAX_PARTS: Final = 64
 MAX_SIZE: Final = 2**63 - 1
+# The most bytes of a suffix in UTF-8. A file name has at most 255: the chunk's key needs some of them, and the name of
+# an unfinished file 20 more.
+MAX_SUFFIX: Final = 128
 
 # Suffixes that would give a part the key of another chunk or of a temporary file, would lead out of the array, or would
 # become another name on another file system; each with what is expected.
@@ -51,8 +54,8 @@ class Part:
     Parameters
     ----------
     key_suffix
-        The text that is added to the key of the chunk; `""` for the key itself. It must not start with a digit and must
-        not contain slashes, backslashes, `..` or control characters.
+        The text that is added to the key of the chunk; `""` for the key itself. It has at most 128 bytes in UTF-8, must
+        not start with a digit and must not contain slashes, backslashes, `..` or control characters.
     size
         The number of bytes; `SHARD_INDEX` for the size of the array's shard index; None if it may be any number.
 
@@ -76,6 +79,9 @@ class Part:
         for forbidden, expected in _FORBIDDEN:
             if found := forbidden.search(self.key_suffix):
                 raise PartsConfigError("key_suffix", expected, f"{describe(self.key_suffix)} (at {found.group()!r})")
+        if (nbytes := len(self.key_suffix.encode())) > MAX_SUFFIX:
+            expected = f"a suffix of at most {MAX_SUFFIX} bytes, since file names end at 255"
+            raise PartsConfigError("key_suffix", expected, f"{nbytes} bytes: {describe(self.key_suffix)}")
         if not unicodedata.is_normalized("NFC", self.key_suffix):
             expected = "a suffix in Unicode form NFC, since some file systems change other forms"
             raise PartsConfigError("key_suffix", expected, ascii(self.key_suffix))

@@ -15,7 +15,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import ShardingCodec
 from zarr.dtype import UInt64
 
-from parts_store._compat.zarr import ArrayConfig, ArraySpec, ArrayV3Metadata, RegularChunkGridMetadata
+from parts_store._compat.zarr import ArrayConfig, ArraySpec, RegularChunkGridMetadata, read_metadata
 from parts_store.format.ranges import Wanted
 
 # The name of the codec that makes shards.
@@ -171,7 +171,7 @@ def shard_index_of(served: Mapping[str, Any]) -> ShardIndex | None:
 
 @lru_cache(maxsize=256)
 def _index_of_text(document: str) -> ShardIndex | None:
-    metadata = ArrayV3Metadata.from_dict(json.loads(document))
+    metadata = read_metadata(json.loads(document))
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
         return None

@@ -118,7 +118,7 @@ def _find_problems(
     named = {key for finding in findings for key in finding.keys}
     return [
         *findings,
-        *(_dead_link(key) for key in survey.dead_links if key not in named),
+        *(finding for finding in _unreadable_files(survey) if named.isdisjoint(finding.keys)),
         *map(_stray_node, survey.stray_nodes),
         *map(_unmarked_array, unmarked),
         *(_leftovers(folder, *stray) for folder, stray in survey.listed.strays.items()),
@@ -160,9 +160,11 @@ def _is_about_one_file(error: StorageError) -> bool:
     return error.code == PermissionError.__name__
 
 
-def _dead_link(key: str) -> Finding:
-    detail = "a symbolic link without a target: restore the target, or remove the link"
-    return Finding(Problem.UNREADABLE, key, (key,), detail)
+def _unreadable_files(survey: Survey) -> Iterator[Finding]:
+    if survey.unreadable:
+        chunks = {entry.key: key for key, each in survey.listed.chunks.items() for entry in each.parts.values()}
+        for key, why in survey.unreadable.items():
+            yield Finding(Problem.UNREADABLE, chunks.get(key, key), (key,), why)
 
 
 def _stray_node(key: str) -> Finding:
@@ -291,7 +293,7 @@ class _Repairer:
         return results
 
     def _repair(self, finding: Finding) -> Finding:
-        if not self.options.handles(finding.problem) or self._is_dead_link(finding):
+        if not self.options.handles(finding.problem) or self._may_become_readable(finding):
             return finding
         try:
             if finding.problem is Problem.STRAY_NODES:
@@ -311,9 +313,9 @@ class _Repairer:
             # Another client is writing this chunk, or a file cannot be accessed. Other chunks can be repaired.
             return not_repaired(finding, str(error))
 
-    def _is_dead_link(self, finding: Finding) -> bool:
-        """Return whether a symbolic link without a target is the problem: its target may come back."""
-        return finding.problem is Problem.UNREADABLE and any(key in self.survey.dead_links for key in finding.keys)
+    def _may_become_readable(self, finding: Finding) -> bool:
+        """Return whether a permission, or the target of a symbolic link, is missing: it may come back."""
+        return finding.problem is Problem.UNREADABLE and any(key in self.survey.unreadable for key in finding.keys)
 
     def _mark(self, finding: Finding) -> Finding:
         if self.store.carry_out(mark_array(finding.chunk_key, self.store.protocol)):

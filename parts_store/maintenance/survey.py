@@ -70,8 +70,8 @@ class Survey:
     unfinished: Mapping[str, Entry] = field(default_factory=dict)
     # The paths of arrays with lock files, which a process that was killed may have left.
     locked: tuple[str, ...] = ()
-    # The keys of symbolic links without a target.
-    dead_links: tuple[str, ...] = ()
+    # Why files cannot be read, by their keys: symbolic links without a target, and files without permission.
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def report(self, findings: Sequence[Finding]) -> Report:
         """Return the report with these findings."""
@@ -90,8 +90,8 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     entries = yield from list_entries(folder)
     # A listing that follows symbolic links leaves out unfinished files, and links without a target.
     files = (yield from list_entries(folder, through_links=False)) if protocol.has_journal else ()
-    dead_links = {entry.key for entry in files if entry.is_dead_link}
-    paths = [path for path in _possible_arrays(folder, entries, protocol) if not _is_behind(dead_links, path)]
+    unreadable = {entry.key: entry.unreadable for entry in files if entry.unreadable is not None}
+    paths = [path for path in _possible_arrays(folder, entries, protocol) if not _is_behind(unreadable, path)]
     arrays, not_understood, others = yield from _read_documents(paths, protocol)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
@@ -109,7 +109,7 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
         if protocol.rules.level is not Level.EXCLUSIVE:
             keys = {entry.key for entry in entries}
             locked = tuple(path for path in arrays if not keys.isdisjoint(array_locks(path)))
-    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked, tuple(dead_links))
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked, unreadable)
 
 
 def list_entries(folder: str, *, through_links: bool = True) -> Steps[tuple[Entry, ...]]:
@@ -225,9 +225,9 @@ def _possible_arrays(folder: str, entries: Sequence[Entry], protocol: ChunkProto
     return sorted({*listed, folder, *ancestors(folder)})
 
 
-def _is_behind(dead_links: Container[str], path: str) -> bool:
-    """Return whether the document of a path cannot be read, because a symbolic link at or above it has no target."""
-    return any(each in dead_links for each in (join(path, DOCUMENT), path, *ancestors(path)))
+def _is_behind(unreadable: Container[str], path: str) -> bool:
+    """Return whether the document of a path cannot be read, because it or a symbolic link above it cannot be."""
+    return any(each in unreadable for each in (join(path, DOCUMENT), path, *ancestors(path)))
 
 
 def _read_documents(

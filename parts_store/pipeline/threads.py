@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import zarr
 
+from parts_store._compat.zarr import watch_caller
 from parts_store.engine.executor import is_one_of_many
 from parts_store.engine.threads import Threads
 
@@ -49,7 +50,8 @@ async def run[T](tasks: Sequence[Callable[[], T]], *, finishes: bool, pace: Pace
 
     After an error, and when the caller is cancelled, no further task is begun. A caller that is cancelled waits for the
     tasks that have begun if `finishes` is true: a write that continues could overwrite a later one. A second
-    cancellation does not wait.
+    cancellation does not wait. If `finishes` is true, no further task is begun either after the thread that waits for
+    the result has left, as it does after Ctrl-C.
     """
     if not tasks:
         return []
@@ -67,7 +69,7 @@ async def run[T](tasks: Sequence[Callable[[], T]], *, finishes: bool, pace: Pace
             # The event loop was closed: its tasks had been cancelled, and nothing waits any more.
             return
 
-    batch = _Batch(tasks, end, worker_count(is_small=pace.is_small))
+    batch = _Batch(tasks, end, worker_count(is_small=pace.is_small), watch_caller() if finishes else lambda: True)
     batch.start()
     if not pace.quick:
         batch.start_others()
@@ -95,7 +97,7 @@ async def _wait_for(ended: asyncio.Future[None], batch: "_Batch[Any]", quick: fl
 
 
 class StoppedError(Exception):
-    """What ends a task after another task of its batch has failed, or after the caller was cancelled."""
+    """What ends a task after another task of its batch has failed, or after the caller was cancelled or has left."""
 
 
 def require_not_stopped() -> None:
@@ -108,9 +110,12 @@ def require_not_stopped() -> None:
 class _Batch[T]:
     """Tasks that threads run, and their results in the order of the tasks."""
 
-    def __init__(self, tasks: Sequence[Callable[[], T]], end: Callable[[], None], workers: int) -> None:
+    def __init__(
+        self, tasks: Sequence[Callable[[], T]], end: Callable[[], None], workers: int, has_caller: Callable[[], bool]
+    ) -> None:
         self._tasks = tasks
         self._end = end
+        self._has_caller = has_caller
         self._context = copy_context()
         self._results: list[T | None] = [None] * len(tasks)
         self._lock = threading.Lock()
@@ -173,6 +178,8 @@ class _Batch[T]:
 
     def _begin(self) -> int | None:
         """Return the number of the next task, None if there is none."""
+        if not self._has_caller():
+            self.stop(StoppedError())
         with self._lock:
             if self.is_stopped or self.begun == len(self._tasks):
                 return None

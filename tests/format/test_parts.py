@@ -131,6 +131,8 @@ def test_every_size_that_an_object_can_have_is_a_size(size: int) -> None:
         "#1x",
         "x#1.tif",
         ".a" * 50,
+        "x" * 128,
+        "ä" * 64,
     ],
 )
 def test_other_suffixes_are_allowed(suffix: str) -> None:
@@ -175,6 +177,8 @@ def test_parts_are_values() -> None:
         (transformer({"key_suffix": None}), "key_suffix", "expected text, found None"),
         (transformer({"key_suffix": 1}), "key_suffix", "expected text, found 1"),
         (transformer({"key_suffix": True}), "key_suffix", "expected text, found True"),
+        (transformer({"key_suffix": "x" * 129}), "key_suffix", "at most 128 bytes, .*, found 129 bytes: 'x"),
+        (transformer({"key_suffix": "x" * 300}), "key_suffix", "at most 128 bytes, .*, found 300 bytes: 'x"),
         (transformer({"size": 1}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({"key_suffix": "", "offset": 1}), "parts", "found the member 'offset'"),
@@ -451,3 +455,9 @@ def test_any_value_in_python_gives_parts_or_our_error(value: Any) -> None:
         return
     assert not isinstance(value, str | Mapping)
     assert len(parts.parts) == len(list(value))
+
+
+def test_the_length_of_a_suffix_is_counted_in_bytes() -> None:
+    # The schema counts characters.
+    with pytest.raises(PartsConfigError, match="found 130 bytes"):
+        Part("ä" * 65)

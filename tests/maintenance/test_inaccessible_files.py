@@ -134,6 +134,57 @@ def test_file_without_permission_is_a_finding_and_does_not_hide_others(shared_fo
     }
 
 
+@pytest.mark.parametrize("name", ["c/0", "c/0.tail", "c/0.none"])
+@pytest.mark.parametrize("options", [{}, {"read_only": True}, {"concurrency": "exclusive"}], ids=str)
+def test_every_part_without_read_permission_is_a_finding(
+    shared_folder: Path, name: str, options: dict[str, Any]
+) -> None:
+    parts = [ps.Part(""), ps.Part(".tail", size=3), ps.Part(".none", size=0)]
+    array = ps.create_array(ps.PartsStore.from_url(shared_folder), "a", parts=parts, shape=8, chunks=4, dtype="i4")
+    array[:] = 7
+    give_away(shared_folder)
+    (shared_folder / "a" / name).chmod(0)
+    with without_privileges():
+        store = ps.PartsStore.from_url(shared_folder, **options)
+        report = store.verify()
+        with pytest.raises(ps.errors.StorageError, match="Permission denied"):
+            ps.open_array(store, "a")[0]
+    assert [(each.problem, each.chunk_key, each.keys) for each in report.findings] == [
+        (Problem.UNREADABLE, "a/c/0", (f"a/{name}",))
+    ]
+    assert report.is_damaged
+
+
+def test_file_without_permission_is_kept_by_repair(shared_folder: Path) -> None:
+    create(ps.PartsStore.from_url(shared_folder))
+    give_away(shared_folder)
+    for name in ("a/c/1", "a/c/2.tail"):
+        (shared_folder / name).chmod(0)
+    before = links_and_files(shared_folder)
+    with without_privileges():
+        report = ps.PartsStore.from_url(shared_folder).repair(min_age=0, drop_incomplete=True)
+    assert {(each.problem, each.keys, each.is_repaired) for each in report.findings} == {
+        (Problem.UNREADABLE, ("a/c/1",), False),
+        (Problem.UNREADABLE, ("a/c/2.tail",), False),
+    }
+    assert links_and_files(shared_folder) == before
+
+
+def test_document_without_permission_does_not_hide_other_arrays(shared_folder: Path) -> None:
+    store = ps.PartsStore.from_url(shared_folder)
+    create(store)
+    ps.create_array(store, "b", parts=["", ".x"], shape=4, chunks=4, dtype="i4")
+    give_away(shared_folder)
+    (shared_folder / "b/zarr.json").chmod(0)
+    (shared_folder / LOST).unlink()
+    with without_privileges():
+        report = ps.PartsStore.from_url(shared_folder).verify()
+    assert {(each.problem, each.keys) for each in report.findings} == {
+        (Problem.UNREADABLE, ("b/zarr.json",)),
+        (Problem.INCOMPLETE, (LOST,)),
+    }
+
+
 def test_repair_says_that_a_permission_is_missing_and_repairs_the_rest(shared_folder: Path) -> None:
     create(ps.PartsStore.from_url(shared_folder))
     give_away(shared_folder)

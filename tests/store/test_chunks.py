@@ -9,6 +9,7 @@ import numpy as np
 import obstore
 import pytest
 import zarr
+from icechunk import Repository, in_memory_storage
 from obstore.store import LocalStore, MemoryStore
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import cpu
@@ -242,3 +243,25 @@ def test_parts_and_the_protocols_folder_cannot_be_used_by_themselves(objects: An
             put(store, key, b"x")
         with pytest.raises(ReservedKeyError):
             sync(store.delete(key))
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk", "session"])
+def test_empty_key_is_absent_as_in_zarrs_local_store(kind: str, tmp_path: Path) -> None:
+    if kind == "session":
+        store = ps.PartsStore.from_session(Repository.create(in_memory_storage()).writable_session("main"))
+    else:
+        store = ps.PartsStore(MemoryStore() if kind == "memory" else LocalStore(tmp_path / "ours", mkdir=True))
+    like = zarr.storage.LocalStore(tmp_path / "like")
+    for each in (store, like):
+        zarr.create_array(each, name="a", data=np.arange(4), chunks=(2,))
+        assert sync(each.exists("")) is False
+        assert sync(each.get("", PROTOTYPE)) is None
+        assert sync(each.get("", PROTOTYPE, RangeByteRequest(0, 4))) is None
+        assert each.get_sync("") is None
+    # zarr's store deletes everything. A PartsStore deletes folders by `delete_dir` only.
+    before = sorted(sync(collect(store.list())))
+    sync(store.delete(""))
+    store.delete_sync("")
+    assert sorted(sync(collect(store.list()))) == before
+    with pytest.raises(FileNotFoundError):
+        sync(store.getsize(""))

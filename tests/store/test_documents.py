@@ -1,6 +1,9 @@
 """Metadata documents of arrays in parts: what is stored, what zarr sees, what is refused."""
 
+import contextlib
 import json
+import warnings
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -213,3 +216,45 @@ def test_a_document_that_is_no_document_is_passed_on_as_it_is(objects: Any, text
     assert get(store, "a/zarr.json") == text
     with pytest.raises((ValueError, TypeError, RecursionError, AttributeError)):
         zarr.open_array(store, path="a")
+
+
+@pytest.mark.parametrize("in_parts", [False, True], ids=["plain", "parts"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["chunks", "shards"])
+@pytest.mark.parametrize("shape", [[0], [[2, 2, 4]], [True]], ids=str)
+def test_zarr_warns_as_often_of_a_repaired_document_as_with_its_store(
+    tmp_path: Path, shape: Any, *, in_parts: bool, sharded: bool
+) -> None:
+    layout: dict[str, Any] = {"shape": (8,), "chunks": (1,), "shards": (2,) if sharded else None, "dtype": "int32"}
+    warned = {}
+    for name, plain in (("ours", False), ("zarr", True)):
+        folder = tmp_path / name
+        creating = ps.PartsStore.from_url(
+            folder, parts={"*": ["", ps.Part(".x", size=1)]} if in_parts and not plain else {}
+        )
+        zarr.create_array(creating, name="a", **layout)
+        document = folder / "a" / "zarr.json"
+        changed = json.loads(document.read_text())
+        changed["chunk_grid"]["configuration"]["chunk_shape"] = shape
+        # Documents that differ are not found in a cache.
+        changed["attributes"] = {"name": str(tmp_path)}
+        document.write_text(json.dumps(changed))
+        store: Any = zarr.storage.LocalStore(folder) if plain else ps.PartsStore.from_url(folder)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            with contextlib.suppress(ValueError, TypeError):
+                zarr.open_array(store, path="a", mode="r+").update_attributes({"x": 1})
+        warned[name] = [str(each.message).partition(": ")[2] for each in given if "is invalid" in str(each.message)]
+    assert warned["ours"] == warned["zarr"]
+    assert len(warned["zarr"]) == (1 if shape == [0] else 0)
+
+
+def test_verify_does_not_warn_of_a_repaired_document(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    create_sharded(store)
+    document = tmp_path / "a" / "zarr.json"
+    changed = json.loads(document.read_text())
+    changed["chunk_grid"]["configuration"]["chunk_shape"] = [0, 0]
+    document.write_text(json.dumps(changed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not ps.PartsStore.from_url(tmp_path).verify().not_understood

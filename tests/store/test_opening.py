@@ -14,7 +14,7 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.errors import ConcurrentWriteError, StoreConfigError
+from parts_store.errors import ConcurrentWriteError, PartsConfigError, StoreConfigError
 from tests.store.arrays import PROTOTYPE, SELECTIONS, VALUES, create_sharded
 
 
@@ -26,7 +26,7 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     assert copy == store
     chosen: dict[str, Any] = {"concurrency": "full", "retries": 5, "coalesce_gap": 7, "index_cache_bytes": 9}
     other = pickle.loads(pickle.dumps(ps.PartsStore(LocalStore(tmp_path), **chosen)))
-    assert other == ps.PartsStore(LocalStore(tmp_path), **chosen) != store
+    assert other == ps.PartsStore(LocalStore(tmp_path), **chosen)
     operations = other._operations
     found = (
         operations.protocol.rules.level.value,
@@ -43,12 +43,14 @@ def test_a_pickled_store_carries_what_it_has_learnt(tmp_path: Path) -> None:
     assert int(ran.stdout) == VALUES[40, 3]
 
 
-def test_stores_are_equal_if_storage_and_options_are(tmp_path: Path) -> None:
+def test_stores_are_equal_if_they_are_on_the_same_objects(tmp_path: Path) -> None:
     place = LocalStore(tmp_path)
     assert ps.PartsStore(place) == ps.PartsStore(LocalStore(tmp_path))
-    assert ps.PartsStore(place) != ps.PartsStore(place, read_only=True)
-    assert ps.PartsStore(place) != ps.PartsStore(place, parts={"*": [""]})
-    assert ps.PartsStore(place) != ps.PartsStore(place, concurrency="full")
+    # zarr relies on this: it does not overwrite an array by itself.
+    assert ps.PartsStore(place) == ps.PartsStore(place, read_only=True)
+    assert ps.PartsStore(place) == ps.PartsStore(place, parts={"*": [""]})
+    assert ps.PartsStore(place) == ps.PartsStore(place, concurrency="full", must_understand=False)
+    assert ps.PartsStore(place) != ps.PartsStore(LocalStore(tmp_path / "deeper", mkdir=True))
     assert ps.PartsStore(place) != ps.PartsStore(MemoryStore())
     assert ps.PartsStore(place) != place
 
@@ -130,3 +132,25 @@ def test_a_context_never_carries_an_index_into_another_read(pipeline: str) -> No
     # And once it was told, it is forgotten.
     assert store.get_ranges_sync("a/c/0/0", [RangeByteRequest(100, 110)], prototype=PROTOTYPE)
     np.testing.assert_array_equal(array[:9, :9], VALUES[:9, :9] + 1)
+
+
+def test_the_longest_suffix_is_written_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path, durable=True)
+    layout: dict[str, Any] = {"shape": (2,) * 4, "chunks": (1,) * 4, "dtype": "i4", "compressors": None}
+    names: Any = {"name": "v2", "separator": "."}
+    array = ps.create_array(store, "a", parts=["", ps.Part("x" * 128, size=1)], chunk_key_encoding=names, **layout)
+    for value in (1, 2):
+        array[:] = value
+    assert (np.asarray(ps.open_array(ps.PartsStore.from_url(tmp_path), "a")[:]) == 2).all()
+    assert not store.verify().findings
+    with pytest.raises(PartsConfigError, match="at most 128 bytes"):
+        ps.create_array(store, "b", parts=["", ps.Part("x" * 129, size=1)], **layout)
+    assert not (tmp_path / "b").exists()
+    # An array that was created before there was a limit.
+    document = tmp_path / "a" / "zarr.json"
+    document.write_text(document.read_text().replace("x" * 128, "x" * 300))
+    fresh = ps.PartsStore.from_url(tmp_path)
+    for call in (lambda: ps.open_array(fresh, "a"), lambda: fresh.get_sync("a/0.0.0.0")):
+        with pytest.raises(PartsConfigError, match=r"at most 128 bytes, .*, found 300 bytes"):
+            call()
+    assert [path for path, why in fresh.verify().not_understood if "300 bytes" in why] == ["a"]

@@ -14,7 +14,7 @@ from zarr.abc.codec import Codec
 from zarr.codecs import BytesCodec, ZstdCodec
 from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
-from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata
+from parts_store._compat.zarr import RegularChunkGridMetadata, read_metadata
 from parts_store.errors import StoreConfigError, describe
 from parts_store.format.shard_index import ShardIndex, index_of_codec
 from parts_store.format.tiff_directory import COMPRESSION, RGB, RGBA, SAMPLE_FORMAT, Compression
@@ -137,7 +137,7 @@ def describe_shards(name: str, served: Mapping[str, Any], *, is_new: bool = Fals
 
 @lru_cache(maxsize=64)
 def _describe(name: FileFormat, text: str, is_new: bool) -> ShardFile:
-    metadata = ArrayV3Metadata.from_dict(json.loads(text))
+    metadata = read_metadata(json.loads(text))
     codec = metadata.sharding_codec
     if codec is None or not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
         raise _unfit("an array with `shards`, on a regular chunk grid", "another array")
