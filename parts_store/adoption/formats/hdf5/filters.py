@@ -15,6 +15,8 @@ from zarr.registry import get_codec_class
 
 from parts_store.adoption.description import MISSING, CannotBeReadError, Json, NoReferenceError
 from parts_store.adoption.formats.hdf5.chunks import edges
+from parts_store.errors import CodecError
+from parts_store.format.blosc import require_blosc_sizes
 
 
 class Plugin(IntEnum):
@@ -80,18 +82,21 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ..
     """Raise `CannotBeReadError` if a chunk is too large when it is decoded, has no end, or has no checksum.
 
     zlib and bzip2 make thousands of bytes of each byte, and the HDF5 library reads all of them. It waits forever for
-    the end of bzip2. All chunks are read, or those at these places of the grid.
+    the end of bzip2, and reads beyond the end of blosc. All chunks are read, or those at these places of the grid.
     """
     filters = _filters(dataset)
     if filters and filters[-1][0] == h5py.h5z.FILTER_FLETCHER32:
         _require_checksums(dataset, places, 1 << (len(filters) - 1))
-    if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2):
+    if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2, Plugin.BLOSC):
         return
     # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
     most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_NBYTES * len(filters)
     for start in _starts(dataset, places):
         mask, data = dataset.id.read_direct_chunk(start)
         if mask >> (len(filters) - 1) & 1:
+            continue
+        if filters[-1][0] == Plugin.BLOSC:
+            _require_whole(data)
             continue
         try:
             has_end, is_larger = _decode(filters[-1][0], data, most)
@@ -102,6 +107,15 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ..
             raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
         if not has_end:
             raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
+
+
+def _require_whole(data: bytes) -> None:
+    try:
+        require_blosc_sizes(data)
+    except CodecError as error:
+        raise CannotBeReadError(
+            f"a chunk of blosc that cannot be decoded: expected {error.expected}, found {error.found}"
+        ) from error
 
 
 def _require_checksums(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None, mask: int) -> None:
@@ -194,9 +208,7 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
 
-    The header of a chunk has its size, too, and it is not compared with that in the index: neither numcodecs
-    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here.
-    A codec of our own, which would compare them in a read, could not be read without this package.
+    A `PartsStore` compares the header of a chunk with its size when the chunk is read (`parts_store.format.blosc`).
     """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
