@@ -223,7 +223,8 @@ def test_a_dmrpp_file_with_another_name_is_refused(tmp_path: Path) -> None:
 
 def both(path: Path, **options: Any) -> tuple[xr.Dataset, xr.Dataset]:
     """What xarray reads of a netCDF3 file, and of the arrays that refer to it."""
-    _, store = adopted(path)
+    _, adopted_store = adopted(path)
+    store: Any = adopted_store
     with xr.open_dataset(path, engine="scipy") as file:
         return file.load(), xr.open_dataset(store, consolidated=False, **options).load()
 

@@ -150,7 +150,7 @@ def _is_deflated_alone(dataset: h5py.Dataset) -> bool:
 
 def _row_nbytes(dataset: h5py.Dataset) -> int:
     """Return the size of a row of a chunk in the file, where a number may be smaller than in h5py."""
-    return math.prod(dataset.chunks[1:]) * int(dataset.id.get_type().get_size())
+    return int(math.prod(dataset.chunks[1:]) * dataset.id.get_type().get_size())
 
 
 def _require_rows(dataset: h5py.Dataset, start: tuple[int, ...], nbytes: int) -> None:
