@@ -14,9 +14,15 @@ from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH, MISSING_CHUNK_PA
 # Metadata with another shape and chunk shape, which `ManifestArray` does with the same function.
 from virtualizarr.manifests.utils import copy_and_replace_metadata
 
+# The header of a netCDF3 file. The parser returns its attributes without their types.
+from virtualizarr.parsers.netcdf3 import _NC_TYPES as NETCDF3_TYPES
+from virtualizarr.parsers.netcdf3 import _HeaderReader as NetCDF3Header
+
 __all__ = [
     "INLINED_CHUNK_PATH",
     "MISSING_CHUNK_PATH",
+    "NETCDF3_TYPES",
+    "NetCDF3Header",
     "columns_of",
     "copy_and_replace_metadata",
     "group_of",

@@ -7,7 +7,13 @@ import copy
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from parts_store.adoption import dmrpp_corrections, fits_corrections, grib_corrections, hdf4_corrections
+from parts_store.adoption import (
+    dmrpp_corrections,
+    fits_corrections,
+    grib_corrections,
+    hdf4_corrections,
+    netcdf3_corrections,
+)
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.report import Skipped
 from parts_store.adoption.source_file import BlockReader
@@ -28,6 +34,8 @@ def run_corrected(parser: Parser, run: Run, file: StoredFile, reader: BlockReade
     match type(parser).__name__:
         case "HDF4Parser":
             return hdf4_corrections.corrected(run(parser), file)
+        case "NetCDF3Parser":
+            return netcdf3_corrections.corrected(run(parser), reader)
         case "GribberishParser":
             return _grib(parser, run, reader)
         case "FITSParser":

@@ -15,8 +15,6 @@ import zstandard
 
 # The memory that a frame of zstd may claim for its window, if it has fewer bytes than that.
 _LEAST_WINDOW: Final = 1 << 27
-BLOSC_HEADER: Final = 16
-"""The size of the header of blosc."""
 
 
 class SizeError(ValueError):
@@ -74,14 +72,3 @@ _DECOMPRESSORS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
     "numcodecs.lzma": _lzma,
     "zstd": _zstd,
 }
-
-
-def require_blosc_sizes(header: bytes, nbytes_stored: int, nbytes: int) -> None:
-    """Raise `SizeError` unless a header of blosc has these two sizes, that of the stored bytes with the header.
-
-    Blosc trusts its header: it allocates what the header says, and reads beyond the end of a block that was cut off.
-    """
-    decompressed, stored = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
-    if len(header) < BLOSC_HEADER or (decompressed, stored) != (nbytes, nbytes_stored):
-        found = f"{nbytes_stored} bytes with a header of blosc that says {stored} bytes for {decompressed}"
-        raise SizeError(f"expected {nbytes} bytes, found {found}")

@@ -22,9 +22,10 @@ from zarr.registry import get_codec_class
 from zarr.types import JSON
 
 from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
-from parts_store.codecs.bounded import BLOSC_HEADER, decompress, require_blosc_sizes
+from parts_store.codecs.bounded import decompress
 from parts_store.codecs.configuration import read_configuration, require_integer
 from parts_store.errors import CodecConfigError, CodecError, describe
+from parts_store.format.blosc import require_blosc_sizes
 from parts_store.headers.n5 import n5, n5_nbytes, read_n5
 
 _NAME: Final = "n5_default"
@@ -157,7 +158,7 @@ class N5DefaultCodec(ArrayBytesCodec):
         if self.compressor is None:
             return body.as_numpy_array()
         if isinstance(self.compressor, BloscCodec):
-            require_blosc_sizes(body[:BLOSC_HEADER].to_bytes(), len(body), nbytes)
+            require_blosc_sizes(body, nbytes)
             return None
         found = decompress(self.compressor.to_dict(), body.to_bytes(), nbytes)
         return None if found is None else np.frombuffer(found, np.uint8)

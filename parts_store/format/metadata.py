@@ -19,6 +19,7 @@ from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import read_metadata
 from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
+from parts_store.format.blosc import CHECKED
 from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
@@ -34,8 +35,9 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "zstd": {"level": 0, "checksum": False},
     "gzip": {"level": 5},
 }
-# A codec that returns undefined values for a chunk that was cut off, and the one that zarr gets instead.
-_SZIP, _CHECKED_SZIP = "imagecodecs_szip", "parts_store.szip"
+# Codecs that return undefined values for a chunk that was cut off, and those that zarr gets instead.
+_SZIP = "imagecodecs_szip"
+_CHECKED = {_SZIP: "parts_store.szip", **CHECKED}
 # The codecs that nearly all arrays turn into bytes with.
 _TO_BYTES = ("bytes", "sharding_indexed")
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -314,9 +316,10 @@ def _checked(codec: object) -> object:
         return codec
     if codec.get("name") == "sharding_indexed":
         return {**codec, "configuration": with_checks(inner)}
-    # Without the header, which HDF5 writes, nothing says how many bytes there should be.
-    if codec.get("name") == _SZIP and inner.get("header") is True:
-        return {**codec, "name": _CHECKED_SZIP}
+    # Without the header, which HDF5 writes, nothing says how many bytes of szip there should be.
+    name = str(codec.get("name"))
+    if name in _CHECKED and (name != _SZIP or inner.get("header") is True):
+        return {**codec, "name": _CHECKED[name]}
     return codec
 
 

@@ -1,6 +1,7 @@
 """Convert the filters of HDF5 datasets to codecs of Zarr."""
 
 import bz2
+import contextlib
 import math
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from zarr.registry import get_codec_class
 
 from parts_store.adoption.description import MISSING, CannotBeReadError, Json, NoReferenceError
 from parts_store.adoption.formats.hdf5.chunks import edges
+from parts_store.errors import CodecError
+from parts_store.format.blosc import require_blosc_sizes
 
 
 class Plugin(IntEnum):
@@ -37,6 +40,8 @@ _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
 # The parameters of szip, in the order of HDF5.
 _SZIP: Final = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 _CHECKSUM_NBYTES: Final = 4
+# The largest file of which chunks are read only to find out whether they are shorter than they should be.
+_MOST_CHECKED: Final = 1 << 25
 # Filters that are part of HDF5.
 _BUILT_IN: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
@@ -80,12 +85,12 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ..
     """Raise `CannotBeReadError` if a chunk is too large when it is decoded, has no end, or has no checksum.
 
     zlib and bzip2 make thousands of bytes of each byte, and the HDF5 library reads all of them. It waits forever for
-    the end of bzip2. All chunks are read, or those at these places of the grid.
+    the end of bzip2, and reads beyond the end of blosc. All chunks are read, or those at these places of the grid.
     """
     filters = _filters(dataset)
     if filters and filters[-1][0] == h5py.h5z.FILTER_FLETCHER32:
         _require_checksums(dataset, places, 1 << (len(filters) - 1))
-    if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2):
+    if not filters or filters[-1][0] not in (h5py.h5z.FILTER_DEFLATE, Plugin.BZIP2, Plugin.BLOSC):
         return
     # A text of a variable length takes twice as much in the file as a pointer, and other filters may add checksums.
     most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_NBYTES * len(filters)
@@ -93,15 +98,29 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Iterable[tuple[int, ..
         mask, data = dataset.id.read_direct_chunk(start)
         if mask >> (len(filters) - 1) & 1:
             continue
+        if filters[-1][0] == Plugin.BLOSC:
+            _require_whole(data)
+            continue
         try:
-            has_end, is_larger = _decode(filters[-1][0], data, most)
+            has_end, nbytes = _decode(filters[-1][0], data, most)
         except (zlib.error, OSError):
             # The filters are not applied to some chunks at the edge, which the mask does not show.
             continue
-        if is_larger:
+        if nbytes > most:
             raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
         if not has_end:
             raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
+        if _is_deflated_alone(dataset) and not dataset.dtype.hasobject:
+            _require_rows(dataset, start, nbytes)
+
+
+def _require_whole(data: bytes) -> None:
+    try:
+        require_blosc_sizes(data)
+    except CodecError as error:
+        raise CannotBeReadError(
+            f"a chunk of blosc that cannot be decoded: expected {error.expected}, found {error.found}"
+        ) from error
 
 
 def _require_checksums(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None, mask: int) -> None:
@@ -112,15 +131,33 @@ def _require_checksums(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] 
             raise CannotBeReadError(f"a chunk of {chunk.size} bytes, which is shorter than its checksum: it is damaged")
 
 
-def _decode(code: int, data: bytes, most: int) -> tuple[bool, bool]:
-    """Return whether bytes have an end when they are decoded, and whether they are more than so many bytes."""
+def _decode(code: int, data: bytes, most: int) -> tuple[bool, int]:
+    """Return whether bytes have an end when they are decoded, and how many there are, up to one more than `most`."""
     if code == Plugin.BZIP2:
         unpacker = bz2.BZ2Decompressor()
-        is_full = len(unpacker.decompress(data, most)) == most
-        return unpacker.eof, is_full and not unpacker.eof and bool(unpacker.decompress(b"", 1))
+        nbytes = len(unpacker.decompress(data, most + 1))
+        return unpacker.eof, nbytes
     decoder = zlib.decompressobj()
-    is_full = len(decoder.decompress(data, most)) == most
-    return decoder.eof, is_full and bool(decoder.decompress(decoder.unconsumed_tail, 1))
+    nbytes = len(decoder.decompress(data, most + 1))
+    return decoder.eof, nbytes
+
+
+def _is_deflated_alone(dataset: h5py.Dataset) -> bool:
+    """Return whether the bytes of a chunk have the size of its values when deflate is undone."""
+    codes = [code for code, _, _ in _filters(dataset)]
+    return codes in ([h5py.h5z.FILTER_DEFLATE], [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE])
+
+
+def _row_nbytes(dataset: h5py.Dataset) -> int:
+    """Return the size of a row of a chunk in the file, where a number may be smaller than in h5py."""
+    return int(math.prod(dataset.chunks[1:]) * dataset.id.get_type().get_size())
+
+
+def _require_rows(dataset: h5py.Dataset, start: tuple[int, ...], nbytes: int) -> None:
+    """Raise if a chunk lacks rows of the dataset: the HDF5 library returns what lies behind it in memory."""
+    expected = min(dataset.chunks[0], dataset.shape[0] - start[0]) * _row_nbytes(dataset)
+    if nbytes < expected:
+        raise CannotBeReadError(f"a chunk of {nbytes} bytes when it is decoded, expected at least {expected} bytes")
 
 
 def _starts(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] | None) -> Iterator[tuple[int, ...]]:
@@ -194,9 +231,7 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
 
-    The header of a chunk has its size, too, and it is not compared with that in the index: neither numcodecs
-    (numcodecs#228) nor the filter of HDF5 does so, and 16 bytes of each chunk would mean to read most of the file here.
-    A codec of our own, which would compare them in a read, could not be read without this package.
+    A `PartsStore` compares the header of a chunk with its size when the chunk is read (`parts_store.format.blosc`).
     """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]
@@ -237,6 +272,23 @@ def unfiltered_edges(
             return []
         if codes != {h5py.h5z.FILTER_SHUFFLE} or _cut(_unshuffled(stored, dataset), dataset, within) != values:
             return places
+    return []
+
+
+def short_edges(dataset: h5py.Dataset, is_there: NDArray[np.bool_], file_nbytes: int) -> list[tuple[int, ...]]:
+    """Return the chunks at the end of the first axis if they were written without the rows beyond the dataset.
+
+    The HDF5 library reads such chunks, and never writes them; others do, such as for fast5 files. One chunk of a
+    dataset tells whether there are some. In a large file, its bytes would have to be read for that alone.
+    """
+    if not _is_deflated_alone(dataset) or file_nbytes > _MOST_CHECKED:
+        return []
+    places = list(edges(dataset, is_there, (dataset.shape[0] + 1, *dataset.shape[1:])))
+    raw_nbytes = dataset.chunks[0] * _row_nbytes(dataset)
+    for start in _starts(dataset, places[:1]):
+        with contextlib.suppress(zlib.error):
+            has_end, nbytes = _decode(h5py.h5z.FILTER_DEFLATE, dataset.id.read_direct_chunk(start)[1], raw_nbytes)
+            return places if has_end and nbytes < raw_nbytes else []
     return []
 
 

@@ -37,6 +37,7 @@ from parts_store.adoption.formats.hdf5.filters import (
     is_without_filters,
     require_bounded_chunks,
     require_filters,
+    short_edges,
     unfiltered_edges,
 )
 from parts_store.adoption.formats.hdf5.links import follow, follow_path
@@ -270,7 +271,7 @@ class _Walk:
         self._require_chunks_in_file(dataset, array)
         places = {tuple(place) for place in np.argwhere(is_there & (masks != mask)).tolist()}
         if not mask and not places:
-            places = set(unfiltered_edges(dataset, offsets, lengths))
+            places = set(unfiltered_edges(dataset, offsets, lengths) or short_edges(dataset, is_there, self.nbytes))
         # Beyond the shape, there may be anything in a chunk.
         places |= set(edges(dataset, is_there, header.shape))
         require_bounded_chunks(dataset, places)
