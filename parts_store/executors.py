@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, override
 
 from parts_store.errors import StoreConfigError, describe
@@ -95,8 +96,7 @@ def open_workers(executor: ExecutorLike) -> Iterator[Workers]:
         elif executor == "dask":
             yield _Cluster(stack.enter_context(open_client(None)))
         elif executor == "lithops":
-            _require_lithops()
-            yield _Lithops()
+            yield _Mapping(stack.enter_context(_lithops()))
         elif _is_client(executor):
             yield _Cluster(stack.enter_context(open_client(executor)))
         else:
@@ -192,52 +192,36 @@ class _Cluster(Workers):
                 wait_for(futures)
 
 
-class _Lithops(Workers):
-    """The functions of Lithops: processes of this machine or functions of a cloud, as its configuration says.
+@dataclass(frozen=True, slots=True)
+class _Mapping(Workers):
+    """An executor that has no futures, only `map`: that of VirtualiZarr for Lithops."""
 
-    If the iteration is given up, Lithops drops tasks that wait, and ends processes of this machine. A function of a
-    cloud that has begun goes on.
-    """
+    executor: Executor
 
     @override
     def run[A, T](self, function: Callable[[A], T], items: Sequence[A]) -> Generator[Finished[T], None, None]:
-        from lithops import FunctionExecutor  # noqa: PLC0415 (an optional package)
-        from lithops.wait import ANY_COMPLETED  # noqa: PLC0415 (an optional package)
-
-        if not items:
-            return
-        with FunctionExecutor() as functions:
-            futures = functions.map(_attempt, [{"function": function, "argument": item} for item in items])
-            running = dict(zip(futures, range(len(items)), strict=True))
-            while running:
-                done, _ = functions.wait(
-                    list(running),
-                    throw_except=False,
-                    return_when=ANY_COMPLETED,
-                    download_results=True,
-                    show_progressbar=False,
-                )
-                for future in done:
-                    number = running.pop(future)
-                    ended: Finished[tuple[T | None, Exception | None]] = _finished(number, future)
-                    value, error = ended.value or (None, ended.error)
-                    yield Finished(number, value, error)
+        if items:
+            for number, (value, error) in enumerate(self.executor.map(partial(_attempt, function), items)):
+                yield Finished(number, value, error)
 
 
-def _attempt(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
-    """Return what a function returned, and what it raised: Lithops would print the traceback of an error."""
+def _attempt[A, T](function: Callable[[A], T], item: A) -> tuple[T | None, Exception | None]:
+    """Return what a function returned, and what it raised: one error would end the whole `map`."""
     try:
-        return function(argument), None
+        return function(item), None
     # The caller decides what to do about it.
     except Exception as error:
         return None, error
 
 
-def _require_lithops() -> None:
+def _lithops() -> Executor:
     try:
         import lithops  # noqa: F401, PLC0415 (an optional package)
+        from virtualizarr.parallel import LithopsEagerFunctionExecutor  # noqa: PLC0415 (an extra)
     except ImportError as error:
-        raise ImportError(f"executor='lithops' needs {error.name}: pip install lithops", name=error.name) from error
+        problem = f"executor='lithops' needs {error.name}: pip install {error.name}"
+        raise ImportError(problem, name=error.name) from error
+    return LithopsEagerFunctionExecutor()
 
 
 def _finished(number: int, future: Any) -> Finished[Any]:

@@ -1,26 +1,23 @@
-"""Parse many files over an executor: name those that fail, and continue where an earlier attempt was interrupted."""
+"""Parse many files over an executor, and name those that fail."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Final, Literal, NoReturn
 
 from parts_store.adoption import source_file
 from parts_store.adoption.inlined_values import with_values
 from parts_store.adoption.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
-from parts_store.adoption.parsed_files_folder import ParsedFilesFolder
 from parts_store.adoption.parsers import Parser
 from parts_store.adoption.report import Skipped
 from parts_store.backends.file_registry import FileRegistry
-from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, raise_translated
+from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
 from parts_store.executors import ExecutorLike, open_workers
-from parts_store.isolation import NoAnswerError, ProcessEndedError, call_isolated, end_idle_processes
 from parts_store.manifests.array import PartsArray
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url, hide_secrets
@@ -30,7 +27,6 @@ type OnError = Literal["raise", "skip"]
 # How many files are parsed at the same time without an executor. The HDF5 library parses one after the other, but the
 # requests before and after it overlap.
 _THREADS: Final = 16
-_HEADS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,6 @@ class FileParsing:
     joins: bool = False
     executor: ExecutorLike = None
     on_error: OnError = "raise"
-    # If given, files are parsed in other processes, each within this number of seconds.
-    timeout: float | None = None
-    resume: str | Path | None = None
     progress: ProgressLike = None
 
     def parse(self, urls: Sequence[str]) -> tuple[list[ParsedFile], tuple[Skipped, ...]]:
@@ -57,43 +50,28 @@ class FileParsing:
         With `on_error="raise"`, the first error is raised, and files that were not begun are not parsed. Raises
         `AdoptionError` if no file can be parsed, or a file has another format than most of them.
         """
-        kept = None if self.resume is None else ParsedFilesFolder.open(self.resume, self._purpose())
-        found = {} if kept is None else self._read(kept, urls)
+        found: dict[str, ParsedFile] = {}
         failed: dict[str, PartsStoreError] = {}
-        left = [url for url in urls if url not in found]
+        names = self.loadable_variables if self.loads else None
+        task = partial(parse_and_load, self.registry, self.parser, names, self.joins)
         with (
-            self._task() as task,
             self._executor() as executor,
             open_workers(executor) as workers,
             report_progress(self.progress, "parse", "files") as update,
         ):
-            update(len(found), len(urls))
-            for each in workers.run(task, left):
-                url = left[each.number]
+            update(0, len(urls))
+            for each in workers.run(task, urls):
+                url = urls[each.number]
                 if isinstance(each.error, PartsStoreError) and self.on_error == "skip":
                     failed[url] = each.error
                 elif each.error is not None:
                     self._raise(url, each.error)
                 else:
                     found[url] = each.result()
-                    if kept is not None:
-                        kept.write(found[url])
                 update(len(found) + len(failed), len(urls))
         files, skipped = self._in_order(urls, found, failed)
         self._wait_for_next_second(files)
         return files, skipped
-
-    @contextmanager
-    def _task(self) -> Iterator[Callable[[str], ParsedFile]]:
-        """Yield the function that parses a file."""
-        names = self.loadable_variables if self.loads else None
-        if self.timeout is None:
-            yield partial(parse_and_load, self.registry, self.parser, names, self.joins)
-            return
-        try:
-            yield partial(parse_isolated, self.timeout, self.registry, self.parser, names, self.joins)
-        finally:
-            end_idle_processes()
 
     def _raise(self, url: str, error: Exception) -> NoReturn:
         """Raise the error of a task. One of the executor is raised as an error of the file that it was to parse."""
@@ -101,32 +79,11 @@ class FileParsing:
             raise error
         # Such a file is not skipped: if a task ends its process, executors give up the tasks of other files, too.
         text = hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
-        advice = "" if self.timeout is not None else "; if a file has ended its process, `file_timeout` tells which one"
-        problem = f"the executor did not parse it: {type(error).__name__}: {text}{advice}"
+        problem = f"the executor did not parse it: {type(error).__name__}: {text}"
         raise_translated(AdoptionError(url, (("the file", problem),)), error)
 
     def _executor(self) -> AbstractContextManager[ExecutorLike]:
         return ThreadPoolExecutor(_THREADS) if self.executor is None else nullcontext(self.executor)
-
-    def _purpose(self) -> str:
-        """Return what the result of parsing a file depends on, besides the file."""
-        settings = "" if self.parser is None else _settings(self.parser)
-        return f"{settings}\n{' '.join(sorted(self.loadable_variables)) if self.loads else None}"
-
-    def _read(self, kept: ParsedFilesFolder, urls: Sequence[str]) -> dict[str, ParsedFile]:
-        """Return what was parsed before, of those files that have not changed since."""
-        known = {url: parsed for url in urls if (parsed := kept.read(url)) is not None}
-
-        def is_unchanged(url: str) -> bool:
-            try:
-                return self._state(url) == known[url].state
-            except PartsStoreError:
-                # The file is parsed again, which raises the error.
-                return False
-
-        with ThreadPoolExecutor(_HEADS) as pool:
-            unchanged = list(pool.map(is_unchanged, known))
-        return {url: each for (url, each), is_same in zip(known.items(), unchanged, strict=True) if is_same}
 
     def _wait_for_next_second(self, parsed: Sequence[ParsedFile]) -> None:
         """Wait until a later change of any file has a later time, because Icechunk compares whole seconds."""
@@ -182,17 +139,6 @@ def _times_of(parsed: ParsedFile) -> dict[str, datetime]:
     return {url: time for array in arrays for url, time in array.checksums.items() if isinstance(time, datetime)}
 
 
-def _settings(parser: Parser) -> str:
-    """Return the class and the attributes of a parser; raise if they do not tell it from other parsers."""
-    kind = type(parser)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if dataclasses.is_dataclass(parser):
-        return f"{name}{dataclasses.astuple(parser)}"
-    if kind.__module__ in ("builtins", "functools") or not hasattr(parser, "__dict__"):
-        raise StoreConfigError("resume", "None, or a parser that is an instance of a class with attributes", name)
-    return f"{name}{sorted(vars(parser).items())}"
-
-
 def skipped_file(url: str, error: PartsStoreError) -> Skipped:
     """Return a file that is skipped because of an error, for the report."""
     reason = str(error)
@@ -212,19 +158,3 @@ def parse_and_load(
     if loadable_variables is None:
         return parsed
     return dataclasses.replace(parsed, group=with_values(url, parsed.group, loadable_variables))
-
-
-def parse_isolated(
-    seconds: float, registry: FileRegistry, parser: Parser | None, names: Iterable[str] | None, joins: bool, url: str
-) -> ParsedFile:
-    """Return what is in a file as `parse_and_load` does, in another process.
-
-    Raises `AdoptionError` if the process ends, or does not answer within this number of seconds.
-    """
-    try:
-        return call_isolated(partial(parse_and_load, registry, parser, names, joins), url, seconds)
-    except NoAnswerError:
-        problem = f"it was not parsed within {seconds:g} seconds: it is damaged, or needs a larger `file_timeout`"
-    except ProcessEndedError as error:
-        problem = f"a library ended the process that parsed it ({error}): it is damaged, or needs too much memory"
-    raise AdoptionError(url, (("the file", problem),))

@@ -35,14 +35,12 @@ def adopt(
     loadable_variables: Iterable[str] | None = None,
     executor: ExecutorLike = None,
     on_error: OnError = "raise",
-    file_timeout: float | None = None,
     copy: bool = False,
     shard_chunks: int = DEFAULT_SHARD_CHUNKS,
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
     strict: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
-    resume: str | Path | None = None,
     progress: ProgressLike = None,
     **options: Any,
 ) -> Adoption:
@@ -77,10 +75,6 @@ def adopt(
     on_error : str
         `"raise"`, or `"skip"` to go on without files that cannot be parsed, or whose coordinates cannot be read or
         decoded; the report lists them.
-    file_timeout : float, optional
-        Parse files in other processes, each within this number of seconds: a damaged file can crash the library of its
-        format, or make it loop forever. Such a file is an error or, with `on_error="skip"`, in the report. By
-        default a crash of a library ends this process. A `parser` has to be importable.
     copy : bool
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5
@@ -96,9 +90,6 @@ def adopt(
         Whether to replace existing arrays.
     dry_run : bool
         Return the report, and write nothing.
-    resume : str or Path, optional
-        A folder of this machine for what was parsed. If the adoption is interrupted, the next call with the same folder
-        does not parse again what is there, unless the file has changed.
     progress : bool or callable, optional
         True for a progress bar, or a function that is called with the number of files or arrays that are done and the
         number of all of them.
@@ -145,8 +136,6 @@ def adopt(
     """
     store = require_store(into, copy=copy)
     parse_count("shard_chunks", shard_chunks, least=1)
-    if copy and file_timeout is not None:
-        raise StoreConfigError("file_timeout", "None, because a copy is made by this process", describe(file_timeout))
     if copy:
         with report_progress(progress, "adopt", "arrays") as update:
             return adopt_copy(_one(files), store, path, strict=strict, overwrite=overwrite, progress=update, **options)
@@ -159,10 +148,8 @@ def adopt(
         loadable_variables=_names("loadable_variables", loadable_variables),
         executor=executor,
         on_error=on_error,
-        file_timeout=file_timeout,
         max_loaded_nbytes=max_loaded_nbytes,
         strict=strict,
-        resume=resume,
         progress=progress,
     )
     lengths = {} if append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)

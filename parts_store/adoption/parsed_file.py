@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
+from virtualizarr.parsers import NetCDF3Parser
 
 from parts_store._compat.virtualizarr import group_of
-from parts_store.adoption import corrections, parsers, recognition, source_file
+from parts_store.adoption import parsers, recognition, source_file
 from parts_store.adoption.description import CannotBeReadError, OtherFile
-from parts_store.adoption.formats import hdf5
+from parts_store.adoption.formats import hdf5, netcdf3
 from parts_store.adoption.formats.n5 import dataset as n5_dataset
 from parts_store.adoption.formats.n5.reader import MAX_NBYTES
 from parts_store.adoption.other_files import other_files
@@ -49,6 +50,8 @@ class ParsedFile:
     notes: Mapping[str, str] = field(default_factory=dict)
     # Why values were loaded, or chunks encoded again, by the paths of the arrays.
     loaded: Mapping[str, str] = field(default_factory=dict)
+    # Whether the parser is one whose values were compared with those of other libraries.
+    is_checked: bool = True
 
 
 def parse_file(url: str, registry: Any, parser: Parser | None = None, *, joins: bool = False) -> ParsedFile:
@@ -73,12 +76,21 @@ def parse_file(url: str, registry: Any, parser: Parser | None = None, *, joins: 
         described = parser.describe(stored.location, registries)
         described = replace(described, group=_with_checksums(described.group, stored, registries))
     else:
-        described = DescribedFile(*_run(stored, registries, parser, found, reader))
+        described = DescribedFile(_run(stored, registries, parser, found))
+        if isinstance(parser, NetCDF3Parser) and reader is not None:
+            described = DescribedFile(*netcdf3.corrected(described.group, reader))
     require_same(stored, registries)
     name = type(parser).__name__ if found is None else found.name
     group = described.group.with_registry(registry)
     return ParsedFile(
-        url, name, state_of(stored), group, described.skipped, notes=described.notes, loaded=described.loaded
+        url,
+        name,
+        state_of(stored),
+        group,
+        described.skipped,
+        notes=described.notes,
+        loaded=described.loaded,
+        is_checked=recognition.is_checked(parser),
     )
 
 
@@ -133,8 +145,8 @@ def _recognise(stored: Stored, registries: Registries, reader: source_file.Block
             "it, or pass a `parser`"
         )
     else:
-        found = _recognise_file(cast("source_file.BlockReader", reader))
-        problem = "expected a format that is known, found another format; pass a `parser`"
+        found, other = _recognise_file(cast("source_file.BlockReader", reader))
+        problem = f"expected a format that is known, found {other}"
     if found is None:
         raise _refused(stored.location, problem)
     return found
@@ -155,32 +167,21 @@ def _is_n5(stored: StoredFolder, registries: Registries) -> bool:
         raise _refused(stored.location, str(error)) from error
 
 
-def _recognise_file(reader: source_file.BlockReader) -> Format | None:
+def _recognise_file(reader: source_file.BlockReader) -> tuple[Format | None, str]:
+    """Return the format of a file; if it is not known, also what the file is."""
     file = reader.buffered()
     head = source_file.read_from(reader, lambda: file.read(recognition.HEAD_NBYTES))
     found = recognition.recognise_file(head)
     if found is None and source_file.read_from(reader, lambda: hdf5.recognise(file, reader.nbytes)):
-        return recognition.HDF5
-    return found
+        return recognition.HDF5, ""
+    return found, recognition.name_other(head)
 
 
-def _run(
-    stored: Stored,
-    registries: Registries,
-    parser: Parser,
-    found: Format | None,
-    reader: source_file.BlockReader | None,
-) -> tuple[PartsGroup, tuple[Skipped, ...]]:
-    """Return what a parser of another package finds in a file, with the checksums of all files, and what is skipped."""
-
-    def run(parser: Parser) -> PartsGroup:
+def _run(stored: Stored, registries: Registries, parser: Parser, found: Format | None) -> PartsGroup:
+    """Return what a parser of another package finds in a file, with the checksums of all files."""
+    try:
         group = PartsGroup.from_manifest_group(group_of(parser(url=stored.location, registry=registries[0])))
         return _with_checksums(group, stored, registries)
-
-    try:
-        if isinstance(stored, StoredFolder):
-            return run(parser), ()
-        return corrections.run_corrected(parser, run, stored, cast("source_file.BlockReader", reader))
     except PartsStoreError:
         raise
     except ImportError as error:

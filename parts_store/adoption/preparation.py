@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from parts_store._compat.zarr import normalize_path
@@ -28,7 +27,7 @@ from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.cutting import DEFAULT_SHARD_CHUNKS
 from parts_store.manifests.group import PartsGroup
-from parts_store.options import parse_count, parse_seconds
+from parts_store.options import parse_count
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
 from parts_store.store import PartsStore
@@ -53,18 +52,14 @@ class AdoptionRequest:
     loadable_variables: tuple[str, ...] | None = None
     executor: ExecutorLike = None
     on_error: OnError = "raise"
-    file_timeout: float | None = None
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
     strict: bool = False
-    resume: str | Path | None = None
     progress: ProgressLike = None
 
     def __post_init__(self) -> None:
         parse_count("max_loaded_nbytes", self.max_loaded_nbytes)
         if self.on_error not in ("raise", "skip"):
             raise StoreConfigError("on_error", "'raise' or 'skip'", describe(self.on_error))
-        if self.file_timeout is not None:
-            parse_seconds("file_timeout", self.file_timeout)
         if self.combine not in (None, "nested", "by_coords"):
             raise StoreConfigError("combine", "'nested' or 'by_coords'", describe(self.combine))
         if self.parser is not None and not callable(self.parser):
@@ -102,8 +97,6 @@ class AdoptionRequest:
             joins=joins,
             executor=self.executor,
             on_error=self.on_error,
-            timeout=self.file_timeout,
-            resume=self.resume,
             progress=self.progress if len(urls) > 1 else None,
         )
         parsed, failed = parsing.parse(urls)
@@ -132,6 +125,7 @@ class AdoptionRequest:
             self.max_loaded_nbytes,
             is_selection=self.variables is not None,
             loaded=loaded,
+            unchecked=tuple(sorted({each.format for each in parsed if not each.is_checked})),
         )
 
     def _trees(
@@ -228,6 +222,8 @@ class PreparedFiles:
     is_selection: bool = False
     # Why values were loaded when a file was parsed, or chunks encoded again, by their paths.
     loaded: Mapping[str, str] = field(default_factory=dict)
+    # The parsers whose values were not checked.
+    unchecked: tuple[str, ...] = ()
 
     @property
     def _references(self) -> list[References]:
@@ -300,4 +296,5 @@ class PreparedFiles:
             failed=self.failed,
             folders=self.folders,
             needs=self.needs,
+            unchecked=self.unchecked,
         )

@@ -22,10 +22,6 @@ class Format:
 
 HDF5: Final = Format("HDF5 or netCDF4", "parts_store.adoption.parsers:HDF5")
 NETCDF3: Final = Format("netCDF3", "virtualizarr.parsers:NetCDF3Parser")
-FITS: Final = Format("FITS", "virtualizarr.parsers:FITSParser", "virtualizarr[fits]")
-GRIB: Final = Format("GRIB", "gribberish.virtualizarr:GribberishParser", "virtualizarr[grib]")
-HDF4: Final = Format("HDF4", "virtualizarr.parsers:HDF4Parser", "virtualizarr[hdf4]")
-DMRPP: Final = Format("DMR++", "virtualizarr.parsers:DMRPPParser")
 KERCHUNK_JSON: Final = Format("kerchunk JSON", "virtualizarr.parsers:KerchunkJSONParser")
 ZIP: Final = Format("zip file of Zarr", "virtualizarr.parsers:ZippedZarrParser")
 ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[zarr]")
@@ -34,14 +30,12 @@ KERCHUNK_PARQUET: Final = Format(
 )
 TIFF: Final = Format("TIFF", "parts_store.adoption.parsers:TIFF", "parts_store[tiff]")
 N5: Final = Format("N5", "parts_store.adoption.parsers:N5")
+_CHECKED: Final = (HDF5, NETCDF3, KERCHUNK_JSON, ZIP, ZARR, KERCHUNK_PARQUET, TIFF, N5)
 
 _SIGNATURES: Final = (
     (b"CDF\x01", NETCDF3),
     (b"CDF\x02", NETCDF3),
     (b"CDF\x05", NETCDF3),
-    (b"SIMPLE  =", FITS),
-    (b"GRIB", GRIB),
-    (b"\x0e\x03\x13\x01", HDF4),
     (b"PK\x03\x04", ZIP),
     (b"II*\0", TIFF),
     (b"MM\0*", TIFF),
@@ -51,7 +45,12 @@ _SIGNATURES: Final = (
 _HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 # References of kerchunk: an object of version 1, or the keys of a Zarr group themselves.
 _KERCHUNK: Final = re.compile(rb'"refs"\s*:|"\.z(?:group|array|attrs|metadata)"\s*:|"zarr\.json"\s*:')
-_DMRPP: Final = b"xmlns:dmrpp="
+# The parsers for other formats, which read some values wrongly: a caller has to choose one.
+_OTHERS: Final = (
+    (b"SIMPLE  =", "FITS", "virtualizarr.parsers.FITSParser()"),
+    (b"GRIB", "GRIB", "gribberish.virtualizarr.GribberishParser()"),
+    (b"\x0e\x03\x13\x01", "HDF4", "virtualizarr.parsers.HDF4Parser()"),
+)
 
 
 def recognise_file(head: bytes) -> Format | None:
@@ -67,9 +66,24 @@ def recognise_file(head: bytes) -> Format | None:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{") and _KERCHUNK.search(text):
         return KERCHUNK_JSON
-    if text.startswith(b"<") and _DMRPP in text:
-        return DMRPP
     return None
+
+
+def name_other(head: bytes) -> str:
+    """Return what a file is whose format is not recognised, and which parser there is for it."""
+    if not head:
+        return "an empty file"
+    for signature, name, parser in _OTHERS:
+        if head.startswith(signature):
+            return f"{name}; pass `parser={parser}`, whose values are not checked"
+    return "another format; pass a `parser`"
+
+
+def is_checked(parser: object) -> bool:
+    """Return whether a parser is ours, or one whose values were compared with other libraries."""
+    module, name = type(parser).__module__, type(parser).__name__
+    known = {found.parser.rpartition(":")[2] for found in _CHECKED}
+    return module.startswith(("parts_store.", "virtualizarr.parsers")) and name in known | {"Raw"}
 
 
 def recognise_folder(names: Collection[str], *, is_n5: bool) -> Format | None:

@@ -110,6 +110,8 @@ class Adoption:
         The URLs of the folders that the references point to. A repository has to be opened with them.
     needs : tuple of str
         The packages that readers need for the codecs of the files, besides parts_store.
+    unchecked : tuple of str
+        The parsers of other packages that found the arrays, and whose values were not compared with another library.
 
     Examples
     --------
@@ -126,6 +128,7 @@ class Adoption:
     failed: tuple[Skipped, ...] = ()
     folders: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -194,6 +197,7 @@ class Adoption:
             "failed": [{"name": each.name, "reason": each.reason} for each in self.failed],
             "folders": list(self.folders),
             "needs": list(self.needs),
+            "unchecked": list(self.unchecked),
         }
 
     def lines(self) -> list[str]:
@@ -201,6 +205,7 @@ class Adoption:
         lines = [each.line for each in self.arrays[:_MAX_SHOWN]]
         lines += [f"skipped: {each.name}: {each.reason}" for each in self.skipped[:_MAX_SHOWN]]
         lines += [f"failed: {each.name}: {each.reason}" for each in self.failed[:_MAX_SHOWN]]
+        lines += [f"not checked: compare some values of {each} with another library" for each in self.unchecked]
         left = sum(max(0, len(each) - _MAX_SHOWN) for each in (self.arrays, self.skipped, self.failed))
         if left:
             lines.append(f"and {left} more")

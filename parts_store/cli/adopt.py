@@ -109,25 +109,6 @@ def adopt(
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Go on without files that cannot be parsed.", rich_help_panel=_FILES)
     ] = False,
-    file_timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Parse files in other processes, each within this number of seconds: a damaged file that crashes a "
-            "library, or never ends, is an error of this file.",
-            rich_help_panel=_FILES,
-            show_default=False,
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A folder for what was parsed: after an interruption, it is not parsed again.",
-            rich_help_panel=_FILES,
-            show_default=False,
-        ),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be adopted and skipped, and write nothing.")
     ] = False,
@@ -145,17 +126,15 @@ def adopt(
 ) -> int:
     """Make existing files readable as Zarr.
 
-    HDF5, netCDF, TIFF, N5, GRIB, FITS, HDF4, Zarr, kerchunk and DMR++ files are recognised by their content. The data
-    is not copied: the arrays refer to the files. Several files become one dataset.
+    HDF5, netCDF, TIFF, N5, Zarr and kerchunk files are recognised by their content, others need `--parser`. The data is
+    not copied: the arrays refer to the files. Several files become one dataset.
     """
     from parts_store.adoption.preparation import AdoptionRequest
     from parts_store.repositories import is_repository, open_branch, options_for
 
     given = parse_options(option)
     if copy:
-        if any(
-            (concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, file_timeout, resume, dry_run)
-        ):
+        if any((concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, dry_run)):
             raise StoreConfigError("arguments", _COPY_ONLY, "--copy with options for many files")
         return _copy(files, into, given, path=path, strict=strict, overwrite=overwrite, output=output)
     # The files are parsed before a repository is created for them.
@@ -168,9 +147,7 @@ def adopt(
             loadable_variables=None if load is None else tuple(load),
             executor=executor,
             on_error="skip" if skip_errors else "raise",
-            file_timeout=file_timeout,
             strict=strict,
-            resume=resume,
             progress=progress,
         )
         is_remote = any(options_for(each, given) for each in (*files, *(virtual or ())))

@@ -1,11 +1,10 @@
-"""Many files as one dataset: adopted in one call, continued by another file, skipped, resumed, changed meanwhile."""
+"""Many files as one dataset: adopted in one call, continued by another file, skipped, changed meanwhile."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -224,53 +223,6 @@ def test_a_file_that_was_just_written_is_looked_at_again(copied: Path, monkeypat
     with pytest.raises(AdoptionError, match="it was changed while it was read"):
         ps.adopt(copied / "*.nc", into=session, concat_dim="time")
     assert len(waited) == 1
-
-
-# --- resume -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_an_interrupted_adoption_parses_only_what_is_left(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third = files_in(copied)
-    inner = parsers.HDF5.describe
-    parsed: list[str] = []
-
-    def describe(self: Any, file: Any, *others: Any) -> Any:
-        if not parsed.count("interrupted") and file.location.endswith(third.name):
-            parsed.append("interrupted")
-            raise KeyboardInterrupt
-        parsed.append(file.location.rpartition("/")[2])
-        return inner(self, file, *others)
-
-    monkeypatch.setattr(parsers.HDF5, "describe", describe)
-    session = repository(copied).writable_session("main")
-    kept = copied / "parsed"
-    arguments: dict[str, Any] = {"into": session, "concat_dim": "time", "resume": kept, "executor": False}
-    with pytest.raises(KeyboardInterrupt):
-        ps.adopt(copied / "*.nc", **arguments)
-    assert not session.has_uncommitted_changes
-    parsed[:] = ["interrupted"]
-    ps.adopt(copied / "*.nc", **arguments)
-    assert parsed == ["interrupted", third.name]
-    xr.testing.assert_identical(opened(session), read([first, second, third]))
-    # A file that was changed, and what cannot be read, is parsed again.
-    january = month(np.datetime64("2004-01"))
-    write(january.assign(p=january["p"] * 2), second, "day")
-    os.utime(second, (1_700_000_100, 1_700_000_100))
-    for each in kept.iterdir():
-        if first.name.encode() in each.read_bytes():
-            each.write_bytes(b"damaged")
-    parsed[:] = ["interrupted"]
-    ps.adopt(copied / "*.nc", **arguments, overwrite=True)
-    assert sorted(parsed[1:]) == [first.name, second.name]
-    xr.testing.assert_equal(opened(session), read([first, second, third]))
-    with pytest.raises(StoreConfigError, match="resume"):
-        ps.adopt(copied / "*.nc", **{**arguments, "resume": third})
-    # Two of them could not be told apart.
-    unlike: list[Any] = [partial(parsers.HDF5()), lambda *_: None]
-    for parser in unlike:
-        with pytest.raises(StoreConfigError, match=r"resume.*expected None, or a parser"):
-            ps.adopt(copied / "*.nc", **arguments, parser=parser, overwrite=True)
 
 
 # --- groups, variables, arguments -------------------------------------------------------------------------------------

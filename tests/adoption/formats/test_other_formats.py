@@ -1,4 +1,4 @@
-"""Files of every format that VirtualiZarr has a parser for, compared with the library that wrote them."""
+"""Files of formats that parsers of VirtualiZarr read, compared with the library that wrote them."""
 
 import json
 import sys
@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from astropy.io import fits
 from fsspec.implementations.reference import LazyReferenceMapper
-from pyhdf.SD import SD, SDC
 from virtualizarr.parsers import NetCDF3Parser
 
 import parts_store as ps
@@ -22,7 +19,6 @@ from parts_store.adoption import recognition
 from parts_store.adoption.parsers import find_parser
 from parts_store.errors import AdoptionError
 from tests.adoption.adopting import repository, settle
-from tests.adoption.formats.grib_messages import message
 
 VALUES = np.random.default_rng(1).random((40, 20, 30), "f4")
 DATASET = xr.Dataset({"v": (("t", "y", "x"), VALUES)}, {"t": np.arange(40)})
@@ -86,26 +82,6 @@ def kerchunk_parquet(folder: Path) -> Path:
     return folder / "a.parquet"
 
 
-def dmrpp(folder: Path) -> Path:
-    chunks: list[Any] = []
-    with h5py.File(folder / "a.h5", "w") as file:
-        file.create_dataset("v", data=VALUES, chunks=(1, 20, 30)).id.chunk_iter(chunks.append)
-    settle(folder / "a.h5")
-    sizes = "".join(f'<Dimension name="{name}" size="{size}"/>' for name, size in zip("tyx", VALUES.shape, strict=True))
-    places = "".join(
-        f'<dmrpp:chunk offset="{each.byte_offset}" nBytes="{each.size}" '
-        f'chunkPositionInArray="[{each.chunk_offset[0]},0,0]"/>'
-        for each in chunks
-    )
-    (folder / "a.h5.dmrpp").write_text(
-        '<?xml version="1.0"?><Dataset xmlns="http://xml.opendap.org/ns/DAP/4.0#" '
-        'xmlns:dmrpp="http://xml.opendap.org/dap/dmrpp/1.0.0#" dapVersion="4.0" dmrVersion="1.0" name="a.h5">'
-        f'{sizes}<Float32 name="v"><Dim name="/t"/><Dim name="/y"/><Dim name="/x"/><dmrpp:chunks byteOrder="LE">'
-        f"<dmrpp:chunkDimensionSizes>1 20 30</dmrpp:chunkDimensionSizes>{places}</dmrpp:chunks></Float32></Dataset>"
-    )
-    return folder / "a.h5.dmrpp"
-
-
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "netCDF3": netcdf3,
     "Zarr 2": zarr2,
@@ -113,7 +89,6 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "zip": zipped,
     "kerchunk JSON": kerchunk_json,
     "kerchunk Parquet": kerchunk_parquet,
-    "DMR++": dmrpp,
 }
 
 
@@ -128,61 +103,34 @@ def test_a_format_is_recognised_and_its_values_are_equal(tmp_path: Path, kind: s
     assert np.array_equal(adopted(path, "v"), VALUES)
 
 
-def test_fits_images_are_equal(tmp_path: Path) -> None:
-    path = tmp_path / "a.fits"
-    counts = np.arange(600, dtype="u2").reshape(20, 30) + 40_000
-    fits.HDUList([fits.PrimaryHDU(VALUES), fits.ImageHDU(counts, name="COUNTS")]).writeto(path)
+OTHERS = {
+    "FITS": ("FITSParser", b"SIMPLE  =                    T"),
+    "GRIB": ("GribberishParser", b"GRIB\0\0\0\2"),
+    "HDF4": ("HDF4Parser", b"\x0e\x03\x13\x01"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_format_that_is_not_adopted_is_named_with_its_parser(tmp_path: Path, name: str) -> None:
+    parser, content = OTHERS[name]
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(
+        AdoptionError, match=rf"found {name}; pass `parser=.*{parser}\(\)`, whose values are not checked"
+    ):
+        adopted(tmp_path / "file", "v")
+
+
+def test_the_report_names_parsers_whose_values_are_not_checked(tmp_path: Path) -> None:
+    class OtherParser(NetCDF3Parser):
+        """A parser that parts_store does not know."""
+
+    path = netcdf3(tmp_path)
     settle(path)
-    assert np.array_equal(adopted(path, "PRIMARY"), fits.getdata(path, 0))
-    assert np.array_equal(adopted(path, "COUNTS"), fits.getdata(path, 1))
-
-
-def test_grib_messages_are_equal(tmp_path: Path) -> None:
-    fields = np.random.default_rng(1).integers(200, 300, (4, 20, 30)).astype("f8")
-    for at in range(2):
-        both = (message(fields[2 * at + each], 6 * (2 * at + each)) for each in range(2))
-        (tmp_path / f"{at}.grib2").write_bytes(b"".join(both))
-        settle(tmp_path / f"{at}.grib2")
-    assert np.array_equal(adopted(tmp_path / "0.grib2", "tmp", "hag/instant"), fields[:2])
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(tmp_path / "*.grib2", into=session, concat_dim="time")
-    store = ps.PartsStore.from_session(session)
-    joined = xr.open_zarr(store, group="hag/instant", consolidated=False, chunks=None)
-    assert np.array_equal(joined["tmp"], fields)
-    assert joined["time"].values.astype("M8[h]").tolist() == [
-        np.datetime64(f"2026-01-01T{hour:02}", "h").item() for hour in (0, 6, 12, 18)
-    ]
-
-
-HDF4_TYPES = {"f4": SDC.FLOAT32, "f8": SDC.FLOAT64, "i2": SDC.INT16, "u1": SDC.UINT8, "i4": SDC.INT32}
-
-
-def write_hdf4(path: Path, dtype: str) -> Path:
-    values = (np.arange(600).reshape(20, 30) % 200).astype(dtype)
-    file = SD(str(path), SDC.WRITE | SDC.CREATE)
-    dataset = file.create("v", HDF4_TYPES[dtype], values.shape)
-    dataset.setcompress(SDC.COMP_DEFLATE, value=6)
-    dataset[:] = values
-    dataset.endaccess()
-    file.end()
-    settle(path)
-    return path
-
-
-@pytest.mark.parametrize("dtype", HDF4_TYPES)
-def test_hdf4_arrays_are_equal(tmp_path: Path, dtype: str) -> None:
-    path = write_hdf4(tmp_path / "a.hdf", dtype)
-    assert np.array_equal(adopted(path, "v"), SD(str(path)).select("v")[:])
-
-
-def test_hdf4_files_with_another_byte_order_are_refused(tmp_path: Path) -> None:
-    path = write_hdf4(tmp_path / "a.hdf", "f4")
-    # A number type: its version, the type float32 of 32 bits, and its class, which is 4 for little-endian.
-    data = path.read_bytes()
-    assert data.count(bytes([1, 5, 32, 1])) == 1
-    path.write_bytes(data.replace(bytes([1, 5, 32, 1]), bytes([1, 5, 32, 4])))
-    with pytest.raises(AdoptionError, match="its numbers are not big-endian"):
-        adopted(path, "v")
+    for parser, unchecked in ((OtherParser(), ("OtherParser",)), (NetCDF3Parser(), ()), (None, ())):
+        report = ps.adopt(path, into=repository(tmp_path).writable_session("main"), parser=parser, dry_run=True)
+        assert report.unchecked == unchecked
+        line = "not checked: compare some values of OtherParser with another library"
+        assert (line in str(report)) == bool(unchecked)
 
 
 def test_any_parser_of_virtualizarr_can_be_passed(tmp_path: Path) -> None:
@@ -210,13 +158,8 @@ def test_attributes_that_are_not_finite_are_adopted(tmp_path: Path) -> None:
     xr.testing.assert_identical(found, xr.open_dataset(tmp_path / "a.nc", engine="scipy"))
 
 
-@pytest.mark.parametrize("kind", ["netCDF3", "FITS"])
-def test_a_truncated_file_is_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "a"
-    if kind == "FITS":
-        fits.PrimaryHDU(VALUES).writeto(path, output_verify="silentfix")
-    else:
-        DATASET.to_netcdf(path, engine="scipy")
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = netcdf3(tmp_path)
     path.write_bytes(path.read_bytes()[:-4000])
     settle(path)
     with pytest.raises(AdoptionError, match=r"chunks end at \d+, and the file at \d+|failed"):
@@ -235,6 +178,6 @@ def test_references_to_files_that_are_missing_or_too_short_are_refused(tmp_path:
 
 
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gribberish.virtualizarr", None)
-    with pytest.raises(ImportError, match=r"GRIB files need gribberish.*: pip install 'virtualizarr\[grib\]'"):
-        find_parser(recognition.GRIB)
+    monkeypatch.setitem(sys.modules, "parts_store.adoption.parsers", None)
+    with pytest.raises(ImportError, match=r"TIFF files need parts_store.*: pip install 'parts_store\[tiff\]'"):
+        find_parser(recognition.TIFF)

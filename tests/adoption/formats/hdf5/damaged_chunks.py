@@ -1,13 +1,13 @@
 """Read damaged chunks with h5py in another process, which they may end."""
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401 (adds its filters to the HDF5 library)
-
-from parts_store.isolation import NoAnswerError, ProcessEndedError, call_isolated
 
 
 def read_chunks(path: Path, count: int, length: int) -> list[Any]:
@@ -16,18 +16,21 @@ def read_chunks(path: Path, count: int, length: int) -> list[Any]:
     log = path.with_suffix(".log")
     while len(found) < count:
         log.write_bytes(b"")
-        task = (str(path), str(log), len(found), count, length)
+        arguments = [str(path), str(log), *map(str, (len(found), count, length))]
         try:
-            call_isolated(_read_chunks, task, 20.0)
-        except (ProcessEndedError, NoAnswerError):
+            ended = subprocess.run(
+                [sys.executable, __file__, *arguments], check=False, timeout=300, capture_output=True
+            )
+        except subprocess.TimeoutExpired:
             found += [*_logged(log), None]
         else:
             found += _logged(log)
+            if ended.returncode != 0:
+                found.append(None)
     return found
 
 
-def _read_chunks(task: tuple[str, str, int, int, int]) -> None:
-    path, log, start, stop, length = task
+def _read_chunks(path: str, log: str, start: int, stop: int, length: int) -> None:
     with h5py.File(path) as file, Path(log).open("wb", buffering=0) as written:
         for number in range(start, stop):
             try:
@@ -43,3 +46,7 @@ def _logged(log: Path) -> list[Any]:
         while file.peek(1):
             found.append(pickle.load(file))
     return found
+
+
+if __name__ == "__main__":
+    _read_chunks(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from parts_store.adoption.formats.hdf5 import reader
-from parts_store.isolation import end_idle_processes
 from tests.adoption.adopting import adopted, array
 from tests.adoption.formats.hdf5.damaged_chunks import read_chunks
 
@@ -34,12 +33,6 @@ FILTERS: dict[str, dict[str, Any]] = {
     "szip, shuffle": {"compression": "szip", "shuffle": True},
     **{f"blosc, {name}": dict(hdf5plugin.Blosc(cname=name)) for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")},
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_processes_are_left() -> Iterator[None]:
-    yield
-    end_idle_processes()
 
 
 def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
