@@ -8,15 +8,21 @@ while others read.
 import asyncio
 import itertools
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.sync import sync
 
+import parts_store as ps
+from conformance.readers import minimal
 from integration.breaking import Breaking, Crash, How
 from integration.chaos import driver
 from integration.chaos.plan import LANES, Plan
@@ -38,6 +44,7 @@ from integration.scenes import (
 from parts_store import PartsStore
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Lock
+from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
 
 PLACES = ["memory", "memory with digests", "disk", "minio"]
@@ -265,3 +272,66 @@ def test_killed_writers_tear_and_lose_nothing_on_a_real_server(bucket: Bucket, l
     assert report.unresolved > 30
     assert report.writes > 30
     assert report.reads > 100
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import zarr
+import parts_store as ps
+from integration.chaos.plan import Plan
+from integration.server import Server
+from parts_store.engine.steps import Put
+
+name, *server = sys.argv[1:]
+store = ps.PartsStore.from_url(f"s3://{name}", **Plan.options_of(Server(*server)))
+perform = type(store._backend).perform
+
+async def perform_and_die(self, request):
+    outcome = await perform(self, request)
+    if isinstance(request, Put) and request.key == "a/c/0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return outcome
+
+type(store._backend).perform = perform_and_die
+zarr.open_array(store, path="a")[...] = np.arange(4096)
+"""
+
+
+# The other parts are in the tag of the anchor, or in a staged copy.
+@pytest.mark.parametrize("header", [8, 1500], ids=["small", "large"])
+def test_repair_completes_at_once_what_a_writer_killed_after_the_anchor_left(
+    bucket: Bucket, tmp_path: Path, header: int
+) -> None:
+    old, new = np.full(4096, 7, "uint16"), np.arange(4096, dtype="uint16")
+    parts = [ps.Part(".header", size=header), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+    chosen: dict[str, Any] = {"chunks": (512,), "shards": (4096,), "dtype": "uint16", "compressors": None}
+    store = PartsStore(bucket.store())
+    # Half of the shard has no inner chunks, so that its index is another one.
+    array = ps.create_array(store, "a", parts=parts, shape=(4096,), **chosen)
+    array[2048:] = old[2048:]
+    old[:2048] = 0
+    server = bucket.server
+    arguments = [bucket.name, server.endpoint, server.access_key, server.secret_key]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    def read_by_others(name: str) -> Any:
+        for key in bucket.list_keys():
+            (tmp_path / name / key).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / key).write_bytes(bucket.read(key))
+        return minimal.read(tmp_path / name, "a")
+
+    torn = read_by_others("torn")
+    assert not np.array_equal(torn, old)
+    assert not np.array_equal(torn, new)
+    (finding,) = PartsStore(bucket.store()).verify().findings
+    assert finding.problem is Problem.INTERRUPTED
+    report = PartsStore(bucket.store()).repair()
+    assert [each.problem for each in report.findings if each.is_repaired] == [Problem.INTERRUPTED]
+    # A staged copy is kept for a day, because its writer may be active.
+    assert [each.problem for each in report.findings if not each.is_repaired] == [Problem.LEFTOVERS] * (header > 8)
+    np.testing.assert_array_equal(read_by_others("whole"), new)
+    np.testing.assert_array_equal(zarr.open_array(PartsStore(bucket.store()), path="a")[...], new)
+    assert PartsStore(bucket.store()).repair(min_age=0).is_clean
+    assert bucket.list_keys() == {"zarr.json", "a/zarr.json", "a/c/0", "a/c/0.header", "a/c/0.index"}

@@ -468,9 +468,10 @@ class PartsStore(ZarrMethods):
         prefix
             The path of a group, of an array, or of chunks; everything if empty.
         min_age
-            How old an object must be, by the clock of the store, to belong to a dead writer: a `timedelta`, or seconds.
-            The least is 15 minutes, or 0 to state that no client is writing. A local disk recognises dead writers of
-            parts without it, except with `concurrency="exclusive"`.
+            How old an object must be, by the clock of the store, to be removed as that of a dead writer: a `timedelta`,
+            or seconds. The least is 15 minutes, or 0 to state that no client is writing. A local disk recognises dead
+            writers of parts without it, except with `concurrency="exclusive"`. Committed writes are completed at any
+            age, except with `"exclusive"` on a local disk, and on S3 and similar servers if the parts are large.
         drop_incomplete
             Whether to remove chunks that cannot be read, and journals that are not understood. Their data is lost.
         retag

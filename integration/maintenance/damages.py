@@ -148,6 +148,10 @@ def written_by_stranger(bucket: Bucket, store: PartsStore, key: str) -> None:
 
 EVERY_PART = (".head", "", ".tail")
 FIFTH = value_of(5)
+INTERRUPTED = (
+    "an overwrite was interrupted, and software without parts_store may read a torn chunk; "
+    "the staged copy has all parts"
+)
 # All of them at the fifth chunk.
 SCENES: dict[str, Scene] = {
     "missing part": Scene(
@@ -194,11 +198,11 @@ SCENES: dict[str, Scene] = {
     ),
     "writer that died after the anchor": Scene(
         died(Death.ANCHOR),
-        *(Problem.INTERRUPTED, (".head", ".tail"), "the staged copy has what is missing", None, NEW, NEW),
+        *(Problem.INTERRUPTED, (".head", ".tail"), INTERRUPTED, None, NEW, NEW),
     ),
     "part lost while there is a copy": Scene(
         in_turn(died(Death.ALL_PARTS), removed(".head")),
-        *(Problem.INTERRUPTED, (".head",), "the staged copy has what is missing", None, NEW, NEW),
+        *(Problem.INTERRUPTED, (".head",), INTERRUPTED, None, NEW, NEW),
     ),
     "writer that died before the anchor": Scene(
         died(Death.COPY), *(Problem.LEFTOVERS, None, "beside the chunk", None, FIFTH, FIFTH)

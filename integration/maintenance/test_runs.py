@@ -20,6 +20,7 @@ from integration.maintenance.damages import (
     ALL,
     CHUNKS,
     FIFTH,
+    INTERRUPTED,
     MENDED_WITHOUT_ORDERS,
     NBYTES,
     NEW,
@@ -107,10 +108,12 @@ def test_command_line_prints_the_report_and_exits_with_its_code(bucket: Bucket, 
     abandon(PartsStore(bucket.store()), "chunks/c/0", NEW, Death.ANCHOR)
     code, out, errors = run("verify", bucket)
     assert (code, errors) == (3, "")
-    assert out.splitlines()[1].startswith("interrupted: chunks/c/0: the staged copy has what is missing: ")
+    assert out.splitlines()[1].startswith(f"interrupted: chunks/c/0: {INTERRUPTED}: ")
     code, out, errors = run("repair", bucket)
     assert (code, errors) == (3, "")
-    assert "younger than min_age" in out
+    assert out.splitlines()[1].startswith("interrupted, repaired: chunks/c/0: ")
+    # The staged copy.
+    assert out.splitlines()[2].startswith("leftovers: chunks/c/0: beside the chunk; not repaired: younger than min_age")
     assert PartsStore(bucket.store()).repair(min_age=0).is_clean
     code, out, errors = run("verify", bucket, "--checksums", "--json")
     assert (code, errors) == (0, "")

@@ -168,7 +168,8 @@ def mirrors(seed: int, _servers: Servers) -> Found:
 
 def attack_tests(seed: int, _servers: Servers) -> Found:
     """Run a module of the attack suite, with other random examples and another order of sets."""
-    module = random.Random(seed).choice(sorted((ROOT / "tests/attacks").glob("test_*.py")))
+    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), ROOT / "tests/backends/test_redirects.py"]
+    module = random.Random(seed).choice(sorted(modules))
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
     environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}

@@ -3,11 +3,13 @@
 obstore panics for some wrong options, immediately or at the first request. The checks raise an error before that.
 """
 
+import ipaddress
 import os
 import re
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -171,11 +173,30 @@ def without_redirects(store: Any) -> Any:
 def _without_other_hosts(url: str, client: Mapping[str, Any]) -> dict[str, Any]:
     """Return client options with which obstore, which always follows redirects, reaches only the host of `url`.
 
-    Requests to other hosts go to a proxy that does not exist, except to the hosts in `proxy_excludes`. If a proxy is
-    set already, the options stay as they are, and the proxy decides.
+    Requests to other hosts go to a proxy that does not exist, except to the hosts in `proxy_excludes`. With this proxy,
+    obstore ignores the proxies of the environment. If the host of `url` itself is reached through a proxy, the options
+    stay as they are, and that proxy decides.
     """
-    host = urllib.parse.urlsplit(url).hostname
-    if host is None or "proxy_url" in client or urllib.request.getproxies():
+    address = urllib.parse.urlsplit(url)
+    host = address.hostname
+    if host is None or "proxy_url" in client or _has_proxy(address.scheme, host):
         return dict(client)
     allowed = ",".join(filter(None, [host, str(client.get("proxy_excludes") or "")]))
     return {**client, "proxy_url": f"http://{NO_PROXY_THERE}", "proxy_excludes": allowed}
+
+
+def _has_proxy(scheme: str, host: str) -> bool:
+    """Return whether obstore reaches a host through a proxy of the environment, which `NO_PROXY` may prevent."""
+    proxies = urllib.request.getproxies()
+    if scheme not in proxies and "all" not in proxies:
+        return False
+    return not urllib.request.proxy_bypass(host) and not _is_in_networks(host, proxies.get("no", ""))
+
+
+def _is_in_networks(host: str, no_proxy: str) -> bool:
+    """Return whether a host is an address in a network of `NO_PROXY`, such as 10.0.0.0/8, which `urllib` ignores."""
+    for each in no_proxy.split(","):
+        with suppress(ValueError):
+            if "/" in each and ipaddress.ip_address(host) in ipaddress.ip_network(each.strip(), strict=False):
+                return True
+    return False

@@ -23,7 +23,7 @@ def repair(
     *,
     prefix: Prefix = "",
     min_age: Annotated[
-        str, typer.Option(help="Take older objects for those of dead writers: a number with s, m, h or d.")
+        str, typer.Option(help="Remove leftovers that are older than this: a number with s, m, h or d.")
     ] = "24h",
     drop_incomplete: Annotated[
         bool, typer.Option("--drop-incomplete", help="Delete chunks that cannot be read; nothing else has their bytes.")

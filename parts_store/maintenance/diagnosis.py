@@ -85,11 +85,13 @@ def _untagged(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> lis
 def _find_leftovers(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> list[Finding]:
     """Return what lies beside the chunks, except beside interrupted writes, which need it."""
     interrupted = {finding.chunk_key for finding in findings if finding.problem is Problem.INTERRUPTED}
-    return [
-        Finding(Problem.LEFTOVERS, each.chunk.chunk_key, tuple(entry.key for entry in each.beside), "beside the chunk")
-        for each in listed
-        if each.beside and each.chunk.chunk_key not in interrupted
-    ]
+    return [leftovers_beside(each) for each in listed if each.beside and each.chunk.chunk_key not in interrupted]
+
+
+def leftovers_beside(listed: ListedChunk) -> Finding:
+    """Return the finding for what lies beside a chunk."""
+    keys = tuple(entry.key for entry in listed.beside)
+    return Finding(Problem.LEFTOVERS, listed.chunk.chunk_key, keys, "beside the chunk")
 
 
 # --- parts stored as one chunk ------------------------------------------------------------------------------------
@@ -189,8 +191,13 @@ def _diagnose_tagged(chunk: Chunk, index: ShardIndex | None, anchor: Found | Non
         return finding
     with_copy = find_problem(chunk, _replaced(outcomes, copy), None)
     is_embedded = anchor is not None and anchor.tag is not None and anchor.tag.embedded is not None
-    place = "the tag of the anchor" if is_embedded else "the staged copy"
-    return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail=f"{place} has what is missing")
+    place = "the tag of the anchor has" if is_embedded else "the staged copy has"
+    return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail=_interrupted(place))
+
+
+def _interrupted(place: str) -> str:
+    """Return what is wrong with a chunk whose committed write is not complete in place."""
+    return f"an overwrite was interrupted, and software without parts_store may read a torn chunk; {place} all parts"
 
 
 def _replaced(outcomes: Sequence[Outcome], staged: Mapping[int, Found]) -> list[Outcome]:
@@ -226,11 +233,7 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     if finding is None and not staged and (yield from _has_lost_all(chunk, journal)):
         return _lost(chunk)
     left = tuple(keys[part] for part in staged)
-    return (
-        Finding(Problem.INTERRUPTED, chunk.chunk_key, left, "the journal says how to finish the write")
-        if left
-        else None
-    )
+    return Finding(Problem.INTERRUPTED, chunk.chunk_key, left, _interrupted("the journal names")) if left else None
 
 
 def _without_orphans(finding: Finding, chunk: Chunk) -> Finding:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import Entry, Put, Steps, remove
@@ -22,7 +22,7 @@ from parts_store.executors import ExecutorLike, open_workers
 from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, Chunk, is_probe_key, join, parse_node_key
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
-from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
+from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks, leftovers_beside
 from parts_store.maintenance.repair import (
     UNKNOWN_JOURNAL,
     RepairOptions,
@@ -52,6 +52,8 @@ _MAX_THREADS = 16
 # A smaller `min_age`, in seconds, is refused. A writer that stalls stages a new copy before it commits, and the request
 # that commits may take ten minutes.
 LEAST_AGE = MAX_STALL + 600.0
+_TOO_YOUNG: Final = "younger than min_age"
+_CHANGED: Final = "it has changed since it was found, or is in use"
 # How often the clock of the store is read: another repair may remove the object that it is read from.
 _MAX_CLOCK_READS = 3
 
@@ -218,7 +220,8 @@ def repair_chunks(
 ) -> list[Finding]:
     """Find what is wrong with the chunks of a survey, repair it if possible, and return the findings with the results.
 
-    Objects that are at least `min_age` old, by the clock of the store, are taken for those of dead writers.
+    Objects that are at least `min_age` old, by the clock of the store, are taken for those of dead writers. Committed
+    writes are completed at any age.
     """
     unmarked = survey.unmarked if options.marks or store.must_understand else ()
     findings = _find_problems(store, survey, unmarked, executor=executor)
@@ -236,11 +239,15 @@ def repair_chunks(
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
     results: list[Finding] = []
+    # Marks of dead batches first: a batch that has a mark is told when one of its chunks is finished.
+    strays = [of_chunk for key, of_chunk in of_chunks.items() if key in survey.listed.strays]
+    others = [of_chunk for key, of_chunk in of_chunks.items() if key not in survey.listed.strays]
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store_repair") as threads:
-        for of_chunk in threads.map(repairer.repair_findings, of_chunks.values()):
-            results += of_chunk
-            if progress is not None:
-                progress(len(results), len(findings))
+        for group in (strays, others):
+            for of_chunk in threads.map(repairer.repair_findings, group):
+                results += of_chunk
+                if progress is not None:
+                    progress(min(len(results), len(findings)), len(findings))
     for path in survey.locked:
         store.carry_out(remove_unused_locks(path))
     return results
@@ -290,7 +297,17 @@ class _Repairer:
                 results.append(not_repaired(finding, "the chunk is damaged"))
             else:
                 results.append(self._repair(finding))
+                results += self._leftovers_of_completed(results[-1])
         return results
+
+    def _leftovers_of_completed(self, finding: Finding) -> list[Finding]:
+        """Return what stays beside a chunk that was completed although its writer may still be active."""
+        listed = self.survey.listed.chunks.get(finding.chunk_key)
+        is_completed = finding.problem is Problem.INTERRUPTED and finding.is_repaired
+        if listed is None or not is_completed or not self._is_young(listed.beside):
+            return []
+        left = list(self.store.carry_out(list_entries(listed.chunk.side_folder)))
+        return [not_repaired(leftovers_beside(replace(listed, beside=left)), _TOO_YOUNG)] if left else []
 
     def _repair(self, finding: Finding) -> Finding:
         if not self.options.handles(finding.problem) or self._may_become_readable(finding):
@@ -331,10 +348,24 @@ class _Repairer:
 
     def _repair_listed(self, listed: ListedChunk, finding: Finding) -> Finding:
         if self._is_young(objects_of_writer(listed, finding.problem)):
-            return not_repaired(finding, "younger than min_age")
+            if finding.problem is Problem.INTERRUPTED:
+                return self._complete(listed, finding)
+            return not_repaired(finding, _TOO_YOUNG)
         if finding.problem is Problem.ORPHANS and self.needs_age and not self.store.protocol.can_collect:
             return not_repaired(finding, "another client may be writing; use min_age=0 if none is")
         return self._repair_chunk(listed, finding)
+
+    def _complete(self, listed: ListedChunk, finding: Finding) -> Finding:
+        """Finish a committed write whose writer may still be active, and remove nothing."""
+        protocol, chunk = self.store.protocol, listed.chunk
+        if not protocol.can_finish_beside_writers(chunk):
+            why = f"{_TOO_YOUNG}, and with concurrency='exclusive' its writer must have ended; use min_age=0 if it has"
+            return not_repaired(finding, why)
+        self.store.carry_out(protocol.finish_write(chunk, listed.parts, ()))
+        index = self.survey.arrays[chunk.array].shard_index
+        if self.store.carry_out(diagnose_chunk(chunk, index, protocol)) is None:
+            return replace(finding, is_repaired=True)
+        return not_repaired(finding, _CHANGED)
 
     def _repair_chunk(self, listed: ListedChunk, finding: Finding) -> Finding:
         record = self.survey.arrays[listed.chunk.array]
@@ -343,13 +374,13 @@ class _Repairer:
             return result
         if finding.problem is Problem.UNREADABLE:
             return not_repaired(result, "all parts are there; write the whole chunk again, or delete it")
-        return not_repaired(result, "it has changed since it was found, or is in use")
+        return not_repaired(result, _CHANGED)
 
     def _repair_stray(self, finding: Finding) -> Finding:
         """Repair what lies beside a chunk that has no parts."""
         array, entries = self.survey.listed.strays[finding.chunk_key]
         if self._is_young(entries):
-            return not_repaired(finding, "younger than min_age")
+            return not_repaired(finding, _TOO_YOUNG)
         for entry in entries if not is_probe_key(finding.chunk_key) else ():
             chunk = self.store.carry_out(find_chunk_beside(entry, array, self.survey.arrays[array]))
             if chunk is not None and chunk.side_folder == finding.chunk_key:

@@ -30,7 +30,8 @@ class Problem(Enum):
     CHECKSUM = "checksum"
     # The chunk exists and cannot be read. A session may list a chunk whose bytes are not available.
     UNREADABLE = "unreadable"
-    # A write was committed and not finished. This library reads it correctly, other programs may not.
+    # An overwrite was committed, and is not complete in place. This library reads it correctly. Other programs read
+    # parts of two writes.
     INTERRUPTED = "interrupted"
     # Parts of a chunk that does not exist.
     ORPHANS = "orphans"
@@ -200,7 +201,9 @@ class Report:
         if self.is_damaged:
             return "damaged"
         if not self.is_clean:
-            return "nothing is damaged; `repair` would remove leftovers"
+            is_torn = any(each.problem is Problem.INTERRUPTED and not each.is_repaired for each in self.findings)
+            repair = "complete interrupted overwrites" if is_torn else "remove leftovers"
+            return f"nothing is damaged; `repair` would {repair}"
         return "no problems found" if self.arrays else "no arrays with parts"
 
     def _repr_html_(self) -> str:

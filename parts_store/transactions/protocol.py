@@ -264,6 +264,10 @@ class ChunkProtocol(ABC):
         """
         return self.rules.level is Level.EXCLUSIVE or self.rules.is_registered
 
+    def can_finish_beside_writers(self, chunk: Chunk) -> bool:
+        """Return whether a committed write can be finished although its writer, or another one, may be active."""
+        return False
+
     def lock_chunk(self, folder: str) -> Steps[None]:
         """Keep other writers away from the chunk that a folder lies beside until the steps have ended, if possible."""
         yield from ()

@@ -257,6 +257,13 @@ class TaggedProtocol(ChunkProtocol):
         return server.probe(self.rules.new_generation, has_conditions=has_conditions, is_thorough=True)
 
     @override
+    def can_finish_beside_writers(self, chunk: Chunk) -> bool:
+        # At 'exclusive', a writer does not expect a PUT of another client. A late one damages the next write, unless
+        # the ETag of what it replaces never recurs, or the next anchor contains the other parts.
+        is_unique = self.rules.has_conditions and self.rules.has_unique_etags
+        return self.rules.level is not Level.EXCLUSIVE or is_unique or self.rules.embeds(chunk)
+
+    @override
     def finish_write(
         self, chunk: Chunk, parts: Mapping[int, steps.Entry], beside: Sequence[steps.Entry]
     ) -> Steps[bool]:
@@ -357,7 +364,9 @@ def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> 
 
 def _finisher(chunk: Chunk, rules: Rules) -> Finisher:
     """Return a writer that finishes what other writers have left, and writes nothing of its own."""
-    return Finisher(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
+    # Batches with small parts have to be told that another client writes one of their chunks.
+    kind = EmbeddedWriter if rules.embeds(chunk) else Finisher
+    return kind(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
 
 
 def _can_be_finished(chunk: Chunk, parts: Mapping[int, steps.Entry]) -> Steps[bool]:

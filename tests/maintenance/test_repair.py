@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
 from parts_store.transactions.journal import Journal
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
 from tests.maintenance.aged_objects import (
     A_DAY_LATER,
@@ -175,13 +177,61 @@ def test_objects_younger_than_min_age_are_kept(layout: Layout, place: Place) -> 
         if not has_ages:
             assert all(each.is_repaired for each in found)
             continue
-        assert objects.contents == contents
-        assert not any(each.is_repaired for each in found)
-        assert all(each.detail.endswith("; not repaired: younger than min_age") for each in found)
+        # Committed writes are completed, and nothing is removed.
+        assert objects.contents.keys() >= contents.keys()
+        assert {key for key in contents if objects.contents[key] != contents[key]} <= set(in_array(layout).other_keys)
+        assert all(each.is_repaired or "; not repaired: younger than min_age" in each.detail for each in found)
+        assert {each.problem for each in found if each.is_repaired} <= {Problem.INTERRUPTED}
         # Objects of exactly `min_age` are old enough.
         objects.now += timedelta(hours=1)
         found = repair(objects, layout, place.protocol(first_generation=600), DROP, min_age=timedelta(hours=1))
         assert all(each.is_repaired or is_kept(each, place) for each in found), found
+
+
+@pytest.mark.parametrize("max_embedded", [0, 1200], ids=["large", "small"])
+@EVERY_PLACE
+@pytest.mark.parametrize("layout", LAYOUTS[1:4], ids=ids)
+def test_committed_writes_are_completed_at_any_age(layout: Layout, place: Place, max_embedded: int) -> None:
+    is_safe = place.has_tags and (place.has_unique_etags or max_embedded > 0)
+    # Without locks, conditions and registrations, only the age, or the caller, says that the writer has ended.
+    min_age = timedelta(0) if place.level is Level.EXCLUSIVE and not is_safe else timedelta(days=1)
+    anchor = in_array(layout).anchor_key
+    for stopped in killed_writers(place, layout, max_embedded):
+        objects = Aged(stopped)
+        objects.modified = dict.fromkeys(stopped.stored, A_DAY_LATER)
+        found = repair(objects, layout, sized(place, max_embedded, 900), min_age=min_age)
+        # As software without parts_store reads the chunk: the parts at their keys.
+        plain = {key: data for key, data in objects.contents.items() if key.startswith(KEY)}
+        values = [stored_as(layout, nbytes, first) for nbytes, first in WRITES]
+        assert plain in values, stopped.contents
+        # On an object store, the anchor is the commit.
+        assert not place.has_tags or plain[anchor] == stopped.contents[anchor]
+        assert all(each.is_repaired for each in found if each.problem is Problem.INTERRUPTED)
+        assert what_is_read(objects, in_array(layout)) == b"".join(plain[KEY + suffix] for suffix in layout)
+
+
+# The size of the part that may have any, and the first byte: of the first write, and of those of two killed writers.
+WRITES = [(2, 1), (3, 101), (3, 201)]
+
+
+def sized(place: Place, max_embedded: int, first_generation: int) -> ChunkProtocol:
+    """Return a protocol whose anchors contain the other parts if these are small."""
+    by = place.protocol(first_generation)
+    return replace(by, rules=replace(by.rules, max_embedded=max_embedded))
+
+
+def killed_writers(place: Place, layout: Layout, max_embedded: int) -> Iterator[Objects]:
+    """Yield every state that one or two interrupted overwrites leave; of a chunk that was created, or overwritten."""
+    chunk = in_array(layout)
+    start = holds_old(place, layout, tuple(layout))
+    again = start.copy()
+    again.run(write(chunk, parts_of(layout, *WRITES[0]), sized(place, max_embedded, 300)))
+    for old in (start, again):
+        first = write(chunk, parts_of(layout, *WRITES[1]), sized(place, max_embedded, 500))
+        for stopped in every_interruption(old, first):
+            yield stopped
+            second = write(chunk, parts_of(layout, *WRITES[2]), sized(place, max_embedded, 700))
+            yield from every_interruption(stopped, second)
 
 
 def is_kept(finding: Finding, place: Place) -> bool:

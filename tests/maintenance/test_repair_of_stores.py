@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 import zarr
 from obstore.store import MemoryStore
+from zstandard import ZstdError
 
 import parts_store as ps
+from conformance.readers import minimal
+from conformance.readers.protocol import UnreadableError
 from parts_store.engine.steps import Done, Lock, Outcome, Steps, Trial, Wait
 from parts_store.errors import StoreConfigError
 from parts_store.maintenance.report import Problem
@@ -133,11 +136,75 @@ def test_young_leftovers_are_kept_unless_a_lock_shows_a_dead_writer(tmp_path: Pa
         if place == "disk" and level == "writers":
             assert report.is_clean
             continue
-        assert contents(objects) == before
-        assert not any(each.is_repaired for each in report.findings)
-        assert all(each.detail.endswith("not repaired: younger than min_age") for each in report.findings)
+        # Committed writes are completed, and nothing is removed.
+        assert contents(objects) | {"a/c/1.tail": before["a/c/1.tail"]} == before
+        done = [each.problem for each in report.findings if each.is_repaired]
+        assert done == ([] if contents(objects) == before else [Problem.INTERRUPTED])
+        assert all(each.is_repaired or "not repaired: younger than min_age" in each.detail for each in report.findings)
         assert not report.is_damaged
-        assert report.is_clean == (not report.findings)
+        assert report.is_clean == all(each.is_repaired for each in report.findings)
+
+
+# The other parts are in the tag of the anchor, or in a staged copy.
+HEADERS = {"small": 8, "large": 1500}
+SHARD = np.random.default_rng(1).integers(0, 1 << 16, (2, 4096)).astype("uint16") & [[0x0FFF], [0xFFFF]]
+
+
+def create_shard(store: ps.PartsStore, header: int, values: Any) -> zarr.Array[Any]:
+    """Write an array of one compressed shard, whose index is another one for other values."""
+    parts = [ps.Part(".header", size=header), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+    chosen: dict[str, Any] = {"shape": (4096,), "chunks": (512,), "shards": (4096,), "dtype": "uint16"}
+    array = ps.create_array(store, "a", parts=parts, **chosen)
+    array[...] = values
+    return array
+
+
+def read_by_others(objects: Any, folder: Path) -> int | None:
+    """Return which of the values software without parts_store reads; None if it reads neither."""
+    for key, data in contents(objects).items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(data)
+    try:
+        found = minimal.read(folder, "a")
+    except (UnreadableError, ZstdError):
+        return None
+    return next((number for number, values in enumerate(SHARD) if np.array_equal(found, values)), None)
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize(
+    ("place", "level"), [(place, level) for place in ("memory", "disk") for level in ("writers", "full")]
+)
+def test_repair_at_once_lets_other_software_read_a_whole_chunk(
+    tmp_path: Path, place: str, level: Any, header: int
+) -> None:
+    scratch = ps.PartsStore(MemoryStore())
+    create_shard(scratch, header, SHARD[1])
+    new = scratch.get_sync("a/c/0")
+    assert new is not None
+    was_torn, seen = False, set()
+    for count in itertools.count():
+        objects = MemoryStore() if place == "memory" else disk(tmp_path / str(count))
+        store = ps.PartsStore(objects, concurrency=level)
+        create_shard(store, header, SHARD[0])
+        goes_on = stop_after(store, steps_of(store, "a/c/0", new.to_bytes()), count)
+        if read_by_others(objects, tmp_path / f"{count} before") is None:
+            was_torn = True
+            report = ps.PartsStore(objects).verify()
+            (finding,) = report.findings
+            assert finding.problem is Problem.INTERRUPTED
+            assert "software without parts_store may read a torn chunk" in finding.detail
+            assert str(report).endswith("nothing is damaged; `repair` would complete interrupted overwrites")
+        report = ps.PartsStore(objects, concurrency=level).repair()
+        assert all(each.is_repaired for each in report.findings if each.problem is Problem.INTERRUPTED), report
+        number = read_by_others(objects, tmp_path / f"{count} after")
+        assert number is not None
+        np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], SHARD[number])
+        seen.add(number)
+        if not goes_on:
+            break
+    assert was_torn
+    assert seen == {0, 1}
 
 
 def test_old_orphans_are_kept_if_a_writer_could_lose_its_parts(

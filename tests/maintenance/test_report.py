@@ -34,7 +34,8 @@ def test_report_says_whether_it_is_damaged_or_clean(problem: Problem, is_repaire
     assert first == "1 array with parts, 4 chunks, 8 objects"
     mended = ", repaired" if is_repaired else ""
     assert said == f"{problem.value}{mended}: a/c/0: of some kind: a/c/0.tail, a/c/0"
-    untidy = "no problems found" if report.is_clean else "nothing is damaged; `repair` would remove leftovers"
+    kind = "complete interrupted overwrites" if problem is Problem.INTERRUPTED else "remove leftovers"
+    untidy = "no problems found" if report.is_clean else f"nothing is damaged; `repair` would {kind}"
     assert last == ("damaged" if report.is_damaged else untidy)
 
 

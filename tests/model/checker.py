@@ -48,6 +48,7 @@ class Looks(NamedTuple):
     repaired: Answer
     plain: Value | str
     beside: tuple[str, ...]
+    plain_at_once: Value | str
     plain_now: Value | str
     beside_now: tuple[str, ...]
 
@@ -272,6 +273,8 @@ class Checker:
             raise Violation(f"after repair, a read finds {_shown(looks.repaired)}; there may be {_all(possible)}")
         if looks.plain != value:
             raise Violation(f"after repair, the plain layout holds {looks.plain!r}, and a read finds {value!r}")
+        if looks.read.error is None and looks.plain_at_once != looks.read.value:
+            raise Violation(f"after repair at once, the plain layout holds {looks.plain_at_once!r}, not {value!r}")
         if looks.beside:
             raise Violation(f"after repair, there is {', '.join(looks.beside)}")
         if is_at_rest and self.scenario.ends_tidy and not self.scenario.allows_lasting_damage:
@@ -319,7 +322,9 @@ class Checker:
             if ended.error is not None:
                 raise Violation(f"repair says {ended.error}")
             repaired = self._alone(after, Operation("read"))[1]
-            looks = Looks(read, others, repaired, *self._plain(after), *self._plain(store))
+            needs_no_age = self.scenario.is_local or self.scenario.level != "exclusive" or self.scenario.embeds
+            at_once = self._plain(self._alone(store, Operation("repair"))[0] if needs_no_age else after)[0]
+            looks = Looks(read, others, repaired, *self._plain(after), at_once, *self._plain(store))
             self._looks[store] = looks
         return looks
 

@@ -298,7 +298,10 @@ class Client:
     # --- upkeep
 
     def repair(self, *, is_dead: bool) -> Steps[None]:
-        """What `parts_store.maintenance.execution` does; not to what is young, unless everybody else `is_dead`."""
+        """What `parts_store.maintenance.execution` does.
+
+        What is young is completed if it was committed. It is not removed unless everybody else `is_dead`.
+        """
         plan = self.plan
         (listed,) = yield (self.plan.steps.List(ARRAY, ""),)
         encoding = self.plan.keys.ChunkKeyEncoding("default", "/", 1)
@@ -310,15 +313,19 @@ class Client:
         findings = yield from plan.diagnosis.diagnose_chunks(
             list(survey.chunks.values()), record, self.protocol, self.settings, with_bytes=False
         )
+        # First, because a batch that is dead must not be told that one of its chunks is finished.
+        for folder, (array, entries) in survey.strays.items():
+            if not (knows_ages and any(not is_old(entry) for entry in entries)):
+                yield from self._repair_stray(array, folder, entries, record, options)
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
             entries = plan.repair.objects_of_writer(listing, finding.problem)
             if knows_ages and any(not is_old(entry) for entry in entries):
+                is_committed = finding.problem is plan.report.Problem.INTERRUPTED
+                if is_committed and self.protocol.can_finish_beside_writers(self.chunk):
+                    yield from self.protocol.finish_write(self.chunk, listing.parts, ())
                 continue
             yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)
-        for folder, (array, entries) in survey.strays.items():
-            if not (knows_ages and any(not is_old(entry) for entry in entries)):
-                yield from self._repair_stray(array, folder, entries, record, options)
 
     def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, options: Any) -> Steps[None]:
         plan = self.plan

@@ -328,6 +328,20 @@ DEEP = [
         initial=THIRD,
         interrupted=FIRST,
     ),
+    make(
+        "repair at once, content: overwrite || repair, first",
+        [overwrite(SECOND)],
+        [REPAIR, overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    make(
+        "repair at once, exclusive: overwrite x2 || repair",
+        [overwrite(SECOND), overwrite(FIRST)],
+        [REPAIR],
+        initial=FIRST,
+        **EXCLUSIVE,
+    ),
     make("repair: all well || overwrite x2", [REPAIR], [overwrite(FIRST), overwrite(SECOND)], initial=THIRD),
     make(
         "repair, content: interrupted || overwrite",

@@ -5,6 +5,8 @@ from tests.model.mutant import mutant
 from tests.model.vocabulary import (
     BOUNDED_LEFTOVERS,
     CONTENT_ETAGS,
+    EMBEDDED_CONTENT,
+    EXCLUSIVE,
     FIRST,
     LATE_PUT,
     LOCAL,
@@ -12,6 +14,7 @@ from tests.model.vocabulary import (
     REPEATED_WRITE,
     SECOND,
     THIRD,
+    batch,
     overwrite,
     write,
 )
@@ -186,6 +189,26 @@ UPKEEP = [
         [overwrite(SECOND)],
         initial=THIRD,
         interrupted=FIRST,
+    ),
+    mutant(
+        "repair, exclusive, content: finishes a write beside its writer",
+        "tagged",
+        "return self.rules.level is not Level.EXCLUSIVE or is_unique or self.rules.embeds(chunk)",
+        "return True",
+        [overwrite(SECOND), overwrite(FIRST)],
+        [REPAIR],
+        initial=FIRST,
+        **(EXCLUSIVE | CONTENT_ETAGS),
+    ),
+    mutant(
+        "repair does not tell a batch that it finishes its chunk",
+        "tagged",
+        "    kind = EmbeddedWriter if rules.embeds(chunk) else Finisher\n",
+        "    kind = Finisher\n",
+        [batch(SECOND)],
+        [REPAIR, overwrite(FIRST)],
+        initial=FIRST,
+        **EMBEDDED_CONTENT,
     ),
     mutant(
         "repair, local: without a lock",

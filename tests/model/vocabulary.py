@@ -67,6 +67,7 @@ CONTENT_ETAGS: dict[str, Any] = {"has_unique_etags": False, "leaves_nothing": Fa
 # At rest there are the copies of the dead writer and of the last writer, and the marks of the last two writers.
 # The next writer adds two objects before it removes two.
 BOUNDED_LEFTOVERS: dict[str, Any] = CONTENT_ETAGS | {"most_beside": 6, "most_beside_at_rest": 4}
+EMBEDDED_CONTENT: dict[str, Any] = CONTENT_ETAGS | {"embeds": True}
 FULL: dict[str, Any] = {"level": "full", "allows_damage": True}
 # The callers break their promise, and a delete may damage a chunk that is created at the same time.
 BROKEN_PROMISE: dict[str, Any] = {"allows_damage": True, "allows_lasting_damage": True}

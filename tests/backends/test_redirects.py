@@ -1,10 +1,12 @@
-"""A redirect to another host is not followed: neither keys, nor what is behind a firewall, may get there."""
+"""A redirect to another host is not followed, whatever the environment says about proxies."""
 
 import contextlib
+import http.client
 import http.server
 import pickle
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -98,10 +100,30 @@ def elsewhere() -> Iterator[Host]:
         yield host
 
 
+VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+# No program listens there: a request to it fails.
+NOWHERE: Final = "http://127.0.0.1:9"
+# In none of them, the store is reached through a proxy.
+ENVIRONMENTS: Final[dict[str, dict[str, str]]] = {
+    "no variables": {},
+    "NO_PROXY": {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"},
+    "NO_PROXY of the target": {"no_proxy": "127.0.0.2"},
+    "NO_PROXY of all hosts": {"NO_PROXY": "*"},
+    "proxy for HTTPS": {"https_proxy": NOWHERE},
+    "proxy, NO_PROXY of the store": {"http_proxy": NOWHERE, "NO_PROXY": "127.0.0.1"},
+    "proxy, NO_PROXY of both": {"ALL_PROXY": NOWHERE, "NO_PROXY": "x/y, 10.0.0.0/8, 127.0.0.0/8"},
+}
+in_every_environment = pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS, indirect=True)
+
+
 @pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set these variables, and no others about proxies: obstore reads them when a store is opened."""
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in getattr(request, "param", {}).items():
+        monkeypatch.setenv(name, value)
 
 
 def stores(host: Host, **client_options: Any) -> dict[str, ps.PartsStore]:
@@ -126,6 +148,7 @@ def read(store: ps.PartsStore) -> list[Callable[[], Any]]:
 
 
 @pytest.mark.sampled(3)
+@in_every_environment
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host, code: int) -> None:
     here.answer = lambda _: (code, f"http://{elsewhere.name}/secret?sig=abcdef")
@@ -140,6 +163,7 @@ def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host,
 
 
 @pytest.mark.sampled(2)
+@in_every_environment
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:
     here.answer = lambda path: None if path == "/moved" else (code, f"http://{here.name}/moved")
@@ -148,6 +172,7 @@ def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:
             assert get().to_bytes() == DATA
 
 
+@in_every_environment
 def test_a_host_that_is_allowed_is_reached(here: Host, elsewhere: Host) -> None:
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
     for store in stores(here, proxy_excludes="127.0.0.2").values():
@@ -157,6 +182,7 @@ def test_a_host_that_is_allowed_is_reached(here: Host, elsewhere: Host) -> None:
     assert all("authorization" not in headers for _, headers in elsewhere.seen)
 
 
+@in_every_environment
 def test_a_reference_is_not_followed_to_another_host(here: Host, elsewhere: Host) -> None:
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
     metadata: Any = zarr.create_array({}, shape=(4,), chunks=(4,), dtype="uint8", compressors=None).metadata
@@ -169,8 +195,8 @@ def test_a_reference_is_not_followed_to_another_host(here: Host, elsewhere: Host
     assert elsewhere.seen == []
 
 
+@in_every_environment
 def test_a_pickled_store_does_not_follow_either(here: Host, elsewhere: Host) -> None:
-
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
     for store in stores(here).values():
         with pytest.raises(StorageError, match="redirects"):
@@ -196,3 +222,96 @@ def test_a_proxy_of_the_callers_is_left_alone(here: Host) -> None:
     store = ps.PartsStore.from_url("http://data.invalid/folder", client_options=client, **HASTY)
     assert store.get_sync("zarr.json").to_bytes() == DATA  # type: ignore[union-attr]
     assert here.seen[0][0] == "http://data.invalid/folder/zarr.json"
+
+
+# --- a real proxy -----------------------------------------------------------------------------------------------------
+
+
+class Proxy(Host):
+    """A proxy for plain HTTP, which refuses requests to some hosts."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1")
+        self.refused: set[str] = set()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                proxy.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                target = urllib.parse.urlsplit(self.path)
+                if target.hostname in proxy.refused:
+                    self.send_error(403)
+                    return
+                forward = http.client.HTTPConnection(str(target.hostname), target.port)
+                forward.request(self.command, target.path, headers=dict(self.headers))
+                answer = forward.getresponse()
+                body = answer.read()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - these names are http.server's
+
+        self.http.RequestHandlerClass = Handler
+
+    def reached(self, host: Host) -> bool:
+        return any(path.startswith(f"http://{host.name}/") for path, _ in self.seen)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with _serving(Proxy()) as found:
+        assert isinstance(found, Proxy)
+        monkeypatch.setenv("http_proxy", f"http://{found.name}")
+        yield found
+
+
+def test_a_proxy_of_the_environment_decides_about_redirects(here: Host, elsewhere: Host, proxy: Proxy) -> None:
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    proxy.refused = {"127.0.0.2"}
+    for store in stores(here).values():
+        for get in read(store):
+            with pytest.raises(StorageError):
+                get()
+    assert proxy.reached(here)
+    assert proxy.reached(elsewhere)
+    assert elsewhere.seen == []
+    proxy.refused = set()
+    for store in stores(here).values():
+        for get in read(store):
+            assert get().to_bytes() == DATA
+    assert elsewhere.seen
+    assert all("authorization" not in headers for _, headers in elsewhere.seen)
+
+
+def test_behind_a_proxy_a_redirect_to_a_host_of_no_proxy_is_followed(
+    here: Host, elsewhere: Host, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This is a limit, which SECURITY.md names.
+    monkeypatch.setenv("NO_PROXY", "127.0.0.2")
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    for store in stores(here).values():
+        for get in read(store):
+            assert get().to_bytes() == DATA
+    assert elsewhere.seen
+    assert not proxy.reached(elsewhere)
+    assert all("authorization" not in headers for _, headers in elsewhere.seen)
+
+
+def test_a_proxy_is_not_used_for_a_store_of_no_proxy(
+    here: Host, elsewhere: Host, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
+    for store in stores(here).values():
+        for get in read(store):
+            with pytest.raises(StorageError, match="redirects to another host"):
+                get()
+    assert here.seen
+    assert proxy.seen == []
+    assert elsewhere.seen == []
