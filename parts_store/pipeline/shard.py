@@ -93,6 +93,19 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
+    def replace_start(self, shard: Bytes, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of a stored shard with those at the start of each axis replaced.
+
+        Raises
+        ------
+        NotDecodedError
+            As `decode_into` does.
+        """
+        whole = np.empty(self.shape, self.dtype)
+        self.decode_into(whole, *self.separate([shard]))
+        whole[tuple(slice(size) for size in values.shape)] = values
+        return whole
+
     def decode_some(self, stored: Sequence[Bytes | None]) -> NDArray[Any]:
         """Decode inner chunks, given their bytes, or None for one that is not stored; the first axis counts them."""
         present = [each for each in stored if each is not None]
