@@ -8,7 +8,7 @@ inner chunks of a shard).
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Final, Self, cast, override
@@ -142,7 +142,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         with suppress(NotDecodedError):
             if self._write_shard(item, value, drop_axes):
                 return
-        self.write_sync([item], value, drop_axes)
+        self.write_sync([_with_exact_fill_value(item)], value, drop_axes)
 
     def _write_shard(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> bool:
         """Write all of a shard that is inside the array; return False if this is left to zarr's codec."""
@@ -274,6 +274,17 @@ def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | 
     if not all(isinstance(each, slice) and each.step in (None, 1) for each in (*selection, *out_selection)):
         return None
     return tuple(slice(*each.indices(size)[:2]) for each, size in zip(selection, spec.shape, strict=True))
+
+
+def _with_exact_fill_value(item: ChunkItem) -> ChunkItem:
+    """Return a chunk that zarr's codecs store even if it seems to be empty, if the fill value is a complex NaN.
+
+    zarr takes `1+nanj` for `nan+nanj`, and would not store it.
+    """
+    path, spec, *others = item
+    if spec.fill_value is None or spec.dtype.to_native_dtype().kind != "c" or not np.isnan(spec.fill_value):
+        return item
+    return path, replace(spec, config=replace(spec.config, write_empty_chunks=True)), *others
 
 
 def _pace(batch: Sequence[ChunkItem], quick: float) -> Pace:
