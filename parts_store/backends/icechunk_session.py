@@ -249,11 +249,12 @@ class SessionBackend:
         if put.condition is not None and not isinstance(put.condition, steps.IfAbsent):
             raise TypeError(f"expected no condition on an ETag in a session, where locks protect writes: {put}")
         generation = secrets.token_hex(16) if put.tag is None else put.tag.generation
-        # Without a copy, and for any object with the buffer interface.
-        data = memoryview(put.data)
+        # A session keeps the buffers of small chunks until its commit, a repository in memory those of all chunks, and
+        # the caller may change them meanwhile. A session does not say where its repository is.
+        data = bytes(put.data)
         if split(put.key)[1] == DOCUMENT:
             # Icechunk refuses numbers that JSON does not have.
-            data = memoryview(without_constants(bytes(data)))
+            data = without_constants(data)
         value = default_buffer_prototype().buffer.from_bytes(data)
         with _translated(put.key), self._writes.writing(put.key, generation):
             await self.icechunk.set(put.key, value)

@@ -178,7 +178,7 @@ class LocalBackend(ObjectBackend):
             found = os.stat(f"{self._root}/{key}" if local_objects.is_path(key) else self._path(key))
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def _put(self, put: steps.Put) -> Outcome:
         """Write a file without obstore, whose unfinished files are in no listing and would never be removed."""

@@ -1,7 +1,7 @@
 """Objects of a local disk as files: read, look at and write them on the calling thread.
 
 obstore hands every request to another thread, which takes several times as long as reading a small file. The files, the
-ETags and the outcomes are the same as obstore's.
+ETags and the outcomes are the same as obstore's. The versions are not: obstore has none for files.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def _read(path: str, key: str, wanted: Wanted, read_span: Callable[[int, Span], 
         data = read_span(descriptor, span)
         if data is None:
             return None
-        return Found(data, Span(span.start, span.start + len(data)), nbytes, _etag(found), None, None)
+        return Found(data, Span(span.start, span.start + len(data)), nbytes, _etag(found), _version(found, key), None)
     finally:
         os.close(descriptor)
 
@@ -123,7 +123,7 @@ def look(path: str, key: str) -> Outcome:
         return Missing()
     if not _is_file(found, path, key):
         return Missing()
-    return Found(b"", Span(0, 0), found.st_size, _etag(found), None, None)
+    return Found(b"", Span(0, 0), found.st_size, _etag(found), _version(found, key), None)
 
 
 def _is_file(found: os.stat_result, path: str, key: str) -> bool:
@@ -137,6 +137,15 @@ def _is_file(found: os.stat_result, path: str, key: str) -> bool:
 
 def _etag(found: os.stat_result) -> str:
     return f'"{found.st_ino:x}-{found.st_mtime_ns // 1000:x}-{found.st_size:x}"'
+
+
+def _version(found: os.stat_result, key: str) -> str | None:
+    """Return the time of the last change of a file, its times and its name included, which no program can set.
+
+    A file that is made again may have the inode, the modification time and the size of the one before. A staged file
+    has no version, because it gets another one when it is moved.
+    """
+    return None if is_protocol_key(key) else f"{found.st_ctime_ns:x}"
 
 
 def write(path: str, key: str, data: Buffer, *, sync: Sync = NO_SYNC) -> None:

@@ -177,15 +177,17 @@ class ObjectBackend:
     def _put_object(self, put: steps.Put) -> Calls[Outcome]:
         """Write an object; repeat a conditional PUT only if it was surely not carried out."""
         options = _put_options(put, keeps_tags=self._keeps_tags)
+        # A store in memory keeps the buffer that it is given, which the caller may change later.
+        data = bytes(put.data) if isinstance(self.store, MemoryStore) else put.data
         if put.condition is None:
-            written = yield obstore, "put", (self.store, put.key, put.data), options
+            written = yield obstore, "put", (self.store, put.key, data), options
             return steps.Done(written["e_tag"])
         is_partial = put.tag is not None and put.tag.is_conditional
         waits = pauses(self.store)
         while True:
             try:
                 with self._conditional.choose(is_partial=is_partial) as store:
-                    written = yield obstore, "put", (store, put.key, put.data), options
+                    written = yield obstore, "put", (store, put.key, data), options
             except Exception as error:
                 pause = next(waits, None) if was_not_carried_out(error) else None
                 if pause is None:

@@ -8,7 +8,7 @@ inner chunks of a shard).
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Final, Self, cast, override
@@ -138,21 +138,34 @@ class PartsCodecPipeline(FusedCodecPipeline):
 
     def _write_once(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> None:
         """Write one chunk from the values: all of it, or read it, change it and write it if it has not changed."""
+        # What cannot be decoded here is decoded by zarr's codec, which says what is wrong with it.
+        with suppress(NotDecodedError):
+            if self._write_shard(item, value, drop_axes):
+                return
+        self.write_sync([_with_exact_fill_value(item)], value, drop_axes)
+
+    def _write_shard(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> bool:
+        """Write all of a shard that is inside the array; return False if this is left to zarr's codec."""
         path, spec, _, out_selection, is_complete = item
         layout, values = self._layout(spec), value.as_ndarray_like()
         region = None if layout is None or not is_complete else _region(item, drop_axes)
         if layout is None or region is None or not isinstance(values, np.ndarray):
-            self.write_sync([item], value, drop_axes)
-            return
+            return False
         if values.shape == ():
             values = np.broadcast_to(values, tuple(each.stop for each in region))
         else:
             values = values[out_selection]
+        # A shard at the end of the array may hold values from before the array was shrunk, which zarr keeps. The buffer
+        # is kept until the shard is written, because the store compares the two.
+        existing = None if values.shape == layout.shape else path.get_sync(prototype=spec.prototype)
+        if existing is not None:
+            values = layout.replace_start(existing.as_numpy_array(), values)
         encoded = layout.encode(values)
         if encoded is None:
             path.delete_sync()
         else:
             path.set_sync(spec.prototype.buffer.from_array_like(encoded))
+        return True
 
     @cached_property
     def _layouts(self) -> Layouts | None:
@@ -261,6 +274,17 @@ def _region(item: ChunkItem, drop_axes: tuple[int, ...]) -> tuple[slice, ...] | 
     if not all(isinstance(each, slice) and each.step in (None, 1) for each in (*selection, *out_selection)):
         return None
     return tuple(slice(*each.indices(size)[:2]) for each, size in zip(selection, spec.shape, strict=True))
+
+
+def _with_exact_fill_value(item: ChunkItem) -> ChunkItem:
+    """Return a chunk that zarr's codecs store even if it seems to be empty, if the fill value is a complex NaN.
+
+    zarr takes `1+nanj` for `nan+nanj`, and would not store it.
+    """
+    path, spec, *others = item
+    if spec.fill_value is None or spec.dtype.to_native_dtype().kind != "c" or not np.isnan(spec.fill_value):
+        return item
+    return path, replace(spec, config=replace(spec.config, write_empty_chunks=True)), *others
 
 
 def _pace(batch: Sequence[ChunkItem], quick: float) -> Pace:

@@ -93,6 +93,19 @@ class ShardLayout:
                 )
         self._put_together(chunks, target)
 
+    def replace_start(self, shard: Bytes, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of a stored shard with those at the start of each axis replaced.
+
+        Raises
+        ------
+        NotDecodedError
+            As `decode_into` does.
+        """
+        whole = np.empty(self.shape, self.dtype)
+        self.decode_into(whole, *self.separate([shard]))
+        whole[tuple(slice(size) for size in values.shape)] = values
+        return whole
+
     def decode_some(self, stored: Sequence[Bytes | None]) -> NDArray[Any]:
         """Decode inner chunks, given their bytes, or None for one that is not stored; the first axis counts them."""
         present = [each for each in stored if each is not None]
@@ -237,7 +250,8 @@ class ShardLayout:
     def _find_empty(self, chunks: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return which inner chunks hold nothing but the fill value, None if there are none; by zarr's rule.
 
-        By that rule, a negative zero is not zero, except in complex numbers, and every NaN is the same.
+        By that rule, a negative zero is not zero, except in complex numbers, and every NaN is the same. There is one
+        exception: zarr takes the complex number `1+nanj` for `nan+nanj`, and would lose the real part.
         """
         is_equal = self._is_fill_value(chunks[:, :1])[:, 0]
         candidates = np.flatnonzero(is_equal)
@@ -251,9 +265,16 @@ class ShardLayout:
         if self.dtype.kind == "f" and fill_value == 0:
             bits = np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, self.dtype.itemsize)
             return np.asarray((bits == np.frombuffer(fill_value.tobytes(), np.uint8)).all(axis=-1))
-        if self.dtype.kind in "fcmM" and fill_value != fill_value:  # noqa: PLR0124 - a NaN or a NaT
-            return np.asarray(values != values)  # noqa: PLR0124
-        return np.asarray(values == fill_value)
+        if self.dtype.kind == "c":
+            return _equals(values.real, fill_value.real) & _equals(values.imag, fill_value.imag)
+        return _equals(values, fill_value)
+
+
+def _equals(values: NDArray[Any], fill_value: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values are equal to a fill value; a NaN or a NaT is equal to another one."""
+    if fill_value.dtype.kind in "fmM" and fill_value != fill_value:  # noqa: PLR0124 - a NaN or a NaT
+        return np.asarray(values != values)  # noqa: PLR0124
+    return np.asarray(values == fill_value)
 
 
 @dataclass(slots=True)

@@ -49,8 +49,8 @@ class _Kept:
 async def write_together(batch: Sequence[ChunkItem], write: Callable[[ChunkItem], None]) -> list[ChunkItem]:
     """Write chunks that exist with shared requests, and return the chunks that are still to be written one by one.
 
-    `write` encodes a chunk and writes it to its place. A chunk that it reads before is written alone: zarr's sharding
-    codec reads a shard at the end of an array for some selections, although all of the shard is selected.
+    `write` encodes a chunk and writes it to its place. A chunk that it reads before is written alone, such as a shard
+    that extends beyond the end of the array.
     """
     if len(batch) < _LEAST or not batch[0][0].store.shares_writes(batch[0][0].path):
         return list(batch)

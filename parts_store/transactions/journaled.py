@@ -56,7 +56,6 @@ the journal durable, a create makes it durable that there is no anchor, and a de
 A journal that is cut off is never a valid one: it is a JSON object, which ends with its last byte.
 """
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,8 +91,6 @@ from parts_store.transactions.versions import Seen, Version, require_still
 
 # The steps of the clock of the coarsest filesystem, FAT.
 _COARSEST_CLOCK_SECONDS: Final = 2.0
-# The inode, the time of the last change in microseconds, and the size.
-_ETAG: Final = re.compile('"?[0-9a-f]+-(?P<time>[0-9a-f]+)-[0-9a-f]+"?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,8 @@ class JournaledProtocol(ChunkProtocol):
 
     @override
     def can_recognise_object(self, version: Version) -> bool:
-        return version.strong_etag is not None and not _may_repeat(version.strong_etag, time.time())
+        anchor = version.parts[version.anchor]
+        return anchor is not None and not _may_repeat(anchor.version, time.time())
 
     @property
     @override
@@ -206,14 +204,13 @@ class JournaledProtocol(ChunkProtocol):
             yield from remove(chunk.other_keys, why)
 
 
-def _may_repeat(etag: str, now: float) -> bool:
-    """Return whether a file that another program writes from now on may get this ETag.
+def _may_repeat(version: str | None, now: float) -> bool:
+    """Return whether a file that another program writes from now on may have this version.
 
-    Inodes are used again, so the time decides. The clock of a filesystem has steps. Until the next step, a new file
-    gets the same time as an earlier one.
+    A version is a time of the kernel in nanoseconds. Its clock has steps: until the next one, a new file gets the same
+    time as an earlier one. Files whose names only obstore understands have no version.
     """
-    found = _ETAG.fullmatch(etag)
-    return found is None or now - int(found["time"], 16) / 1e6 < _COARSEST_CLOCK_SECONDS
+    return version is None or now - int(version, 16) / 1e9 < _COARSEST_CLOCK_SECONDS
 
 
 def recover(chunk: Chunk) -> Steps[bool]:

@@ -61,7 +61,11 @@ class Version:
 
     def is_still(self, anchor: Found | None) -> bool:
         """Return whether the chunk has not changed, judging by its anchor."""
-        if anchor is None or anchor.unchanged != self.condition:
+        seen = self.parts[self.anchor]
+        if anchor is None or seen is None or anchor.etag != seen.etag:
+            return False
+        # What was read from a staged file has no version.
+        if seen.version not in (None, anchor.version):
             return False
         # On S3 an anchor with the same bytes has the same ETag, and the two writes may differ in their other parts.
         return anchor.generation == self.generation

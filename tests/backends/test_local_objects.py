@@ -16,8 +16,11 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 from parts_store.backends import local_objects
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.steps import Done, Found, Get, Head, Missing, OutOfRange, Put
+from parts_store.engine.steps import Done, Found, Get, Head, Missing, Move, OutOfRange, Put
 from parts_store.errors import LocalPathError, PartsStoreError
+from parts_store.format.keys import PROTOCOL_FOLDER
+from parts_store.format.tags import Tag
+from parts_store.transactions.versions import Version
 
 SIZES = (0, 1, 5)
 WANTED = [
@@ -41,7 +44,8 @@ def store(folder: Path) -> LocalStore:
 def shown(outcome: Any) -> Any:
     if not isinstance(outcome, Found):
         return outcome
-    return bytes(memoryview(outcome.data)), outcome.span, outcome.nbytes, outcome.etag, outcome.version, outcome.tag
+    # obstore has no versions of files.
+    return bytes(memoryview(outcome.data)), outcome.span, outcome.nbytes, outcome.etag, outcome.tag
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -120,6 +124,53 @@ def test_size_and_etag_of_a_file_are_those_of_obstore(store: LocalStore, nbytes:
     obstore.put(store, "a/c/0", bytes(nbytes))
     request = Head("a/c/0", "test")
     assert shown(LocalBackend(store).perform_sync(request)) == shown(ObjectBackend(store).perform_sync(request))
+
+
+def write_again(path: Path, data: bytes) -> None:
+    """Write a file with the inode and the modification time of the one before, as a restored file may have them."""
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("wanted", [None, RangeByteRequest(1, 3)])
+def test_version_tells_a_file_from_one_with_the_same_inode_time_and_size(
+    store: LocalStore, folder: Path, wanted: Any
+) -> None:
+    obstore.put(store, "a/c/0", b"before")
+    backend = LocalBackend(store)
+    requests = (Get("a/c/0", wanted, "test"), Head("a/c/0", "test"))
+    first, *others = [backend.perform_sync(request) for _ in range(2) for request in requests]
+    assert isinstance(first, Found)
+    assert all(isinstance(each, Found) and each.unchanged == first.unchanged for each in others)
+    write_again(folder / "a/c/0", b"after!")
+    for request in requests:
+        found = backend.perform_sync(request)
+        assert isinstance(found, Found)
+        assert found.etag == first.etag
+        assert found.unchanged != first.unchanged
+
+
+def test_stamp_tells_a_file_from_one_with_the_same_inode_time_and_size(store: LocalStore, folder: Path) -> None:
+    obstore.put(store, "a/zarr.json", b"before")
+    backend = LocalBackend(store)
+    before = backend.stamp("a/zarr.json")
+    assert backend.stamp("a/zarr.json") == before
+    write_again(folder / "a/zarr.json", b"after!")
+    assert backend.stamp("a/zarr.json") != before
+
+
+def test_file_of_the_write_protocol_is_the_same_object_after_a_move(store: LocalStore) -> None:
+    staged = f"a/{PROTOCOL_FOLDER}/c.0.0"
+    backend = LocalBackend(store)
+    backend.perform_sync(Put(staged, b"x", Tag("0" * 32, "s", (1,)), None, "test"))
+    read = backend.perform_sync(Get(staged, None, "test"))
+    assert isinstance(read, Found)
+    backend.perform_sync(Move(staged, "a/c/0", "test"))
+    now = backend.perform_sync(Head("a/c/0", "test"))
+    assert isinstance(now, Found)
+    assert Version(None, (read.unchanged,), 0).is_still(now)
 
 
 @pytest.mark.parametrize("key", ["a/d", "a", "a/c/0/1", "b"])

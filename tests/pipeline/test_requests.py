@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import parts_store as ps
 from tests.attacks.s3_server import Call, S3Server
+from tests.conftest import PIPELINES
 
 POINTS = np.random.default_rng(0).integers(0, 64, (2, 64))
 VALUES = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)
@@ -74,6 +76,28 @@ def test_a_selection_of_many_shards_takes_two_round_trips_and_then_one(
         server.before = None
         assert set(counts.values()) == {round_trips}
         assert len(counts) == touched
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3Server, layout: str) -> None:
+    """As by zarr: they may hold values from before the array was shrunk."""
+    shape: dict[str, Any] = {"shape": (40, 40), "chunks": (4, 4), "shards": (16, 16), "dtype": "uint16"}
+    read: dict[str, list[Counter[str]]] = {"fused": [], "parts": []}
+    for pipeline, counted in read.items():
+        store = ps.PartsStore(server.store(prefix=pipeline))
+        ps.create_array(store, "a", parts=LAYOUTS[layout], compressors=None, **shape)
+        with zarr.config.set({"codec_pipeline.path": PIPELINES[pipeline]}):
+            array: Any = zarr.open_array(store, path="a")
+        for number in range(2):
+            server.calls.clear()
+            array[...] = VALUES[:40, :40] + number
+            calls = [call for call in server.calls if call.method == "GET" and "/c/" in call.key]
+            counted.append(Counter(call.key.partition("/")[2] for call in calls))
+    assert read["parts"] == read["fused"]
+    at_end = {f"a/c/{row}/{column}" for row in range(3) for column in range(3) if 2 in (row, column)}
+    for counted in read["parts"]:
+        assert {key.removesuffix(".index") for key in counted} == at_end
+        assert set(counted.values()) == {1}
 
 
 SHARD_NUMBERS = np.kron(np.arange(16).reshape(4, 4), np.ones((16, 16), int))

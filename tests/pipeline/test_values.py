@@ -1,6 +1,7 @@
 """Values read and written with our pipeline equal those of zarr's own pipeline."""
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 
 import parts_store as ps
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
+from tests.conftest import PIPELINES
 
-OURS = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
-ZARRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+OURS, ZARRS = PIPELINES["parts"], PIPELINES["batched"]
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "datetime64[s]"]
 PARTS = [None, ["", ps.Part(".tail", size=1)], [ps.Part(".head", size=1), ps.Part("")]]
 
@@ -145,16 +146,26 @@ def test_values_are_those_of_zarrs_pipeline(parts: Any, data: st.DataObject) -> 
     writes_empty = data.draw(st.booleans())
     ours = create(OURS, parts, options, writes_empty=writes_empty)
     theirs = create(ZARRS, parts, options, writes_empty=writes_empty)
-    assert type(ours.async_array.codec_pipeline).__name__ == "PartsCodecPipeline"
+    assert isinstance(ours.async_array.codec_pipeline, PartsCodecPipeline)
     shape, dtype = options["shape"], options["dtype"]
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(1, 5))):
+        if data.draw(st.booleans()):
+            shape = tuple(data.draw(st.integers(1, size)) for size in options["shape"])
+            ours.resize(shape)
+            theirs.resize(shape)
         selection = data.draw(selections(shape))
         target = np.empty(shape, np.uint8)[selection].shape
         values = data.draw(st.composite(values_of)(target, dtype, options["fill_value"]))
         if data.draw(st.booleans()):
             values = values.reshape(-1)[0] if values.size else values
-        ours[selection] = values
+        given = np.array(values)
+        ours[selection] = given
+        # What was written must not follow the buffer of the caller.
+        given[...] = np.roll(given, 1) if given.size > 1 else np.ones((), dtype)
         theirs[selection] = values
+    shape = options["shape"]
+    ours.resize(shape)
+    theirs.resize(shape)
     for array in (ours, theirs):
         for pipeline in (OURS, ZARRS):
             with zarr.config.set({"codec_pipeline.path": pipeline}):
@@ -170,18 +181,51 @@ NUMBERS = (0.0, -0.0, 1.0, np.nan)
 COMPLEX = [complex(real, imaginary) for real in NUMBERS for imaginary in NUMBERS]
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("dtype", "values"), [("f4", NUMBERS), ("c8", COMPLEX)])
-def test_inner_chunks_are_empty_by_the_rule_of_zarr(dtype: str, values: list[Any]) -> None:
-    written = np.repeat(np.array(values, dtype), 2)
-    options = {"shape": written.shape, "chunks": (2,), "shards": written.shape, "dtype": dtype, "compressors": None}
-    for fill_value in values:
+def test_inner_chunks_are_empty_by_the_rule_of_zarr() -> None:
+    written = np.repeat(np.array(NUMBERS, "f4"), 2)
+    options = {"shape": written.shape, "chunks": (2,), "shards": written.shape, "dtype": "f4", "compressors": None}
+    for fill_value in NUMBERS:
         found = []
         for pipeline in (OURS, ZARRS):
             array = create(pipeline, None, {**options, "fill_value": fill_value}, writes_empty=False)
             array[...] = written
             found.append(bits(array[...]).tolist())
         assert found[0] == found[1], f"fill value {fill_value}"
+
+
+@pytest.mark.parametrize("shards", [None, (2 * len(COMPLEX),)], ids=["chunks", "shards"])
+def test_complex_numbers_keep_both_parts_for_every_fill_value(shards: Any) -> None:
+    written = np.repeat(np.array(COMPLEX, "c8"), 2)
+    options = {"shape": written.shape, "chunks": (2,), "shards": shards, "dtype": "c8"}
+    for fill_value in COMPLEX:
+        array = create(OURS, None, {**options, "fill_value": fill_value}, writes_empty=False)
+        array[...] = written
+        found = np.asarray(array[...])
+        np.testing.assert_array_equal(found.real, written.real, f"fill value {fill_value}")
+        np.testing.assert_array_equal(found.imag, written.imag, f"fill value {fill_value}")
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("parts", PARTS, ids=["no parts", "two", "header"])
+@pytest.mark.parametrize("compressors", [None, "auto"])
+@pytest.mark.parametrize("pipeline", sorted(PIPELINES))
+def test_cells_beyond_a_shrunk_shape_come_back(parts: Any, compressors: Any, pipeline: str) -> None:
+    """Shrink an array to every length, write every slice at its new end, and let it grow again."""
+    size, shard = 8, 4
+    options = {"shape": (size,), "chunks": (2,), "shards": (shard,), "dtype": "i4", "compressors": compressors}
+    array = create(PIPELINES[pipeline], parts, options, writes_empty=False)
+    for start, length in combinations(range(size), 2):
+        for value, rest in ((-1, 1), (0, 1), (0, 0)):
+            expected = np.arange(1, size + 1)
+            expected[length:] *= rest
+            array[...] = expected
+            array.resize((length,))
+            array[start:] = np.full(length - start, value)
+            array.resize((size,))
+            expected[start:length] = value
+            # Shards that are not in the array any more are deleted.
+            expected[-(-length // shard) * shard :] = 0
+            assert np.asarray(array[...]).tolist() == expected.tolist(), f"{start} to {length}, {value}, {rest}"
 
 
 def bits(values: Any) -> NDArray[Any]:
