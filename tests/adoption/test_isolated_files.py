@@ -24,7 +24,9 @@ from tests.adoption.formats.hdf5.damaged_files import CRASHES, HANGS
 from tests.test_http import Ranged, Server
 
 ENDED = r"a library ended the process that parsed it \((SIGSEGV|SIGKILL|SIGABRT|SIGBUS|exit code 7)\)"
-LATE = "it was not parsed within 3 seconds"
+# A file that hangs costs as many seconds, and on a busy machine the other files need some of them.
+HANGING, OTHERWISE = 10, 300
+LATE = f"it was not parsed within {HANGING} seconds"
 
 
 def write(path: Path, first: int) -> Path:
@@ -58,15 +60,16 @@ def test_a_damaged_file_that_hdf5_does_not_survive_is_named_or_skipped(
     files[1].write_bytes(data)
     settle(files[1])
     session = repository(files[0].parent).writable_session("main")
+    limit = HANGING if problem == LATE else OTHERWISE
     began = time.monotonic()
     with pytest.raises(AdoptionError, match=problem) as caught:
-        ps.adopt(files, into=session, concat_dim="day", file_timeout=3)
+        ps.adopt(files, into=session, concat_dim="day", file_timeout=limit)
     assert caught.value.location == files[1].as_uri()
     assert not session.has_uncommitted_changes
-    report = ps.adopt(files, into=session, concat_dim="day", file_timeout=3, on_error="skip")
+    report = ps.adopt(files, into=session, concat_dim="day", file_timeout=limit, on_error="skip")
     assert [each.name for each in report.failed] == [files[1].as_uri()]
     require_others(files, session)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.slow
@@ -77,7 +80,8 @@ def test_a_parser_that_ends_or_blocks_its_process_fails_one_file(
     files: list[Path], how: str, problem: str, executor: str
 ) -> None:
     session = repository(files[0].parent).writable_session("main")
-    arguments: dict[str, Any] = {"parser": Deadly(how), "concat_dim": "day", "file_timeout": 3, "on_error": "skip"}
+    limit = HANGING if problem == LATE else OTHERWISE
+    arguments: dict[str, Any] = {"parser": Deadly(how), "concat_dim": "day", "file_timeout": limit, "on_error": "skip"}
     if executor == "processes":
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
             report = ps.adopt(files, into=session, executor=pool, **arguments)
@@ -85,7 +89,7 @@ def test_a_parser_that_ends_or_blocks_its_process_fails_one_file(
         report = ps.adopt(files, into=session, executor=None if executor == "threads" else False, **arguments)
     (failed,) = report.failed
     assert failed.name == files[1].as_uri()
-    assert failed.reason.startswith(("a library ended the process", "it was not parsed within 3 seconds"))
+    assert failed.reason.startswith(("a library ended the process", LATE))
     require_others(files, session)
 
 
@@ -108,14 +112,17 @@ def test_a_file_that_ends_workers_of_dask_is_found(files: list[Path]) -> None:
     """Dask gives up all tasks that its workers had, so that without a time limit the file is not known."""
     session = repository(files[0].parent).writable_session("main")
     arguments: dict[str, Any] = {"parser": Deadly("exit"), "concat_dim": "day", "on_error": "skip"}
+    workers: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        Client(n_workers=1, threads_per_worker=1, dashboard_address=":0") as client,
+        Client(**workers) as client,
+        pytest.raises(AdoptionError, match=r"KilledWorker.*`file_timeout` tells which one"),
     ):
-        with pytest.raises(AdoptionError, match=r"KilledWorker.*`file_timeout` tells which one"):
-            ps.adopt(files, into=session, executor=client, **arguments)
-        assert not session.has_uncommitted_changes
-        report = ps.adopt(files, into=session, executor=client, file_timeout=60, **arguments)
+        ps.adopt(files, into=session, executor=client, **arguments)
+    assert not session.has_uncommitted_changes
+    # Other workers: dask does not replace a worker that ends before dask has noticed that it has started.
+    with Client(**workers) as client:
+        report = ps.adopt(files, into=session, executor=client, file_timeout=300, **arguments)
     (failed,) = report.failed
     assert failed.name == files[1].as_uri()
     assert "(exit code 7)" in failed.reason
@@ -149,7 +156,7 @@ def test_files_on_a_server_are_parsed_in_another_process(files: list[Path]) -> N
         thread.start()
         folder = f"http://127.0.0.1:{server.server_address[1]}"
         urls = [f"{folder}/{file.name}" for file in files]
-        request = AdoptionRequest(concat_dim="day", file_timeout=60)
+        request = AdoptionRequest(concat_dim="day", file_timeout=300)
         prepared = request.prepare(urls, {"client_options": {"allow_http": True}})
         server.shutdown()
         thread.join()

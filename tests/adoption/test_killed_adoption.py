@@ -29,7 +29,7 @@ def run(folder: Path, killed_after: float | None = None) -> tuple[int, float]:
         if killed_after is not None:
             time.sleep(killed_after)
             process.kill()
-        return process.wait(60), time.monotonic() - began
+        return process.wait(300), time.monotonic() - began
 
 
 def parsed_files(folder: Path) -> list[str]:
