@@ -110,8 +110,8 @@ def test_timeout_is_named_and_leaves_no_half_written_chunk(
     new = b"n" * (3 * MB // 2)
     if old is not None:
         direct.set_sync(large.KEY, large.PROTOTYPE.buffer.from_bytes(old))
-    # 10 kB each second: two minutes and a half for the chunk.
-    bad_network.poison(toxic("bandwidth", "upstream", rate=10))
+    # 100 kB each second: a quarter of a minute for the chunk.
+    bad_network.poison(toxic("bandwidth", "upstream", rate=100))
 
     def write(timeout: str) -> None:
         options = Plan.options_of(bad_network.server, client_options={"timeout": timeout})
