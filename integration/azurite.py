@@ -64,7 +64,7 @@ class Azurite:
         headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
         url = f"{self.endpoint}/{ACCOUNT}/{name}?restype=container"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(urllib.request.Request(url, method="PUT", headers=headers), timeout=30):
+        with opener.open(urllib.request.Request(url, method="PUT", headers=headers), timeout=300):
             pass
 
 

@@ -46,7 +46,8 @@ class Bucket:
             prefix=prefix,
             **user.options,
             virtual_hosted_style_request=False,
-            client_options={"allow_http": True},
+            # Busy machines make a request take long, too.
+            client_options={"allow_http": True, "timeout": "300s"},
         )
 
     def read(self, key: str) -> bytes:

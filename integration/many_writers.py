@@ -24,7 +24,7 @@ import parts_store as ps
 from tests.conftest import PIPELINES
 
 type Peer = Literal["ours, zarr's pipeline", "ours", "zarr", "tensorstore", "h5py"]
-START_SECONDS = 120
+START_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)

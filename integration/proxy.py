@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         # A connection for each request: one that was kept might be closed from the other end at any time.
-        upstream = http.client.HTTPConnection(*self.server.upstream, timeout=60)
+        upstream = http.client.HTTPConnection(*self.server.upstream, timeout=300)
         try:
             self._send(upstream)
             answer = upstream.getresponse()

@@ -39,7 +39,7 @@ from typing import Any, assert_never
 MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 MINIO_RELEASE = "RELEASE.2025-09-07T16-13-09Z"
 COMPOSE_FILE = Path(__file__).parent.parent / "docker-compose.yml"
-START_SECONDS = 60
+START_SECONDS = 300
 START_TRIES = 3
 
 
@@ -276,7 +276,7 @@ def answers(url: str) -> bool:
     # Never through a proxy: the server is on this machine, or the caller's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=5):
+        with opener.open(url, timeout=60):
             return True
     except urllib.error.HTTPError as error:
         # Any answer will do but "not ready yet".

@@ -28,7 +28,7 @@ SHARDS = 1000
 ELEMENTS = 256
 VALUES: NDArray[np.int32] = np.arange(SHARDS * ELEMENTS, dtype="int32")
 PARTS = (ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX))
-AT_MOST_SECONDS = 120.0
+AT_MOST_SECONDS = 500.0
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def workers() -> Iterator[Any]:
             started |= pids(client)
     finally:
         before = time.monotonic()
-        while any(map(is_running, started)) and time.monotonic() - before < 10:
+        while any(map(is_running, started)) and time.monotonic() - before < 300:
             time.sleep(0.05)
         assert not [pid for pid in started if is_running(pid)]
 

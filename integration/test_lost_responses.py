@@ -74,7 +74,7 @@ def test_write_that_another_client_has_read_and_replaced_is_not_repeated(
 
         def loses(seen: Seen) -> bool:
             if is_commit(seen) and not found:
-                pool.submit(replace).result(60)
+                pool.submit(replace).result(300)
                 return True
             return False
 

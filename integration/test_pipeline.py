@@ -7,12 +7,12 @@ import pytest
 from obstore.store import S3Store
 
 import parts_store as ps
+from integration.chaos.network import PATIENT
 from integration.chaos.plan import Plan
 from integration.conftest import Bucket
 from integration.toxics import Proxy, Toxic, toxic
 from parts_store.errors import PartsStoreError
 
-IMPATIENT = {"timeout": "1s", "connect_timeout": "1s", "pool_max_idle_per_host": "0"}
 TOXICS: dict[str, Toxic] = {
     "slow": toxic("latency", "downstream", latency=30, jitter=30),
     "resets": toxic("reset_peer", "downstream", 0.2),
@@ -28,7 +28,7 @@ def test_a_bad_network_gives_values_or_an_error_with_a_key(bad_network: Proxy, b
     values = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)
     direct = ps.PartsStore(bucket.store())
     ps.create_array(direct, "a", parts=PARTS, compressors=None, **SHARDED)[...] = values
-    options = Plan.options_of(bad_network.server, client_options=IMPATIENT, retry_config={"max_retries": 0})
+    options = Plan.options_of(bad_network.server, client_options=PATIENT, retry_config={"max_retries": 0})
     array = ps.open_array(ps.PartsStore(S3Store(bucket.name, **options)), "a", mode="r+")
     bad_network.poison(TOXICS[name])
     failed_reads: list[str] = []

@@ -114,7 +114,7 @@ def test_known_shard_is_read_whole_while_a_process_overwrites_it(
         found, costs = zip(*results, strict=True)
     finally:
         _is_over.set()
-        writer.result(timeout=60)
+        writer.result(timeout=300)
     changes = 0
     for before, (number, begun), cost in zip((None, *found), found, costs, strict=False):
         if before is not None and before[0] == begun:
@@ -174,7 +174,7 @@ def _add(store: PartsStore, half: int, pipeline: str, rounds: int, *, retries: b
         array: zarr.Array[Any] = zarr.open_array(store, path="a")
         region = np.s_[16 * half : 16 * half + 16, :]
         for _ in range(rounds):
-            _barrier.wait(timeout=60)
+            _barrier.wait(timeout=300)
             while True:
                 try:
                     array[region] = np.asarray(array[region]) + 1
@@ -235,7 +235,7 @@ def test_two_processes_that_add_to_one_chunk_lose_no_addition(
     futures: list[Future[tuple[int, int]]] = [
         others.submit(_add, store, half, pipeline, rounds, retries=retries) for half in range(2)
     ]
-    results = [future.result(timeout=120) for future in futures]
+    results = [future.result(timeout=500) for future in futures]
     values = np.asarray(zarr.open_array(PartsStore(objects), path="a")[...])
     for half, (done, failed) in enumerate(results):
         np.testing.assert_array_equal(values[16 * half : 16 * half + 16], done)

@@ -112,7 +112,7 @@ def _call(url: str, body: Any = None, method: str | None = None) -> Any:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     # Never through a proxy of the user's: it is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=10) as answer:
+    with opener.open(request, timeout=300) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 

@@ -80,7 +80,7 @@ class Client:
 
     def run(self, barrier: threading.Barrier) -> None:
         try:
-            barrier.wait(30)
+            barrier.wait(300)
             self._work()
         except Exception as error:
             self.error = error

@@ -200,15 +200,27 @@ def test_other_values_are_refused(executor: Any) -> None:
 @pytest.mark.slow
 def test_tasks_that_a_shutdown_cancels_do_not_hang_the_caller() -> None:
     busy = threading.Event()
-    with ThreadPoolExecutor(1) as pool, open_workers(pool) as workers:
+    submitted = threading.Semaphore(0)
+
+    class Counted(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(*args, **kwargs)
+            submitted.release()
+            return future
+
+    with Counted(1) as pool, open_workers(pool) as workers:
 
         def stop() -> None:
+            for _ in range(3):
+                submitted.acquire()
+            # The caller waits by now, or will find that its tasks are cancelled.
+            time.sleep(0.2)
             pool.shutdown(wait=False, cancel_futures=True)
             busy.set()
 
-        pool.submit(busy.wait, 30)
-        timer = threading.Timer(0.2, stop)
-        timer.start()
+        pool.submit(busy.wait, 300)
+        stopping = threading.Thread(target=stop)
+        stopping.start()
         found = [type(each.error) for each in workers.run(str, [1, 2])]
-        timer.join()
+        stopping.join()
     assert found == [CancelledError, CancelledError]

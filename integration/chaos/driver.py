@@ -33,6 +33,9 @@ from integration.chaos.clients import finish, read_raw, read_shards, write_lane
 from integration.chaos.plan import ROOT, Lane, Plan, create
 from integration.server import die_with_parent
 
+# How long a plan may take longer than it should, until it has done all that it should do.
+MAX_SECONDS = 240.0
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -101,22 +104,36 @@ class Driver:
         os.waitpid(pid, 0)
 
     def _write(self) -> None:
-        deadline = time.monotonic() + self.plan.seconds
-        writers: dict[int, tuple[int, float]] = {}
+        began = time.monotonic()
+        writers: dict[int, Writer] = {}
         rests = dict.fromkeys(range(len(self.plan.lanes)), 0.0)
-        while time.monotonic() < deadline and not 0 < self.plan.kills <= self.kills:
+        while not self._is_over(time.monotonic() - began):
             now = time.monotonic()
             for lane in self.plan.all_lanes:
                 if lane.number not in writers and now >= rests[lane.number]:
-                    delay = self.random.uniform(*self.plan.life) if self.plan.kills else self.plan.seconds
-                    writers[lane.number] = self.fork(partial(write_lane, lane=lane)), now + delay
-                elif lane.number in writers and now >= writers[lane.number][1]:
-                    self._kill(lane, writers.pop(lane.number)[0])
+                    writers[lane.number] = self._start_writer(lane)
+                elif lane.number in writers and self.plan.kills and writers[lane.number].is_due(now):
+                    self._kill(lane, writers.pop(lane.number).pid)
                     rests[lane.number] = time.monotonic() + self.plan.pause
             time.sleep(0.002)
-        for number, (pid, _) in writers.items():
-            self._kill(self.plan.all_lanes[number], pid)
+        for number, writer in writers.items():
+            self._kill(self.plan.all_lanes[number], writer.pid)
         time.sleep(self.plan.pause)
+
+    def _is_over(self, seconds: float) -> bool:
+        """Return whether all is done that the plan asks for, or whether it takes too long."""
+        if self.plan.kills:
+            return seconds >= self.plan.seconds or (self.kills >= self.plan.kills and self._has_least())
+        return seconds >= self.plan.seconds and (self._has_least() or seconds >= self.plan.seconds + MAX_SECONDS)
+
+    def _has_least(self) -> bool:
+        found = counts_of(self.board, len(self.plan.lanes))
+        return all(found[name] >= count for name, count in self.plan.least.items())
+
+    def _start_writer(self, lane: Lane) -> "Writer":
+        count = self.random.choice([self.board.started, self.board.acknowledged])
+        before, delay = count(lane.number), self.random.uniform(*self.plan.life)
+        return Writer(self.fork(partial(write_lane, lane=lane)), delay, lambda: count(lane.number) > before)
 
     def _kill(self, lane: Lane, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -126,10 +143,39 @@ class Driver:
             self.board.give_up(lane.number, self.board.started(lane.number))
 
 
+@dataclass
+class Writer:
+    """A process that writes, and when it is killed: some time after its first write has begun, or has ended."""
+
+    pid: int
+    delay: float
+    has_begun: Callable[[], bool]
+    due: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        if self.due is None and self.has_begun():
+            self.due = now + self.delay
+        return self.due is not None and now >= self.due
+
+
+def counts_of(board: Board, lanes: int) -> dict[str, int]:
+    """Return how many writes, unresolved writes, unanswered requests and reads there were."""
+    counts = board.counts
+    return {
+        "writes": sum(board.acknowledged(lane) for lane in range(lanes)),
+        "unresolved": sum(len(board.unresolved(lane)) for lane in range(lanes)),
+        "unanswered": board.unanswered,
+        "reads": counts["raw reads"] + counts["sharded reads"],
+    }
+
+
 def run(plan: Plan) -> Report:
     """Carry out the plan in another process, and return the report."""
-    with under_way(plan) as report:
-        return report()
+    with under_way(plan) as report_within:
+        report = report_within(plan.seconds + 2 * MAX_SECONDS)
+        if report is None:
+            raise TimeoutError(f"the plan has no end: {plan}")
+        return report
 
 
 def main(plan: Plan) -> Report:
@@ -144,10 +190,7 @@ def main(plan: Plan) -> Report:
     counts = board.counts
     return Report(
         kills=driver.kills,
-        writes=sum(board.acknowledged(lane) for lane in range(len(plan.lanes))),
-        unresolved=sum(len(board.unresolved(lane)) for lane in range(len(plan.lanes))),
-        unanswered=board.unanswered,
-        reads=counts["raw reads"] + counts["sharded reads"],
+        **counts_of(board, len(plan.lanes)),
         conflicts=counts["raw conflicts"] + counts["sharded conflicts"],
         errors=counts["raw errors"] + counts["sharded errors"],
         seconds=time.monotonic() - began,
@@ -156,18 +199,21 @@ def main(plan: Plan) -> Report:
 
 
 @contextlib.contextmanager
-def under_way(plan: Plan) -> Iterator[Callable[[], Report]]:
-    """Start the plan in another process; yield a function that waits for its report."""
+def under_way(plan: Plan) -> Iterator[Callable[[float], Report | None]]:
+    """Start the plan in another process; yield a function that waits for its report for some seconds."""
     command = [sys.executable, "-m", "integration.chaos", json.dumps(asdict(plan))]
     # A second thread would be lost in a fork.
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as process:
 
-        def report() -> Report:
-            answer, _ = process.communicate(timeout=plan.seconds + 120)
+        def report_within(seconds: float) -> Report | None:
+            try:
+                answer, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return None
             return Report(**json.loads(answer))
 
         try:
-            yield report
+            yield report_within
         finally:
             process.kill()

@@ -100,10 +100,12 @@ class Plan:
     seed: int
     # How long a lane rests after its writer was killed: what it had sent has arrived by then.
     pause: float = 0.0
-    # How long a writer lives, at least and at most, before it is killed.
+    # How long a writer lives after its first write has begun or ended, at least and at most, before it is killed.
     life: tuple[float, float] = (0.02, 0.25)
     # In place of the other options when all is over, if any.
     direct: dict[str, Any] = field(default_factory=dict)
+    # How many reads, writes, unresolved writes and unanswered requests there are at least, however long it takes.
+    least: dict[str, int] = field(default_factory=dict)
 
     def objects(self, *, is_direct: bool = False) -> Any:
         if not self.options:
@@ -125,7 +127,7 @@ class Plan:
     @staticmethod
     def options_of(server: Server, **options: Any) -> dict[str, Any]:
         """Obstore's options for a bucket there, and these beyond them."""
-        client = {"allow_http": True, **options.pop("client_options", {})}
+        client = {"allow_http": True, "timeout": "300s", **options.pop("client_options", {})}
         return {
             **server.options,
             "virtual_hosted_style_request": False,

@@ -16,7 +16,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from integration import server, toxics
-from integration.soak.long_run import Tallies, once, run, table
+from integration.soak.long_run import Tallies, Tally, once, run, table
 from integration.soak.scenarios import SCENARIOS, Scenario, Servers
 from integration.soak.worker import Worker
 
@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
 def _run(options: argparse.Namespace, chosen: dict[str, Scenario], worker: Worker, tallies: Tallies) -> None:
     if options.seed is None:
         seed = secrets.randbits(32)
+        # The line says that an interrupt ends the run with its table.
+        tallies.update({name: Tally() for name in chosen})
         print(f"{', '.join(chosen)}: {options.minutes:g} minutes", flush=True)
         run(chosen, worker, tallies, seconds=options.minutes * 60, seed=seed, say=_say)
         return

@@ -47,7 +47,8 @@ def run(
     The scenario that has had the least time comes next, so that slow and fast scenarios share the time. The tallies are
     filled as the run goes on, so that they can be shown when it is interrupted.
     """
-    tallies.update({name: Tally() for name in scenarios})
+    for name in scenarios:
+        tallies.setdefault(name, Tally())
     deadline = time.monotonic() + seconds
     for number in itertools.count(seed):
         if (left := deadline - time.monotonic()) <= 0:

@@ -124,7 +124,9 @@ def bad_network(seed: int, servers: Servers) -> Found:
     pause = max(network.TOXICS[name][1] for name in names)
     with new_bucket(servers.s3) as bucket, toxics.proxied(servers.toxiproxy, servers.s3) as proxy:
         retries = chance.choice([0, 2])
-        plan = network.plan_through(proxy, bucket, level, retries, seconds=NETWORK_SECONDS, seed=seed, pause=pause)
+        plan = network.plan_through(
+            proxy, bucket, level, retries, names, seconds=NETWORK_SECONDS, seed=seed, pause=pause
+        )
         return _found(f"{level}, {' and '.join(names)}", network.run_through(proxy, plan, names))
 
 

@@ -42,9 +42,10 @@ class Worker:
 
     def close(self) -> None:
         """Kill the process, and all processes that it started."""
-        if self._process is None or self._pipe is None:
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is None:
             return
-        self._pipe.close()
         pid = self._process.pid
         if pid is not None and self._process.is_alive():
             try:
@@ -57,14 +58,16 @@ class Worker:
 
     def _exit_code(self) -> int | None:
         assert self._process is not None
-        self._process.join(10)
+        self._process.join(300)
         return self._process.exitcode
 
     def _started(self) -> Connection:
         if self._pipe is None:
             self._pipe, theirs = _CONTEXT.Pipe()
-            self._process = _CONTEXT.Process(target=_serve, args=(theirs, self._servers))
-            self._process.start()
+            process = _CONTEXT.Process(target=_serve, args=(theirs, self._servers))
+            # An interrupt may come at any moment, and a process that was not started cannot be joined.
+            process.start()
+            self._process = process
             # The end of the process closes the pipe only if no other process has its end open.
             theirs.close()
         return self._pipe

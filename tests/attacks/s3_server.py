@@ -145,7 +145,8 @@ class S3Server:
             "access_key_id": "test",
             "secret_access_key": "test-secret",
             "region": "us-east-1",
-            "client_options": {"allow_http": True},
+            # Tests make the server wait, and must not end because the client gives up.
+            "client_options": {"allow_http": True, "timeout": "600s"},
         }
 
     def store(self, *, bucket: str = BUCKET, prefix: str | None = None, **options: Any) -> S3Store:

@@ -234,7 +234,7 @@ def test_a_broken_answer_is_a_storage_error(broken: str, operation: str) -> None
                 access_key_id="test",
                 secret_access_key="test-secret",
                 region="us-east-1",
-                client_options={"allow_http": True, "timeout": "200ms"},
+                client_options={"allow_http": True, "timeout": "200ms" if answer is None else "300s"},
                 retry_config={"max_retries": 0},
             )
         )

@@ -16,6 +16,7 @@ import pytest
 from parts_store.backends import foreign_threads
 from parts_store.backends.foreign_threads import wait_for_foreign_threads
 
+SECONDS = 300
 # Without the wait, one process of eight aborts when six run at a time on two cores.
 PROCESSES = 60
 CHILD = """
@@ -52,7 +53,7 @@ class SlowLoop(asyncio.SelectorEventLoop):
 
     def _write_to_self(self) -> None:
         self.is_waking.set()
-        self.may_wake.wait(60)
+        self.may_wake.wait(SECONDS)
         self.is_awake.set()
 
 
@@ -61,14 +62,15 @@ def waking() -> Iterator[SlowLoop]:
     """Yield a loop that a thread wakes that the module threading does not know of."""
     loop = SlowLoop()
     _thread.start_new_thread(loop.call_soon_threadsafe, (print,))
-    assert loop.is_waking.wait(60)
+    assert loop.is_waking.wait(SECONDS)
     yield loop
     loop.may_wake.set()
-    assert loop.is_awake.wait(60)
+    assert loop.is_awake.wait(SECONDS)
     loop.close()
 
 
-def test_wait_ends_when_the_event_loop_was_woken(waking: SlowLoop) -> None:
+def test_wait_ends_when_the_event_loop_was_woken(waking: SlowLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_threads, "_MAX_SECONDS", SECONDS)
     threading.Timer(0.1, waking.may_wake.set).start()
     wait_for_foreign_threads()
     assert waking.is_awake.is_set()
@@ -92,7 +94,7 @@ def test_other_threads_are_not_waited_for(kind: str, monkeypatch: pytest.MonkeyP
 
     def work() -> None:
         begun.set()
-        may_end.wait(60)
+        may_end.wait(SECONDS)
 
     if kind == "of the module threading":
         begun = loop.is_waking
@@ -100,7 +102,7 @@ def test_other_threads_are_not_waited_for(kind: str, monkeypatch: pytest.MonkeyP
     else:
         _thread.start_new_thread(work, ())
     try:
-        assert begun.wait(60)
+        assert begun.wait(SECONDS)
         wait_for_foreign_threads()
     finally:
         may_end.set()

@@ -143,7 +143,7 @@ def test_a_lock_that_is_released_while_its_thread_takes_another_is_given_back(
         patched.setattr(local_locks, "_is_same_file", collect)
         thread = threading.Thread(target=lambda: taken.append(backend.lock(OTHER)), daemon=True)
         thread.start()
-        thread.join(30)
+        thread.join(300)
         assert taken, "the thread waits for itself"
     assert not abandoned
     again = backend.lock(CHUNK)

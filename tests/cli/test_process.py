@@ -126,7 +126,7 @@ def test_terminal_gets_a_tree_and_a_pipe_gets_json(folder: Path) -> None:
     with subprocess.Popen([*PROGRAM, "inspect", folder], stdout=terminal, env=environ) as process:
         os.close(terminal)
         printed = b""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             try:
                 printed += os.read(controller, 4096)

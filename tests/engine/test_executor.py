@@ -24,12 +24,22 @@ from parts_store.engine.executor import run, run_sync
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Done, Lock, Outcome, Put, Refused, Steps, Wait
 
+SECONDS = 300
+
+
+def opened_gate() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
 
 @dataclass(slots=True)
 class Slow:
     """A backend far away, whose requests take a while, and which knows how many are under way."""
 
-    seconds: float
+    seconds: float = 0
+    # No request ends before this is set.
+    opened: threading.Event = field(default_factory=opened_gate)
     # A request of a thread ends only after so many were under way at once.
     together: int = 1
     under_way: int = 0
@@ -69,6 +79,8 @@ class Slow:
     async def perform(self, request: Any) -> Outcome:
         self._begin(request.key)
         await asyncio.sleep(self.seconds)
+        while not self.opened.is_set():  # noqa: ASYNC110 (threads wait for it, too)
+            await asyncio.sleep(0)
         self._end()
         if request.key == "fails":
             raise OSError("refused")
@@ -77,7 +89,8 @@ class Slow:
     def perform_sync(self, request: Any) -> Outcome:
         self._begin(request.key)
         with self.counting:
-            assert self.counting.wait_for(lambda: self.most >= self.together, 20)
+            assert self.counting.wait_for(lambda: self.most >= self.together, SECONDS)
+        assert self.opened.wait(SECONDS)
         time.sleep(self.seconds)
         self._end()
         if request.key == "fails":
@@ -128,14 +141,27 @@ def test_a_thread_makes_a_request_of_its_batch_and_raises_when_all_have_ended(fa
 
 
 def test_an_interrupt_waits_for_what_is_under_way(interruptible: None) -> None:
-    backend = Slow(0.4)
-    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_sync(puts("a", "b", "c"), backend, Stats())
-    finally:
-        timer.join()
+    # All requests have begun when the interrupt is sent, and none ends before it has arrived.
+    backend = Slow(0.1, opened=threading.Event(), together=3)
+
+    def interrupt() -> None:
+        with backend.counting:
+            assert backend.counting.wait_for(lambda: backend.most == 3, SECONDS)
+        # Python forgets an interrupt that arrives just before the main thread begins to wait.
+        while not backend.opened.wait(0.1):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def arrive(*_: object) -> None:
+        if not backend.opened.is_set():
+            backend.opened.set()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, arrive)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(puts("a", "b", "c"), backend, Stats())
+    thread.join()
     # A PUT that came later could destroy what is written next.
     assert backend.under_way == 0
 
@@ -188,12 +214,18 @@ def test_lock_is_held_until_the_steps_end(then: str, *, synchronous: bool) -> No
     assert backend.held == set()
 
 
+async def some_turns() -> None:
+    """Let the event loop do all that it can do without waiting."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("keys", [("a",), ("a", "b", "c"), ("fails",), ("a", "fails")])
 def test_cancelled_steps_hold_the_lock_until_their_requests_end(
     keys: tuple[str, ...],
 ) -> None:
-    backend = Slow(0.2)
+    backend = Slow(opened=threading.Event())
 
     def steps() -> Steps[None]:
         yield (Lock("l", "test"),)
@@ -202,11 +234,12 @@ def test_cancelled_steps_hold_the_lock_until_their_requests_end(
 
     async def cancelled() -> None:
         running = asyncio.create_task(run(steps(), backend, Stats()))
-        await asyncio.sleep(0.05)
+        await some_turns()
         running.cancel()
-        await asyncio.sleep(0.05)
+        await some_turns()
         # A PUT that continues by itself could arrive after the write of the next holder of the lock.
         assert (backend.held, backend.under_way) == ({"l"}, len(keys))
+        backend.opened.set()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert (backend.held, backend.under_way) == (set(), 0)
@@ -216,20 +249,20 @@ def test_cancelled_steps_hold_the_lock_until_their_requests_end(
 
 
 def test_second_cancellation_does_not_wait_for_requests() -> None:
-    backend = Slow(60)
+    backend = Slow(opened=threading.Event())
 
     async def cancelled() -> None:
         running = asyncio.create_task(run(locked("ends", seen=[]), backend, Stats()))
-        await asyncio.sleep(0.05)
+        await some_turns()
         for _ in range(2):
             assert backend.held == {"l"}
             running.cancel()
-            await asyncio.sleep(0.05)
+            await some_turns()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert backend.held == set()
 
-    asyncio.run(asyncio.wait_for(cancelled(), 10))
+    asyncio.run(asyncio.wait_for(cancelled(), SECONDS))
 
 
 @pytest.mark.parametrize("synchronous", [True, False])

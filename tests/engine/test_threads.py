@@ -8,7 +8,7 @@ import pytest
 
 from parts_store.engine.threads import Threads
 
-SECONDS = 20
+SECONDS = 300
 
 
 def test_results_and_errors_are_those_of_the_functions() -> None:
@@ -81,14 +81,14 @@ def test_tasks_do_not_wait_for_threads_that_could_not_be_started(monkeypatch: py
         for is_urgent in (False, False, True, True):
             with pytest.raises(RuntimeError, match="can't start"):
                 pool.start(lambda: None, is_urgent=is_urgent)
-    assert pool.submit(lambda: 1).result(10) == 1
+    assert pool.submit(lambda: 1).result(SECONDS) == 1
     blocked = threading.Event()
     try:
-        first = pool.submit(lambda: blocked.wait(10))
+        first = pool.submit(lambda: blocked.wait(SECONDS))
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", fail)
             # The thread that there is carries it out.
             second = pool.submit(lambda: 2)
     finally:
         blocked.set()
-    assert (first.result(10), second.result(10)) == (True, 2)
+    assert (first.result(SECONDS), second.result(SECONDS)) == (True, 2)

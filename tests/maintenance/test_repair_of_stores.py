@@ -375,7 +375,7 @@ def test_repair_leaves_the_lock_of_an_array_to_its_holder(tmp_path: Path) -> Non
     begin = time.monotonic()
     assert ps.PartsStore(objects).repair().findings == ()
     # All waits for a lock together take five minutes.
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 200
     assert lock in contents(objects)
     assert gate not in contents(objects)
     assert store._backend.lock(Lock(lock, "a deletion")) is None

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from parts_store.errors import PartsStoreError, StoreConfigError
 from parts_store.pipeline import together
 from tests.attacks.s3_server import Call, Reply, S3Server
 
-SECONDS = 30
+SECONDS = 300
 WORKERS = 4
 PARTS: dict[str, list[Any]] = {
     "one object": [""],
@@ -54,11 +56,19 @@ class Stall:
         with self.changed:
             assert self.changed.wait_for(lambda: self.at_once >= count, SECONDS)
 
-    def settle(self) -> None:
-        """Wait until no further request arrives."""
-        with self.changed:
-            while self.changed.wait(0.5):
-                pass
+
+def wait_until_idle(process: int) -> None:
+    """Wait until the main thread of a process sleeps, and has not been awake for half a second."""
+    before, now = "", _sleep_of(process)
+    while now != before or "S (sleeping)" not in now:
+        time.sleep(0.5)
+        before, now = now, _sleep_of(process)
+
+
+def _sleep_of(process: int) -> str:
+    """Return whether the main thread of a process sleeps, and how often it went to sleep."""
+    status = Path(f"/proc/{process}/task/{process}/status").read_text()
+    return "".join(line for line in status.splitlines() if line.startswith(("State", "voluntary_ctxt_switches")))
 
 
 @pytest.fixture
@@ -236,7 +246,7 @@ def test_ctrl_c_ends_a_call_and_its_process_while_the_server_stalls(
         try:
             stall.wait_for(1)
             # Python forgets an interrupt that arrives just before the main thread begins to wait.
-            stall.settle()
+            wait_until_idle(process.pid)
             process.send_signal(signal.SIGINT)
             # The server responds only after the process has ended.
             output, _ = process.communicate(timeout=SECONDS)

@@ -20,7 +20,7 @@ from parts_store.transactions.locking import array_locks
 
 CHUNKS = 12
 VALUES: NDArray[np.uint8] = np.arange(1, 8 * CHUNKS + 1, dtype=np.uint8)
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_a_selection_of_many_shards_takes_two_round_trips_and_then_one(
                 with lock:
                     counts[shard_of(call)] += 1
                     number = counts[shard_of(call)] - 1
-                barriers[number].wait(20)
+                barriers[number].wait(300)
 
         server.before = hold
         np.testing.assert_array_equal(select(array), expected)

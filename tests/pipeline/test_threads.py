@@ -14,7 +14,7 @@ import zarr
 from parts_store.pipeline import threads
 from parts_store.pipeline.threads import Pace, StoppedError, require_not_stopped, run
 
-SECONDS = 20
+SECONDS = 300
 
 
 @pytest.fixture(params=[1, 3], ids=["one worker", "three workers"])
@@ -102,7 +102,8 @@ async def test_a_cancelled_call_begins_no_further_task(workers: int, *, finishes
     running = asyncio.ensure_future(run([gate] * 50, finishes=finishes))
     await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == workers)
     running.cancel()
-    await asyncio.wait([running], timeout=0.05)
+    # A call that waits for its tasks cannot end before the gate is opened.
+    await asyncio.wait([running], timeout=0.05 if finishes else SECONDS)
     assert running.done() != finishes
     gate.opened.set()
     with pytest.raises(asyncio.CancelledError):
@@ -115,9 +116,13 @@ async def test_a_second_cancellation_does_not_wait_for_tasks() -> None:
     gate = Gate()
     running = asyncio.ensure_future(run([gate], finishes=True))
     await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == 1)
-    for _ in range(2):
-        running.cancel()
-        await asyncio.wait([running], timeout=0.05)
+    running.cancel()
+    # The event loop takes some turns until the call waits again.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running], timeout=SECONDS)
     assert running.cancelled()
     gate.opened.set()
 

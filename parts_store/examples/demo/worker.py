@@ -1,6 +1,8 @@
 """The program of the processes that the demo starts: writers that are killed, and writers that write at once."""
 
+import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,17 +17,33 @@ from zarr.storage import LocalStore
 
 import parts_store as ps
 from parts_store.examples.demo.figures import julia_set
+from parts_store.format.keys import PROTOCOL_FOLDER
 
-OVERWRITES = 2000
 CRASH_SIDE = 768
 ROWS, WRITERS = 64, 8
 
 
 def overwrite(folder: Path, picture: NDArray[np.uint8]) -> None:
-    """Overwrite the image again and again, with its negative and with itself, until this process is killed."""
+    """Overwrite the image with its negative. This process is killed before it is done."""
     image = ps.open_array(ps.PartsStore.from_url(folder), "image", mode="r+")
-    for number in range(OVERWRITES):
-        image[:] = picture if number % 2 else 255 - picture
+    image[:] = 255 - picture
+
+
+def die_before_rename(number: int) -> None:
+    """Kill this process with SIGKILL right before it renames a file of the write protocol for the `number`-th time.
+
+    An overwrite of a shard in two objects does this three times. The first one is the commit, which names the journal.
+    The other two put the new objects in the place of the old ones.
+    """
+    numbers = itertools.count(1)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        # Python renames files of compiled modules, too.
+        is_counted = event in ("os.link", "os.rename") and PROTOCOL_FOLDER in Path(str(arguments[0])).parts
+        if is_counted and next(numbers) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
 
 
 def write_rows(store: Store, writer: int) -> None:
@@ -42,10 +60,11 @@ def stores(folder: Path) -> dict[str, Store]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the arguments say: `PID overwrite FOLDER`, or `PID write-rows FOLDER WRITER`; PID is the caller."""
+    """Do what the arguments say: `PID overwrite FOLDER COUNT`, or `PID write-rows FOLDER WRITER`; PID is the caller."""
     _end_with(int(arguments[0]))
     match arguments[1:]:
-        case ["overwrite", folder]:
+        case ["overwrite", folder, rename]:
+            die_before_rename(int(rename))
             overwrite(Path(folder), julia_set(CRASH_SIDE))
         case ["write-rows", folder, writer]:
             for store in stores(Path(folder)).values():

@@ -182,7 +182,7 @@ def test_whole_write_waits_for_a_change_of_the_chunk(store: ps.PartsStore, *, sp
     assert not done.wait(0.1)
     steps.close()
     taken()
-    thread.join(30)
+    thread.join(300)
     assert done.is_set()
     assert value_of(store, "a/c/0") == b"overwritten"
 

@@ -102,10 +102,10 @@ def test_many_small_directories_are_refused(tmp_path: Path) -> None:
     # Directories of one tag each, which overlap.
     count = (1 << 16) + 10
     data = b"".join(directory([(256, LONG, 1, 1)], 8 + 18 * (number + 1)) for number in range(count))
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(AdoptionError, match="more than 65,536 pages"):
         adopted(write(tmp_path / "a.tif", data))
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 def test_tags_that_claim_many_values_take_no_memory(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_many_strips_that_are_most_of_the_file_are_not_read(tmp_path: Path) -> N
     sizes = (count, start + len(places[0]))
     first = page(t256=8, t257=count, t266=2, t278=1, t273=(count, start), t279=sizes)
     path = write(tmp_path / "a.tif", first, *places, bytes(65_000))
-    began = time.monotonic()
+    began = time.process_time()
     report, _ = adopted(path)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert "30,000 tiles or strips with 1,950,000,000 bytes in all" in reason(report, "data")
 
 
@@ -316,10 +316,12 @@ def described(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow], deadline=5000)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
 def test_any_damage_gives_a_named_error_or_ranges_in_the_file(changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(SAMPLE)
     for place, new in changes:
         data[place : place + len(new)] = new
+    began = time.process_time()
     described(bytes(data[: len(SAMPLE)]))
+    assert time.process_time() - began < 5
