@@ -83,7 +83,7 @@ def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3S
     """As by zarr: they may hold values from before the array was shrunk."""
     shape: dict[str, Any] = {"shape": (40, 40), "chunks": (4, 4), "shards": (16, 16), "dtype": "uint16"}
     read: dict[str, list[Counter[str]]] = {"fused": [], "parts": []}
-    for pipeline, counted in read.items():
+    for pipeline, counts in read.items():
         store = ps.PartsStore(server.store(prefix=pipeline))
         ps.create_array(store, "a", parts=LAYOUTS[layout], compressors=None, **shape)
         with zarr.config.set({"codec_pipeline.path": PIPELINES[pipeline]}):
@@ -92,7 +92,7 @@ def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3S
             server.calls.clear()
             array[...] = VALUES[:40, :40] + number
             calls = [call for call in server.calls if call.method == "GET" and "/c/" in call.key]
-            counted.append(Counter(call.key.partition("/")[2] for call in calls))
+            counts.append(Counter(call.key.partition("/")[2] for call in calls))
     assert read["parts"] == read["fused"]
     at_end = {f"a/c/{row}/{column}" for row in range(3) for column in range(3) if 2 in (row, column)}
     for counted in read["parts"]:
