@@ -39,24 +39,46 @@ class Attributes(NamedTuple):
     types: dict[str, str]
 
 
-def attributes_of(
-    owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
-) -> Attributes:
+class StoredAttributes:
+    """The attributes of a group or a dataset as h5py reads them, each at most once, because that takes long."""
+
+    def __init__(self, owner: h5py.Group | h5py.Dataset) -> None:
+        self.owner = owner
+        self._attributes = owner.attrs
+        # h5py returns bytes for a name that is not UTF-8.
+        self.names: tuple[str | bytes, ...] = tuple(self._attributes)
+        self._values: dict[str | bytes, Any] = {}
+
+    def get(self, name: str | bytes) -> Any:
+        """Return the value of an attribute; None if there is none."""
+        if name not in self._values:
+            self._values[name] = self._attributes[name] if name in self.names else None
+        return self._values[name]
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether a dataset is a dimension scale: the coordinate of a dimension, or its name and length."""
+        return isinstance(self.owner, h5py.Dataset) and text(self.get("CLASS")) == "DIMENSION_SCALE"
+
+
+def attributes_of(stored: StoredAttributes, description: Description, name: str, paths: ObjectPaths) -> Attributes:
     """Return the attributes; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
     types: dict[str, str] = {}
-    internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
-    for key in owner.attrs:
-        if key in internal:
+    owner = stored.owner
+    internal = _INTERNAL | _OF_SCALES if stored.is_scale else _INTERNAL
+    for stored_key in stored.names:
+        if stored_key in internal:
             continue
+        key = stored_key if isinstance(stored_key, str) else stored_key.decode(errors="surrogateescape")
         try:
             require_utf8(key)
-            value = owner.attrs[key]
+            value = stored.get(stored_key)
             if key in _MISSING and isinstance(value, bytes) and len(value) <= 1 and _has_texts(owner):
                 reason = f"bytes, and JSON has none: xarray masks the same values only {_WITH_ENGINE}"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
-                filled = _fill_attribute(value, owner, paths)
+                filled = _fill_attribute(value, stored, paths)
                 found |= filled
                 # The fill value of texts has another name.
                 types |= dict.fromkeys(filled, _type_of(key, value, owner) or "")
@@ -70,8 +92,8 @@ def attributes_of(
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
-    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner):
-        kind = np.asarray(owner.attrs[_SCALE]).dtype.name
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner.dtype, stored):
+        kind = np.asarray(stored.get(_SCALE)).dtype.name
         reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return Attributes(found, {key: kind for key, kind in types.items() if kind})
@@ -94,13 +116,13 @@ def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
 
-def _is_decoded_by_type(dataset: h5py.Dataset) -> bool:
+def _is_decoded_by_type(dtype: np.dtype[Any], stored: StoredAttributes) -> bool:
     """Return whether xarray decodes packed values of a file by a type of `scale_factor` that JSON does not keep."""
-    scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
+    scale, offset = (getattr(stored.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
     if scale is None or scale.kind not in "iuf" or type_name(scale) is None:
         return False
-    is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
-    return _OFFSET not in dataset.attrs or (scale == offset == np.float32 and not is_int32)
+    is_int32 = dtype.kind in "iu" and dtype.itemsize == np.dtype("i4").itemsize
+    return _OFFSET not in stored.names or (scale == offset == np.float32 and not is_int32)
 
 
 def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | None:
@@ -175,24 +197,20 @@ def _plain_array(values: NDArray[Any], paths: ObjectPaths) -> Any:
     return _plain(values.ravel()[0], paths) if values.size == 1 else [_plain(each, paths) for each in values]
 
 
-def _fill_attribute(value: Any, owner: h5py.Dataset, paths: ObjectPaths) -> dict[str, Any]:
+def _fill_attribute(value: Any, stored: StoredAttributes, paths: ObjectPaths) -> dict[str, Any]:
     """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN.
 
     xarray cannot open texts with this attribute. `missing_value` has the same meaning.
     """
+    owner = stored.owner
     number = np.asarray(value).ravel()[0]
     number = number.item() if isinstance(number, np.generic) else number
     if _has_texts(owner):
-        if _MISSING_VALUE in owner.attrs:
+        if _MISSING_VALUE in stored.names:
             raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
         return {_MISSING_VALUE: _plain(number, paths)}
     number = complex(number) if owner.dtype.kind == "c" else number
     return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
-
-
-def is_scale(dataset: h5py.Dataset) -> bool:
-    """Return whether a dataset is a dimension scale: the coordinate of a dimension, or its name and length."""
-    return text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
 
 
 def text(value: object) -> str:
