@@ -1,6 +1,7 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
+from parts_store.errors import PartsStoreError
 from parts_store.format.attribute_types import type_name
 
 # Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
@@ -30,6 +32,9 @@ FLAGS: Final = ("flag_values", "flag_meanings")
 _WITH_ENGINE: Final = 'with engine="parts_store"'
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
+# Messages of h5py: what failed, and in parentheses why; and that NumPy has no such type.
+_OF_HDF5: Final = re.compile(r"[A-Z].+ \(.+\)", re.DOTALL)
+_NO_TYPE: Final = re.compile(r"No NumPy equivalent for Type(\w+)ID exists")
 
 
 class Attributes(NamedTuple):
@@ -70,7 +75,7 @@ def attributes_of(stored: StoredAttributes, description: Description, name: str,
     for stored_key in stored.names:
         if stored_key in internal:
             continue
-        key = stored_key if isinstance(stored_key, str) else stored_key.decode(errors="surrogateescape")
+        key = decoded(stored_key)
         try:
             require_utf8(key)
             value = stored.get(stored_key)
@@ -108,7 +113,7 @@ def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, 
     if not members or len(members) > _MOST_ELEMENTS or any(key in attributes for key in FLAGS):
         return {}
     ordered = sorted(members.items(), key=lambda each: int(each[1]))
-    meanings = " ".join("_".join(name.split()) or "_" for name, _ in ordered)
+    meanings = " ".join("_".join(decoded(name).split()) or "_" for name, _ in ordered)
     return dict(zip(FLAGS, ([int(value) for _, value in ordered], shown(meanings)), strict=True))
 
 
@@ -133,13 +138,30 @@ def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | No
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason in the report for an error."""
-    return str(error) if isinstance(error, CannotBeReadError) else shown(f"{type(error).__name__}: {error}")
+    """Return the reason in the report for an error. Messages of Python itself say nothing about a file."""
+    said = str(error.args[0]) if error.args else ""
+    match error:
+        case CannotBeReadError() | PartsStoreError():
+            return str(error)
+        case RecursionError():
+            return "its groups are nested too deeply"
+        case UnicodeError():
+            return "a name or a text in it is not UTF-8"
+        case TypeError() if (kind := _NO_TYPE.match(said)) is not None:
+            return f"a type that NumPy has none for: {kind[1].lower()}"
+        case OSError() | RuntimeError() | KeyError() | ValueError() if _OF_HDF5.fullmatch(said):
+            return shown(f"the HDF5 library cannot read it: {said}")
+    return f"it is damaged, or h5py cannot read it ({type(error).__name__})"
 
 
 def shown(name: str) -> str:
     """Return a name that can be printed, even if it is not UTF-8 in the file."""
     return name.encode(errors="backslashreplace").decode()
+
+
+def decoded(name: str | bytes) -> str:
+    """Return a name as text. h5py returns bytes if it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode(errors="surrogateescape")
 
 
 def require_utf8(value: str) -> str:
@@ -203,14 +225,21 @@ def _fill_attribute(value: Any, stored: StoredAttributes, paths: ObjectPaths) ->
     xarray cannot open texts with this attribute. `missing_value` has the same meaning.
     """
     owner = stored.owner
-    number = np.asarray(value).ravel()[0]
+    values = np.asarray(value).ravel()
+    if isinstance(value, h5py.Empty) or not values.size:
+        raise CannotBeReadError("an attribute without a value")
+    number = values[0]
     number = number.item() if isinstance(number, np.generic) else number
     if _has_texts(owner):
         if _MISSING_VALUE in stored.names:
             raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
         return {_MISSING_VALUE: _plain(number, paths)}
     number = complex(number) if owner.dtype.kind == "c" else number
-    return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
+    try:
+        return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
+    # The coder raises various errors for what is no number of the type of the values.
+    except Exception as error:
+        raise CannotBeReadError(f"a fill value that is not of the type of the values, {owner.dtype}") from error
 
 
 def text(value: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import h5py
+import numpy as np
 
 from parts_store.adoption.formats.hdf5.attributes import StoredAttributes, shown
 from parts_store.adoption.formats.hdf5.object_paths import Address, ObjectPaths, address_of
@@ -93,7 +94,7 @@ class Dimensions:
     def scales_of(self, dataset: h5py.Dataset, attributes: StoredAttributes) -> list[Scale | None]:
         """Return the scale of each axis of a dataset, None for an axis without one."""
         if attributes.is_scale and "_Netcdf4Coordinates" in attributes.names:
-            numbers = [int(number) for number in attributes.get("_Netcdf4Coordinates")]
+            numbers = _numbers(attributes.get("_Netcdf4Coordinates"))
             found = [self.scales.numbered(dataset.name, number) for number in numbers]
             if len(numbers) == len(dataset.shape) and None not in found:
                 return found
@@ -140,7 +141,12 @@ def _scales_by_number(group: h5py.Group) -> dict[int, Scale]:
         each = group.get(member) if isinstance(group.get(member, getlink=True), h5py.HardLink) else None
         # A variable also has this attribute, with the number of its first dimension.
         if isinstance(each, h5py.Dataset) and (attributes := StoredAttributes(each)).is_scale:
-            number = attributes.get("_Netcdf4Dimid")
-            if number is not None:
-                scales.setdefault(int(number), Scale.of(each))
+            for number in _numbers(attributes.get("_Netcdf4Dimid")):
+                scales.setdefault(number, Scale.of(each))
     return scales
+
+
+def _numbers(value: Any) -> list[int]:
+    """Return the numbers in an attribute of netCDF; none if it is missing, or something else."""
+    found = np.asarray(value).ravel()
+    return list(found.tolist()) if found.dtype.kind in "iu" else []

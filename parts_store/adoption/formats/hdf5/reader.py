@@ -109,8 +109,7 @@ class _Walk:
         ).values
         dimensions = Dimensions(self.scales)
         for each_name in group:
-            # h5py returns bytes for a name that is not text.
-            member = each_name if isinstance(each_name, str) else each_name.decode(errors="surrogateescape")
+            member = names.decoded(each_name)
             path = f"{name}/{member}" if name else member
             try:
                 names.require_utf8(member)
