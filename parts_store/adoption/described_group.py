@@ -1,14 +1,16 @@
 """Make arrays of references of the description of a file."""
 
+import json
 import math
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parts_store._compat.zarr import ArrayV3Metadata
-from parts_store.adoption.description import MISSING, THIS_FILE, Array, Chunked, Contiguous, Description, Values
+from parts_store.adoption.description import MISSING, THIS_FILE, Array, Chunked, Contiguous, Description, Json, Values
 from parts_store.manifests.array import PartsArray
 from parts_store.manifests.array_references import References
 from parts_store.manifests.checksums import Checksums
@@ -25,8 +27,10 @@ def group_of(description: Description, location: str, checksums: Checksums) -> P
 
     A contiguous array is in chunks of whole rows, of up to 32 MiB.
     """
+    known: dict[str, ArrayV3Metadata] = {}
     arrays = {
-        each.header.name: PartsArray.of(_references(each, location, checksums), None, ()) for each in description.arrays
+        each.header.name: PartsArray.of(_references(each, location, checksums, known), None, ())
+        for each in description.arrays
     }
     return nest(description.groups, arrays)
 
@@ -50,7 +54,7 @@ def nest(groups: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, PartsArra
     return PartsGroup(*members[""], groups[""])
 
 
-def _references(array: Array, location: str, checksums: Checksums) -> References:
+def _references(array: Array, location: str, checksums: Checksums, known: dict[str, ArrayV3Metadata]) -> References:
     """Return the references of an array, with one part."""
     header = array.header
     codecs = [header.bytes_codec]
@@ -73,15 +77,32 @@ def _references(array: Array, location: str, checksums: Checksums) -> References
             chunk_shape = header.shape
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), header.encode(values))
-    metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
+    metadata = _metadata(header.to_json(chunk_shape, codecs), known)
     return References.checked(metadata, [columns.manifest()], checksums)
+
+
+def _metadata(document: Json, known: dict[str, ArrayV3Metadata]) -> ArrayV3Metadata:
+    """Return the metadata of an array, which zarr parses once for all arrays that differ in these members alone.
+
+    A file with thousands of datasets has few kinds of them, and zarr takes as long for each as the HDF5 library.
+    """
+    own = {"attributes": document.pop("attributes"), "dimension_names": document.pop("dimension_names")}
+    key = json.dumps(document)
+    if key not in known:
+        known[key] = ArrayV3Metadata.from_dict(document)
+    metadata = copy(known[key])
+    object.__setattr__(metadata, "attributes", own["attributes"])
+    object.__setattr__(metadata, "dimension_names", tuple(own["dimension_names"]))
+    return metadata
 
 
 def _paths(array: Chunked, location: str) -> NDArray[Any]:
     """Return the URL of the file of each chunk, an empty text for a missing chunk."""
     if array.locations is not None:
         return np.where(array.locations == THIS_FILE, location, array.locations).astype(np.dtypes.StringDType())
-    return np.where(array.offsets != MISSING, location, "").astype(np.dtypes.StringDType())
+    paths = np.full(array.offsets.shape, location, np.dtypes.StringDType())
+    paths[array.offsets == MISSING] = ""
+    return paths
 
 
 def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Columns]:

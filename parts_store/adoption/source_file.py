@@ -21,8 +21,8 @@ from parts_store.redaction import hide_secrets
 _LAG: Final = timedelta(milliseconds=50)
 # What stands for a backslash in the name of a Zarr node.
 _BACKSLASH: Final = "%5C"
-# Names that a Zarr node cannot have.
-_INVALID_NAMES: Final = ("", ".", "..", NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
+# Names that a Zarr node cannot have, besides those of periods alone.
+_INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _replace_backslashes(description: Description) -> None:
 def why_invalid(name: str) -> str | None:
     """Return why a path of the file cannot be that of a Zarr node; None if it can."""
     for each in name.split("/"):
-        if each in _INVALID_NAMES or "\\" in each:
+        if not each.strip(".") or each in _INVALID_NAMES or "\\" in each:
             return f"no node of Zarr can be called {each!r}"
     return None
 

@@ -113,9 +113,10 @@ class PartsArray(DuckArray):
         name : str
             The name of the array in messages; empty if it has none.
         """
-        array = cls(references.metadata, references.manifests, parts=parts, checksums=references.checksums)
-        array._registries = registries
-        array._name = name
+        # The references were checked when they were made.
+        require_parts(references, parts)
+        array = cls.__new__(cls)
+        array.__dict__ |= {"_references": references, "_parts": parts, "_registries": registries, "_name": name}
         return array
 
     def derive(self, references: References, parts: ConcatParts | None) -> "PartsArray":

@@ -1,6 +1,7 @@
 """Convert the attributes of HDF5 and netCDF4 files to JSON."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from parts_store._compat.xarray import FillValueCoder
 from parts_store.adoption.description import CannotBeReadError, Description
 from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
 from parts_store.adoption.report import Skipped
+from parts_store.errors import PartsStoreError
 from parts_store.format.attribute_types import type_name
 
 # Attributes that HDF5 and netCDF4 use internally; the last two only those of dimension scales.
@@ -30,6 +32,9 @@ FLAGS: Final = ("flag_values", "flag_meanings")
 _WITH_ENGINE: Final = 'with engine="parts_store"'
 # The largest number of elements of an attribute: JSON is much larger than the values.
 _MOST_ELEMENTS: Final = 1 << 16
+# Messages of h5py: what failed, and in parentheses why; and that NumPy has no such type.
+_OF_HDF5: Final = re.compile(r"[A-Z].+ \(.+\)", re.DOTALL)
+_NO_TYPE: Final = re.compile(r"No NumPy equivalent for Type(\w+)ID exists")
 
 
 class Attributes(NamedTuple):
@@ -39,24 +44,46 @@ class Attributes(NamedTuple):
     types: dict[str, str]
 
 
-def attributes_of(
-    owner: h5py.Group | h5py.Dataset, description: Description, name: str, paths: ObjectPaths
-) -> Attributes:
+class StoredAttributes:
+    """The attributes of a group or a dataset as h5py reads them, each at most once, because that takes long."""
+
+    def __init__(self, owner: h5py.Group | h5py.Dataset) -> None:
+        self.owner = owner
+        self._attributes = owner.attrs
+        # h5py returns bytes for a name that is not UTF-8.
+        self.names: tuple[str | bytes, ...] = tuple(self._attributes)
+        self._values: dict[str | bytes, Any] = {}
+
+    def get(self, name: str | bytes) -> Any:
+        """Return the value of an attribute; None if there is none."""
+        if name not in self._values:
+            self._values[name] = self._attributes[name] if name in self.names else None
+        return self._values[name]
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether a dataset is a dimension scale: the coordinate of a dimension, or its name and length."""
+        return isinstance(self.owner, h5py.Dataset) and text(self.get("CLASS")) == "DIMENSION_SCALE"
+
+
+def attributes_of(stored: StoredAttributes, description: Description, name: str, paths: ObjectPaths) -> Attributes:
     """Return the attributes; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
     types: dict[str, str] = {}
-    internal = _INTERNAL | _OF_SCALES if isinstance(owner, h5py.Dataset) and is_scale(owner) else _INTERNAL
-    for key in owner.attrs:
-        if key in internal:
+    owner = stored.owner
+    internal = _INTERNAL | _OF_SCALES if stored.is_scale else _INTERNAL
+    for stored_key in stored.names:
+        if stored_key in internal:
             continue
+        key = decoded(stored_key)
         try:
             require_utf8(key)
-            value = owner.attrs[key]
+            value = stored.get(stored_key)
             if key in _MISSING and isinstance(value, bytes) and len(value) <= 1 and _has_texts(owner):
                 reason = f"bytes, and JSON has none: xarray masks the same values only {_WITH_ENGINE}"
                 description.skipped.append(Skipped(shown(f"{name}@{key}"), reason, has_values=False))
             if key == _FILL_VALUE and isinstance(owner, h5py.Dataset):
-                filled = _fill_attribute(value, owner, paths)
+                filled = _fill_attribute(value, stored, paths)
                 found |= filled
                 # The fill value of texts has another name.
                 types |= dict.fromkeys(filled, _type_of(key, value, owner) or "")
@@ -70,8 +97,8 @@ def attributes_of(
         # h5py raises any error for a damaged file. The other attributes may be intact.
         except Exception as error:
             description.skipped.append(Skipped(shown(f"{name}@{key}"), reason_of(error)))
-    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner):
-        kind = np.asarray(owner.attrs[_SCALE]).dtype.name
+    if isinstance(owner, h5py.Dataset) and owner.dtype.kind in "iuf" and _is_decoded_by_type(owner.dtype, stored):
+        kind = np.asarray(stored.get(_SCALE)).dtype.name
         reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skipped.append(Skipped(shown(f"{name}@{_SCALE}"), reason, has_values=False))
     return Attributes(found, {key: kind for key, kind in types.items() if kind})
@@ -86,7 +113,7 @@ def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, 
     if not members or len(members) > _MOST_ELEMENTS or any(key in attributes for key in FLAGS):
         return {}
     ordered = sorted(members.items(), key=lambda each: int(each[1]))
-    meanings = " ".join("_".join(name.split()) or "_" for name, _ in ordered)
+    meanings = " ".join("_".join(decoded(name).split()) or "_" for name, _ in ordered)
     return dict(zip(FLAGS, ([int(value) for _, value in ordered], shown(meanings)), strict=True))
 
 
@@ -94,13 +121,13 @@ def _has_texts(owner: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(owner, h5py.Dataset) and h5py.check_string_dtype(owner.dtype) is not None
 
 
-def _is_decoded_by_type(dataset: h5py.Dataset) -> bool:
+def _is_decoded_by_type(dtype: np.dtype[Any], stored: StoredAttributes) -> bool:
     """Return whether xarray decodes packed values of a file by a type of `scale_factor` that JSON does not keep."""
-    scale, offset = (getattr(dataset.attrs.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
+    scale, offset = (getattr(stored.get(each), "dtype", None) for each in (_SCALE, _OFFSET))
     if scale is None or scale.kind not in "iuf" or type_name(scale) is None:
         return False
-    is_int32 = dataset.dtype.kind in "iu" and dataset.dtype.itemsize == np.dtype("i4").itemsize
-    return _OFFSET not in dataset.attrs or (scale == offset == np.float32 and not is_int32)
+    is_int32 = dtype.kind in "iu" and dtype.itemsize == np.dtype("i4").itemsize
+    return _OFFSET not in stored.names or (scale == offset == np.float32 and not is_int32)
 
 
 def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | None:
@@ -111,13 +138,30 @@ def _type_of(key: str, value: Any, owner: h5py.Group | h5py.Dataset) -> str | No
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason in the report for an error."""
-    return str(error) if isinstance(error, CannotBeReadError) else shown(f"{type(error).__name__}: {error}")
+    """Return the reason in the report for an error. Messages of Python itself say nothing about a file."""
+    said = str(error.args[0]) if error.args else ""
+    match error:
+        case CannotBeReadError() | PartsStoreError():
+            return str(error)
+        case RecursionError():
+            return "its groups are nested too deeply"
+        case UnicodeError():
+            return "a name or a text in it is not UTF-8"
+        case TypeError() if (kind := _NO_TYPE.match(said)) is not None:
+            return f"a type that NumPy has none for: {kind[1].lower()}"
+        case OSError() | RuntimeError() | KeyError() | ValueError() if _OF_HDF5.fullmatch(said):
+            return shown(f"the HDF5 library cannot read it: {said}")
+    return f"it is damaged, or h5py cannot read it ({type(error).__name__})"
 
 
 def shown(name: str) -> str:
     """Return a name that can be printed, even if it is not UTF-8 in the file."""
     return name.encode(errors="backslashreplace").decode()
+
+
+def decoded(name: str | bytes) -> str:
+    """Return a name as text. h5py returns bytes if it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode(errors="surrogateescape")
 
 
 def require_utf8(value: str) -> str:
@@ -175,24 +219,27 @@ def _plain_array(values: NDArray[Any], paths: ObjectPaths) -> Any:
     return _plain(values.ravel()[0], paths) if values.size == 1 else [_plain(each, paths) for each in values]
 
 
-def _fill_attribute(value: Any, owner: h5py.Dataset, paths: ObjectPaths) -> dict[str, Any]:
+def _fill_attribute(value: Any, stored: StoredAttributes, paths: ObjectPaths) -> dict[str, Any]:
     """Return `_FillValue` as xarray writes it: floating-point numbers as base64, because JSON has no NaN.
 
     xarray cannot open texts with this attribute. `missing_value` has the same meaning.
     """
-    number = np.asarray(value).ravel()[0]
+    owner = stored.owner
+    values = np.asarray(value).ravel()
+    if isinstance(value, h5py.Empty) or not values.size:
+        raise CannotBeReadError("an attribute without a value")
+    number = values[0]
     number = number.item() if isinstance(number, np.generic) else number
     if _has_texts(owner):
-        if _MISSING_VALUE in owner.attrs:
+        if _MISSING_VALUE in stored.names:
             raise CannotBeReadError(f"xarray cannot open texts with {_FILL_VALUE!r}, and there is a {_MISSING_VALUE!r}")
         return {_MISSING_VALUE: _plain(number, paths)}
     number = complex(number) if owner.dtype.kind == "c" else number
-    return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
-
-
-def is_scale(dataset: h5py.Dataset) -> bool:
-    """Return whether a dataset is a dimension scale: the coordinate of a dimension, or its name and length."""
-    return text(dataset.attrs.get("CLASS")) == "DIMENSION_SCALE"
+    try:
+        return {_FILL_VALUE: FillValueCoder.encode(number, np.dtype(owner.dtype.str))}
+    # The coder raises various errors for what is no number of the type of the values.
+    except Exception as error:
+        raise CannotBeReadError(f"a fill value that is not of the type of the values, {owner.dtype}") from error
 
 
 def text(value: object) -> str:

@@ -24,6 +24,11 @@ def follow(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def _look_up(group: h5py.Group, name: str, left: int) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    encoded = name.encode(errors="surrogateescape")
+    if group.id.links.get_info(encoded).type == h5py.h5l.TYPE_HARD:
+        identifier = h5py.h5o.open(group.id, encoded)
+        # `group[name]` would open the file once more, to ask whether it can be written.
+        return h5py.Dataset(identifier, readonly=True) if isinstance(identifier, h5py.h5d.DatasetID) else group[name]
     match group.get(name, getlink=True):
         case h5py.ExternalLink(filename=filename, path=path):
             raise CannotBeReadError(shown(f"a link into another file: {filename}:{path}"))

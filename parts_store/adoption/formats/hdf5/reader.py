@@ -30,7 +30,7 @@ from parts_store.adoption.description import (
 )
 from parts_store.adoption.formats.hdf5 import attributes as names
 from parts_store.adoption.formats.hdf5.chunks import chunks_of, edges
-from parts_store.adoption.formats.hdf5.dimensions import Dimensions
+from parts_store.adoption.formats.hdf5.dimensions import Dimensions, Scales, lengths_of
 from parts_store.adoption.formats.hdf5.fill_values import fill_value_of, has_no_fill_value, require_fill_value
 from parts_store.adoption.formats.hdf5.filters import (
     codecs_of,
@@ -42,7 +42,7 @@ from parts_store.adoption.formats.hdf5.filters import (
 )
 from parts_store.adoption.formats.hdf5.links import follow, follow_path
 from parts_store.adoption.formats.hdf5.loading import Loader
-from parts_store.adoption.formats.hdf5.object_paths import ObjectPaths
+from parts_store.adoption.formats.hdf5.object_paths import Address, ObjectPaths, address_of
 from parts_store.adoption.formats.hdf5.types import StoredType, stored_type
 from parts_store.adoption.formats.hdf5.virtual import describe_virtual
 from parts_store.adoption.report import Skipped
@@ -72,8 +72,7 @@ def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other)
     """Return what is in an HDF5 file of `nbytes` bytes; `open_other` opens files that it refers to."""
     description = Description()
     with h5py.File(file, "r") as root:
-        walk = _Walk(file, nbytes, root.userblock_size > 0, description, Loader(nbytes, ObjectPaths(root)), open_other)
-        walk.describe_group(root, "", {})
+        _Walk.of(file, nbytes, root, description, open_other).describe_group(root, "", {})
     return description
 
 
@@ -87,22 +86,31 @@ class _Walk:
     description: Description
     loader: Loader
     open_other: OpenOther
+    scales: Scales
     # The names of the groups that were visited, by their addresses in the file.
-    visited: dict[int, str] = field(default_factory=dict)
-    # The lengths of unlimited dimensions, by the addresses of their scales.
-    lengths: dict[int, int] = field(default_factory=dict)
+    visited: dict[Address, str] = field(default_factory=dict)
 
-    def describe_group(self, group: h5py.Group, name: str, above: dict[int, str]) -> None:
+    @classmethod
+    def of(
+        cls, file: BinaryIO, nbytes: int, root: h5py.File, description: Description, open_other: OpenOther
+    ) -> "_Walk":
+        """Return the traversal of an open file."""
+        paths = ObjectPaths(root)
+        loader, scales = Loader(nbytes, paths), Scales(root, paths)
+        return cls(file, nbytes, root.userblock_size > 0, description, loader, open_other, scales)
+
+    def describe_group(self, group: h5py.Group, name: str, above: dict[Address, str]) -> None:
         """Add a group and everything below it to the description; `above` are the groups that contain it."""
-        address = _address(group)
+        address = address_of(group.id)
         above = {**above, address: name or "/"}
         self.visited.setdefault(address, name or "/")
-        attributes = names.attributes_of(group, self.description, name or "/", self.loader.paths)
-        self.description.groups[name] = attributes.values
-        dimensions = Dimensions(self.lengths)
+        stored = names.StoredAttributes(group)
+        self.description.groups[name] = names.attributes_of(
+            stored, self.description, name or "/", self.loader.paths
+        ).values
+        dimensions = Dimensions(self.scales)
         for each_name in group:
-            # h5py returns bytes for a name that is not text.
-            member = each_name if isinstance(each_name, str) else each_name.decode(errors="surrogateescape")
+            member = names.decoded(each_name)
             path = f"{name}/{member}" if name else member
             try:
                 names.require_utf8(member)
@@ -120,28 +128,33 @@ class _Walk:
         group: h5py.Group,
         path: str,
         dimensions: Dimensions,
-        above: dict[int, str],
+        above: dict[Address, str],
     ) -> None:
         if isinstance(each, h5py.Group):
-            if (known := above.get(_address(each))) is not None:
+            address = address_of(each.id)
+            if (known := above.get(address)) is not None:
                 raise NothingLostError(f"another name of the group {known!r}, which contains it")
-            known = self.visited.get(_address(each))
+            known = self.visited.get(address)
             count = len(self.description.groups) + len(self.description.arrays)
             if known is not None and count >= _MOST_NODES:
                 raise NothingLostError(f"another name of the group {known!r}; the file has too many of them")
             self.describe_group(each, path, above)
-        elif _is_no_variable(each):
+            return
+        attributes = names.StoredAttributes(each)
+        if _is_no_variable(attributes):
             raise NothingLostError("a dimension, and no variable")
-        else:
-            self.description.arrays.append(self._describe_dataset(each, _variable_name(group, path), dimensions))
+        name = _variable_name(group, path)
+        self.description.arrays.append(self._describe_dataset(each, attributes, name, dimensions))
 
-    def _describe_dataset(self, dataset: h5py.Dataset, path: str, dimensions: Dimensions) -> Array:
+    def _describe_dataset(
+        self, dataset: h5py.Dataset, stored_attributes: names.StoredAttributes, path: str, dimensions: Dimensions
+    ) -> Array:
         stored = stored_type(dataset)
-        scales = [] if dataset.shape is None else dimensions.scales_of(dataset)
+        scales = [] if dataset.shape is None else dimensions.scales_of(dataset, stored_attributes)
         # A dataset of HDF5 can have a type and attributes, and no values.
-        lengths = (0,) if dataset.shape is None else dimensions.lengths_of(scales, dataset.shape)
+        lengths = (0,) if dataset.shape is None else lengths_of(scales, dataset.shape)
         shape = (*lengths, *stored.shape)
-        attributes = names.attributes_of(dataset, self.description, path, self.loader.paths)
+        attributes = names.attributes_of(stored_attributes, self.description, path, self.loader.paths)
         flags = names.flags_of(dataset, attributes.values)
         if any(h5py.check_enum_dtype(dataset.dtype[each]) for each in dataset.dtype.names or ()):
             reason = "the names of an enumeration, in a field of a compound type"
@@ -177,14 +190,7 @@ class _Walk:
             other = self.open_other(file_name)
             self.description.checksums[other.location] = other.checksum
             with h5py.File(other.file, "r") as root:
-                walk = _Walk(
-                    other.file,
-                    other.nbytes,
-                    root.userblock_size > 0,
-                    Description(),
-                    Loader(other.nbytes, ObjectPaths(root)),
-                    open_no_other,
-                )
+                walk = _Walk.of(other.file, other.nbytes, root, Description(), open_no_other)
                 return walk.describe_source(root, path), other.location
 
         array = describe_virtual(dataset, header, source)
@@ -294,12 +300,8 @@ class _Walk:
                 raise NoReferenceError("its chunks are not where the HDF5 library says (the file has a user block)")
 
 
-def _address(group: h5py.Group) -> int:
-    return int(h5py.h5o.get_info(group.id).addr)
-
-
-def _is_no_variable(each: h5py.Dataset) -> bool:
-    return names.text(each.attrs.get("NAME")).startswith(_NO_VARIABLE)
+def _is_no_variable(attributes: names.StoredAttributes) -> bool:
+    return names.text(attributes.get("NAME")).startswith(_NO_VARIABLE)
 
 
 def _variable_name(group: h5py.Group, path: str) -> str:
@@ -315,7 +317,9 @@ def _is_taken(group: h5py.Group, name: str) -> bool:
     """Return whether a group has a member with a name, except for a netCDF dimension without a variable."""
     link = group.get(name, getlink=True)
     # A link into another file is not followed.
-    return link is not None and not (isinstance(link, h5py.HardLink) and _is_no_variable(group[name]))
+    return link is not None and not (
+        isinstance(link, h5py.HardLink) and _is_no_variable(names.StoredAttributes(group[name]))
+    )
 
 
 def _is_shorter(dataset: h5py.Dataset, header: Header) -> bool:

@@ -202,7 +202,7 @@ NAMES = [
     "0",
     "a.index",
 ]
-NO_NAMES = ["zarr.json", "__parts__", ".."]
+NO_NAMES = ["zarr.json", "__parts__", "..", "...", "...."]
 
 
 def test_a_backslash_in_a_name_is_replaced(tmp_path: Path) -> None:
@@ -311,6 +311,64 @@ def test_attributes_are_kept_or_named(tmp_path: Path) -> None:
     owners = ("/", "a", "only attributes")
     assert set(reasons(report)) == {f"{owner}@{name}" for owner in owners for name in lost}
     assert "UTF-8" in reasons(report)["a@not text"]
+
+
+def test_no_reason_is_a_message_of_python(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    one = h5py.h5s.create_simple((1,))
+    compound, enum = h5py.h5t.create(h5py.h5t.COMPOUND, 4), h5py.h5t.enum_create(h5py.h5t.NATIVE_INT8)
+    compound.insert(b"\xff", 0, h5py.h5t.NATIVE_INT32)
+    enum.enum_insert(b"\xff", 1)
+    with h5py.File(path, "w") as file:
+        file["good"] = np.arange(2)
+        owner = file["good"]
+        for raw_name, kind in {
+            b"not \xff text": h5py.h5t.NATIVE_INT32,
+            b"time": h5py.h5t.UNIX_D32LE,
+            b"field": compound,
+            b"enum": enum,
+        }.items():
+            h5py.h5d.create(file.id, raw_name, kind, one)
+            h5py.h5a.create(owner.id, raw_name, kind, one)
+        file["gone"] = 1
+        dangling = file["gone"].ref
+        del file["gone"]
+        owner.attrs["dangling"] = dangling
+        owner.attrs["null"] = h5py.Reference()
+        lists = np.empty(2, object)
+        lists[:] = [np.array(each, h5py.ref_dtype) for each in ([owner.ref, h5py.Reference()], [owner.ref] * 3)]
+        owner.attrs.create("lists", lists, dtype=h5py.vlen_dtype(h5py.ref_dtype))
+        file.create_dataset("dangling", data=np.array([owner.ref, dangling], h5py.ref_dtype))
+        file.create_dataset("lists", data=lists, dtype=h5py.vlen_dtype(h5py.ref_dtype))
+        for number, value in enumerate([np.zeros(0), h5py.Empty("f4"), owner.ref, "text", 1j, np.void(b"1")]):
+            file[f"fill {number}"] = np.arange(2.0)
+            file[f"fill {number}"].attrs["_FillValue"] = value
+        for name in ("_Netcdf4Coordinates", "_Netcdf4Dimid", "REFERENCE_LIST", "DIMENSION_LIST"):
+            file[name] = np.arange(2)
+            file[name].make_scale()
+            file[name].attrs[name] = "text"
+        scale = h5py.Dataset(h5py.h5d.create(file.id, b"\xff", h5py.h5t.NATIVE_INT8, one))
+        scale.make_scale()
+        file["along"] = [7]
+        file["along"].dims[0].attach_scale(scale)
+    report, store = adopted(path)
+    no_text, no_type = "a text that is not UTF-8", "a type that NumPy has none for: time"
+    in_it, no_object = "a name or a text in it is not UTF-8", "a reference to an object that is not in the file"
+    no_value = "an attribute without a value"
+    no_number = "a fill value that is not of the type of the values, float64"
+    assert reasons(report) == {
+        **dict.fromkeys(["not \\udcff text", "\\udcff", "good@not \\udcff text"], no_text),
+        **dict.fromkeys(["time", "good@time"], no_type),
+        **dict.fromkeys(["field", "good@field"], in_it),
+        **dict.fromkeys(["dangling", "good@dangling"], no_object),
+        "lists": "values of a type that Zarr has none for: lists of different lengths",
+        **{f"fill {number}@_FillValue": no_value if number < 2 else no_number for number in range(6)},
+    }
+    attributes = array(store, "good").attrs.asdict()
+    assert attributes == {"enum": 0, "null": "", "lists": [["/good", ""], ["/good"] * 3]}
+    assert array(store, "enum").attrs["flag_meanings"] == "\\udcff"
+    assert array(store, "along").metadata.dimension_names == ("\\udcff",)
+    assert array(store, "along")[:].tolist() == [7]
 
 
 def test_a_file_with_attributes_alone_is_a_group(tmp_path: Path) -> None:
