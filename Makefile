@@ -26,7 +26,7 @@ endif
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check check-code unit coverage integration model conformance soak minio bench bench-quick bench-docs bench-details bench-archive docs clean
+.PHONY: help demo test check check-code unit coverage integration model conformance zarr-tests soak minio bench bench-quick bench-docs bench-details bench-archive docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -60,6 +60,9 @@ conformance: $(VENV)/ready ## check the three readers of the conformance kit, an
 	$(BIN)/python -m conformance --short --batch $(BIN)/python -m conformance.readers.minimal
 	@if $(BIN)/python -m conformance.readers.node --check; then set -x; \
 		$(BIN)/python -m conformance --short --batch $(BIN)/python -m conformance.readers.node; fi
+
+zarr-tests: $(VENV)/ready ## zarr's own tests on our store, in 18 runs: some of them with ONLY='ours session'
+	$(BIN)/python -m integration.zarr_suite $(if $(ONLY),--only '$(ONLY)')
 
 MINUTES := 10
 soak: minio ## random scenarios with new seeds for MINUTES=10; again with ONLY=name SEED=number TIMES=20

@@ -109,7 +109,7 @@ _ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_ord
 def subchunk_order(name: str, grid: tuple[int, ...]) -> NDArray[np.intp]:
     """Return the numbers of the inner chunks of a shard, counted in C order, in the order in which zarr writes them."""
     coordinates = np.array(_ORDERS.get(name, lexicographic_order_coords)(grid), np.intp).reshape(-1, len(grid))
-    return np.asarray(np.ravel_multi_index(tuple(coordinates.T), grid) if grid else [0], np.intp)
+    return np.asarray(np.ravel_multi_index(tuple(coordinates.T), grid), np.intp)
 
 
 def is_converted_by_zarr() -> bool:

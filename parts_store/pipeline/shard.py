@@ -316,7 +316,7 @@ def _is_same(before: ArraySpec, spec: ArraySpec) -> bool:
 def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
     """Return the layout of the shards of an array, None if only zarr's codec can encode and decode them."""
     dtype = spec.dtype.to_native_dtype()
-    if dtype.kind not in "biufcmM" or not all(spec.shape):
+    if dtype.kind not in "biufcmM" or not spec.shape or not all(spec.shape):
         return None
     index = index_of_codec(codec, spec.shape)
     if index is None or not index.is_understood:

@@ -232,3 +232,19 @@ def bits(values: Any) -> NDArray[Any]:
     """Return values as bytes, so that negative zeros and NaNs are compared as well."""
     array = np.ascontiguousarray(values)
     return array.reshape(*array.shape, 1).view(np.uint8)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_shard_without_dimensions_is_written_and_read(location: Any, parts: Any) -> None:
+    store = ps.PartsStore(MemoryStore(), parts=parts and {"a": parts})
+    shards = ShardingCodec(chunk_shape=(), index_location=location)
+    with zarr.config.set({"codec_pipeline.path": OURS}):
+        array = zarr.create_array(
+            store, name="a", shape=(), dtype="f4", serializer=shards, compressors=None, fill_value=7
+        )
+        assert array[()] == 7
+        array[()] = 42
+        assert zarr.open_array(store, path="a")[()] == 42
+    with zarr.config.set({"codec_pipeline.path": ZARRS}):
+        assert zarr.open_array(store, path="a")[()] == 42
