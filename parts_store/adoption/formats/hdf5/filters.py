@@ -98,22 +98,26 @@ def require_bounded_chunks(dataset: h5py.Dataset, places: Collection[tuple[int, 
     most = 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize + _CHECKSUM_NBYTES * len(filters)
     for start in _starts(dataset, places):
         mask, data = dataset.id.read_direct_chunk(start)
-        if mask >> (len(filters) - 1) & 1:
-            continue
-        if filters[-1][0] == Plugin.BLOSC:
-            _require_whole(data)
-            continue
-        try:
-            has_end, nbytes = _decode(filters[-1][0], data, most)
-        except (zlib.error, OSError):
-            # The filters are not applied to some chunks at the edge, which the mask does not show.
-            continue
-        if nbytes > most:
-            raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
-        if not has_end:
-            raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
-        if _is_deflated_alone(dataset) and not dataset.dtype.hasobject:
-            _require_rows(dataset, start, nbytes)
+        if not mask >> (len(filters) - 1) & 1:
+            _require_bounded(dataset, start, filters[-1][0], data, most)
+
+
+def _require_bounded(dataset: h5py.Dataset, start: tuple[int, ...], code: int, data: bytes, most: int) -> None:
+    """Raise unless the bytes of a chunk have an end, and at most so many bytes, when its last filter is undone."""
+    if code == Plugin.BLOSC:
+        _require_whole(data)
+        return
+    try:
+        has_end, nbytes = _decode(code, data, most)
+    except (zlib.error, OSError):
+        # The filters are not applied to some chunks at the edge, which the mask does not show.
+        return
+    if nbytes > most:
+        raise CannotBeReadError(f"a chunk that is larger than {most} bytes when it is decoded: it is damaged")
+    if not has_end:
+        raise CannotBeReadError("a chunk that ends too early when it is decoded: it is damaged")
+    if _is_deflated_alone(dataset) and not dataset.dtype.hasobject:
+        _require_rows(dataset, start, nbytes)
 
 
 def _require_whole(data: bytes) -> None:
