@@ -167,8 +167,9 @@ def mirrors(seed: int, _servers: Servers) -> Found:
 
 
 def attack_tests(seed: int, _servers: Servers) -> Found:
-    """Run a module of the attack suite, with other random examples and another order of sets."""
-    module = random.Random(seed).choice(sorted((ROOT / "tests/attacks").glob("test_*.py")))
+    """Run a module of the attack suite, or the comparison with zarr's pipeline, with other random examples."""
+    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), ROOT / "tests/pipeline/test_values.py"]
+    module = random.Random(seed).choice(sorted(modules))
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
     environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}
