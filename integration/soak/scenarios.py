@@ -169,8 +169,9 @@ def mirrors(seed: int, _servers: Servers) -> Found:
 
 
 def attack_tests(seed: int, _servers: Servers) -> Found:
-    """Run a module of the attack suite, with other random examples and another order of sets."""
-    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), ROOT / "tests/backends/test_redirects.py"]
+    """Run a module of the attack suite, or the comparison with zarr's pipeline, with other random examples."""
+    others = [ROOT / "tests/backends/test_redirects.py", ROOT / "tests/pipeline/test_values.py"]
+    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), *others]
     module = random.Random(seed).choice(sorted(modules))
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]

@@ -50,19 +50,8 @@ def arrays(draw: st.DrawFn) -> dict[str, Any]:
         fill = np.datetime64(draw(st.sampled_from(["NaT", "1970-01-01", "2026-11-17"])), "s")
     endian: Any = draw(st.sampled_from(["little", "big"]))
     filters = [TransposeCodec(order=tuple(range(ndim))[::-1])] if draw(st.booleans()) and ndim > 1 else []
-    compressors: list[Any] = draw(
-        st.sampled_from(
-            [
-                [],
-                [ZstdCodec()],
-                [ZstdCodec(level=1, checksum=True)],
-                [GzipCodec()],
-                [BloscCodec()],
-                [Crc32cCodec()],
-                [ZstdCodec(), Crc32cCodec()],
-            ]
-        )
-    )
+    packed = [[ZstdCodec()], [ZstdCodec(level=1, checksum=True)], [GzipCodec()], [BloscCodec()], [Crc32cCodec()]]
+    compressors: list[Any] = draw(st.just([]) | st.sampled_from([*packed, [ZstdCodec(), Crc32cCodec()]]))
     inner = [*filters, BytesCodec(endian=endian), *compressors]
     if draw(st.booleans()):
         index_codecs: Any = draw(
@@ -161,7 +150,7 @@ def test_values_are_those_of_zarrs_pipeline(parts: Any, data: st.DataObject) -> 
         given = np.array(values)
         ours[selection] = given
         # What was written must not follow the buffer of the caller.
-        given[...] = np.roll(given, 1) if given.size > 1 else np.ones((), dtype)
+        given.reshape(-1).view("B")[...] ^= 1
         theirs[selection] = values
     shape = options["shape"]
     ours.resize(shape)
