@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Steps
-from parts_store.transactions import batch_marks, staging
+from parts_store.engine.steps import Found, Steps
+from parts_store.transactions import staging
 from parts_store.transactions.rules import Level
 from parts_store.transactions.versions import WHOSE, Seen
-from parts_store.transactions.writer import Conditions, End, Writer, is_mixed
+from parts_store.transactions.writer import Conditions, End, Writer
 
 
 @dataclass(slots=True)
@@ -31,8 +31,6 @@ class EmbeddedWriter(Writer):
             return End.SUPERSEDED
         if looked.has_untagged:
             self.replaces(looked.conditions)
-        if looked.is_mixed:
-            yield from self.announce(None if looked.tag is None else looked.tag.generation)
         if self.rules.is_registered and looked.tag is not None and looked.tag.embedded is not None:
             return (yield from self._write_at_once(looked.conditions, seen))
         end = yield from self.write_all(looked.conditions, seen)
@@ -59,14 +57,9 @@ class EmbeddedWriter(Writer):
         if end is End.COMMITTED or not all(isinstance(each, steps.Refused) for each in others):
             # Another writer may have replaced a part before the anchor was written, so all parts are looked at.
             found = yield tuple(steps.Head(key, WHOSE) for key in self.chunk.part_keys)
-            if is_mixed(found):
+            if len({each.generation if isinstance(each, Found) else "missing" for each in found}) > 1:
                 yield from self.finish_committed()
         return end
-
-    @override
-    def announce(self, generation: str | None) -> Steps[None]:
-        if self.rules.is_registered:
-            yield from batch_marks.leave_note(self.chunk, generation)
 
     def replaces(self, conditions: Conditions) -> None:
         """Tell readers which parts this write replaces, because they may have no tags."""

@@ -49,9 +49,6 @@ class PartWriter:
     lost: Exception | None = field(default=None)
     # A part could not be written although the anchor is of this generation. Readers need the staged copy.
     needs_copy: bool = field(default=False)
-    # A request for a part was refused or got no response, or the anchor kept its ETag: another writer, which this one
-    # does not know of, may have written the chunk meanwhile.
-    is_disturbed: bool = field(default=False)
     # None while this writer has no objects beside the chunk.
     registration: Registration | None = field(default=None)
 
@@ -81,9 +78,7 @@ class PartWriter:
         """Return whether a request was carried out; remember that it got no response."""
         if isinstance(outcome, steps.Lost):
             self.lost = outcome.error
-        is_done = isinstance(outcome, steps.Done)
-        self.is_disturbed |= not is_done
-        return is_done
+        return isinstance(outcome, steps.Done)
 
     def is_own(self, found: Found | None) -> bool:
         """Return whether an object was written by this writer."""
@@ -141,7 +136,12 @@ class PartWriter:
 
         Objects that stay do no harm: the chunk is written, and `repair` removes leftovers.
         """
-        return (yield from remove_copies([staging.key_of(self.chunk, each) + suffix for each in generations]))
+        removal = steps.Delete(tuple(staging.key_of(self.chunk, each) + suffix for each in generations), "staged copy")
+        (outcome,) = yield (removal,)
+        if isinstance(outcome, steps.Lost):
+            # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
+            (outcome,) = yield (removal,)
+        return not isinstance(outcome, steps.Lost)
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
@@ -214,15 +214,9 @@ class Finisher(PartWriter):
                 if after is not None and after.generation == tag.generation:
                     return
                 continue
-            yield from self.announce(tag.generation)
             if not (yield from self._write_stale(tag, stale, parts)):
                 break
         self.needs_copy = True
-
-    def announce(self, generation: str | None) -> Steps[None]:
-        """Tell the writer of a generation, None if it is not known, that another client is about to write."""
-        del generation
-        yield from ()
 
     def _write_stale(self, tag: Tag, stale: Mapping[int, Outcome], parts: Mapping[int, Found]) -> Steps[bool]:
         """Write stale parts with the bytes of a staged copy; return False if readers still need the copy."""
@@ -257,21 +251,15 @@ class Finisher(PartWriter):
             return
         registry = yield from self._look_for_others()
         if registry is not None:
-            yield from self.leave_registered(registry)
+            yield from self._leave_registered(registry)
 
-    def can_leave(self, registry: Registry) -> bool:
-        """Return whether the staged copy can be removed at once, because nothing has changed since the commit.
+    def _leave_registered(self, registry: Registry) -> Steps[None]:
+        """Remove the staged copy after the commit, unless one of these writers may still need it.
 
         A writer that replaces this write while this one is registered stays registered, or is replaced by another
         writer that does. So if a listing after the last PUT has no trace of other writers, the anchor and all parts are
         still of this write.
         """
-        return not self.needs_copy and self.lost is None and not registry.has_others(self.own_generations)
-
-    def leave_registered(self, registry: Registry) -> Steps[None]:
-        """Remove the staged copy after the commit, unless one of these writers may still need it."""
-        if self.needs_copy:
-            return
         if registry.has_others(self.own_generations):
             anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
             if not self.is_own(anchor):
@@ -356,13 +344,3 @@ class Finisher(PartWriter):
 
 def _is_of(outcome: Outcome, tag: Tag) -> bool:
     return isinstance(outcome, Found) and outcome.generation == tag.generation
-
-
-def remove_copies(keys: Sequence[str]) -> Steps[bool]:
-    """Remove staged copies of any chunks; return whether the store confirmed it."""
-    removal = steps.Delete(tuple(keys), "staged copy")
-    (outcome,) = yield (removal,)
-    if isinstance(outcome, steps.Lost):
-        # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
-        (outcome,) = yield (removal,)
-    return not isinstance(outcome, steps.Lost)

@@ -41,7 +41,7 @@ index must come from the same objects as the index.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, override
 
 from parts_store.engine import steps
@@ -50,11 +50,10 @@ from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, Layout
 from parts_store.format.keys import Chunk
 from parts_store.format.ranges import Wanted
 from parts_store.format.tags import Mode, Tag
-from parts_store.transactions import batch, reading, server, staging
-from parts_store.transactions.batch_marks import Mark
+from parts_store.transactions import reading, server, staging
 from parts_store.transactions.embedded_writer import EmbeddedWriter
-from parts_store.transactions.part_writer import SLOW, Finisher, remove_copies
-from parts_store.transactions.protocol import MAX_SECONDS, MAX_WAIT, ChunkData, ChunkProtocol, Known
+from parts_store.transactions.part_writer import SLOW, Finisher
+from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
 from parts_store.transactions.reading import Outdated, Read
 from parts_store.transactions.rules import Level, Rules
@@ -62,7 +61,7 @@ from parts_store.transactions.server import Features
 from parts_store.transactions.staging import Registry
 from parts_store.transactions.tagged_reading import read_same_objects, read_tagged
 from parts_store.transactions.versions import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, require_still
-from parts_store.transactions.writer import Conditions, End, Writer
+from parts_store.transactions.writer import End, Writer
 
 # How many chunks a protocol remembers to exist.
 _MOST_REMEMBERED = 1 << 15
@@ -74,123 +73,24 @@ class TaggedProtocol(ChunkProtocol):
 
     has_tags: ClassVar[bool] = True
 
-    # What this client knows of chunks that it has read or written, by the hashes of their keys. A write of such a chunk
-    # does not try to create it. If the chunk does not exist any more, the write takes more requests, and is as safe.
-    existing: dict[int, Known] = field(default_factory=dict, compare=False, repr=False)
+    # The chunks that this client has read or written, by the hashes of their keys. A write of such a chunk does not try
+    # to create it. If the chunk does not exist any more, the write takes more requests, and is as safe.
+    existing: set[int] = field(default_factory=set, compare=False, repr=False)
 
-    def _remember(self, chunk: Chunk, known: Known = Known.FOUND) -> None:
+    def _remember(self, chunk: Chunk) -> None:
         if len(self.existing) >= _MOST_REMEMBERED:
             self.existing.clear()
-        self.existing[hash(chunk.chunk_key)] = known
-
-    @property
-    @override
-    def shares_work(self) -> bool:
-        # Elsewhere, a write takes few requests that could be shared.
-        return self.rules.is_registered
+        self.existing.add(hash(chunk.chunk_key))
 
     @override
     def writes_without_trace(self, chunk: Chunk) -> bool:
         return len(chunk.part_keys) > 1 and self.rules.embeds(chunk)
 
     @override
-    def known(self, chunk: Chunk) -> Known:
-        return self.existing.get(hash(chunk.chunk_key), Known.NOTHING)
-
-    @override
-    def write_many(
-        self, writes: Sequence[ChunkData], confirm: batch.Confirm, least_listed: int = batch.LEAST_LISTED
-    ) -> Steps[None]:
-        if not writes:
-            return
-        first, _ = writes[0]
-        mark = None
-        if self.rules.embeds(first):
-            mark = Mark(first.array, self.rules.new_generation(), self.rules.start_watch())
-        known = yield from self._look_up([chunk for chunk, _ in writes], confirm, least_listed, mark)
-        alone: list[ChunkData] = []
-        over: list[ChunkData] = []
-        for chunk, data in writes:
-            conditions = known.get(chunk.chunk_key)
-            is_new = conditions is not None and batch.is_absent(conditions) and self.rules.level is not Level.FULL
-            (alone if is_new or conditions is None else over).append((chunk, data))
-        ended = yield from steps.run_together(
-            [
-                batch.attempt(_write(chunk, data, self.rules, None, may_create=chunk.chunk_key in known))
-                for chunk, data in alone
-            ]
-        )
-        ended += yield from self._write_over_many(over, [known[chunk.chunk_key] for chunk, _ in over], mark)
-        ended = yield from steps.run_together(
-            [
-                batch.attempt(self._finish(write, each, is_listed=number >= len(alone)))
-                for number, (write, each) in enumerate(zip((*alone, *over), ended, strict=True))
-            ]
-        )
-        for each in ended:
-            if isinstance(each, batch.Failure):
-                raise each.error
-
-    def _finish(self, write: ChunkData, ended: "_Ended | batch.Failure", *, is_listed: bool) -> Steps["_Ended"]:
-        """Write a chunk of a batch again if its write was not committed; raise if the write has failed."""
-        if isinstance(ended, batch.Failure):
-            raise ended.error
-        chunk, data = write
-        self._remember(chunk)
-        # Some servers list other ETags than those of the objects, or earlier ones. So an anchor that has not the listed
-        # ETag does not prove that another client has written it since this write began.
-        if ended.end is End.CROWDED_OUT or (is_listed and ended.end is End.SUPERSEDED):
-            yield from self._write_again(chunk, data)
-        else:
-            _require_written(chunk, ended, None)
-        return ended
-
-    def _write_again(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
-        """Write a chunk, and write it again as long as other clients change it in between."""
-        watch = self.rules.start_watch()
-        attempts = 0
-        while True:
-            try:
-                yield from self.write(chunk, data)
-            except ConcurrentWriteError:
-                if watch() > MAX_SECONDS:
-                    raise
-            else:
-                return
-            attempts += 1
-            yield (steps.Wait(min(attempts, MAX_WAIT)),)
-
-    def _look_up(
-        self, chunks: Sequence[Chunk], confirm: batch.Confirm, least_listed: int, mark: Mark | None
-    ) -> Steps[dict[str, Conditions]]:
-        try:
-            return (yield from batch.look_up(chunks, confirm, least_listed, mark))
-        except LayoutChangedError:
-            if mark is not None and mark.is_written:
-                yield from remove_copies([mark.key])
-            raise
-
-    def _write_over_many(
-        self, over: Sequence[ChunkData], known: Sequence[Conditions], mark: Mark | None
-    ) -> Steps[list["_Ended | batch.Failure"]]:
-        """Write over chunks that were looked at."""
-        if mark is None:
-            writers: Sequence[Writer] = [_staged_writer(chunk, data, self.rules, None) for chunk, data in over]
-            published = yield from batch.write_over_many(writers, known)
-        else:
-            embedding = [_embedded_writer(chunk, data, self.rules, mark) for chunk, data in over]
-            published = yield from batch.write_marked(embedding, known, mark, checks_all=self.rules.level is Level.FULL)
-            writers = embedding
-        return [
-            end if isinstance(end, batch.Failure) else _Ended(end, writer.lost, True)
-            for end, writer in zip(published, writers, strict=True)
-        ]
-
-    @override
     def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
-        may_create = seen is not None or self.known(chunk) is Known.NOTHING
+        may_create = seen is not None or hash(chunk.chunk_key) not in self.existing
         ended = yield from _write(chunk, data, self.rules, seen, may_create=may_create)
-        self._remember(chunk, Known.FOUND if ended.is_over else Known.CREATED)
+        self._remember(chunk)
         _require_written(chunk, ended, seen)
 
     @override
@@ -207,7 +107,7 @@ class TaggedProtocol(ChunkProtocol):
         Object stores have no conditional delete. The chunk is compared with `seen` just before, and what another client
         writes between the two requests is deleted, too.
         """
-        self.existing.pop(hash(chunk.chunk_key), None)
+        self.existing.discard(hash(chunk.chunk_key))
         if seen is not None:
             require_still(seen, (yield from steps.head(chunk.anchor_key, WHOSE)), chunk.chunk_key)
         for _ in range(steps.MAX_TRIES):
@@ -290,13 +190,11 @@ class _Ended(NamedTuple):
     end: End
     # The error of its last request without a response.
     error: Exception | None
-    # Whether it wrote over something that was there.
-    is_over: bool = False
 
 
 def _require_written(chunk: Chunk, ended: _Ended, seen: Seen | None) -> None:
     """Raise unless a chunk was written, or counts as written just before the write that replaced it."""
-    end, error, _ = ended
+    end, error = ended
     if end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None):
         raise AmbiguousWriteError(chunk.chunk_key, f"no answer came, and another write is there; {SLOW}") from error
     # A write that depends on no earlier read counts as carried out just before the write that replaced it.
@@ -339,9 +237,9 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
 def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[_Ended]:
     """Write all parts of a chunk with a staged copy, over whatever is there."""
     if isinstance(seen, Absent) and (yield from reading.exists(chunk)):
-        return _Ended(End.SUPERSEDED, None, True)
+        return _Ended(End.SUPERSEDED, None)
     writer = _staged_writer(chunk, data, rules, seen)
-    return _Ended((yield from writer.write_staged(seen)), writer.lost, True)
+    return _Ended((yield from writer.write_staged(seen)), writer.lost)
 
 
 def _staged_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Writer:
@@ -352,21 +250,13 @@ def _staged_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen:
     return Writer(chunk, rules, tag, dict(enumerate(data)))
 
 
-def _embedded_writer(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mark: Mark) -> EmbeddedWriter:
-    """Return the writer of a chunk of a batch: all chunks of a batch have its generation."""
-    tag = staging.embed(chunk, data, replace(_tag(chunk, data, rules, "s"), generation=mark.generation))
-    return EmbeddedWriter(chunk, rules, tag, dict(enumerate(data)))
-
-
 def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
     return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data), chunk.layout)
 
 
 def _finisher(chunk: Chunk, rules: Rules) -> Finisher:
     """Return a writer that finishes what other writers have left, and writes nothing of its own."""
-    # Batches with small parts have to be told that another client writes one of their chunks.
-    kind = EmbeddedWriter if rules.embeds(chunk) else Finisher
-    return kind(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
+    return Finisher(chunk, rules, Tag(rules.new_generation(), "s", (0,) * len(chunk.part_keys)), {})
 
 
 def _can_be_finished(chunk: Chunk, parts: Mapping[int, steps.Entry]) -> Steps[bool]:

@@ -30,15 +30,8 @@ class Looked(NamedTuple):
     conditions: Conditions
     # The tag of the anchor; None if it has none, or does not exist.
     tag: Tag | None
-    # The parts belong to several writes, or some are missing.
-    is_mixed: bool
     # Other software has written some of the parts.
     has_untagged: bool
-
-
-def is_mixed(found: Sequence[Outcome], *generations: str | None) -> bool:
-    """Return whether the outcomes for parts, and other parts of these generations, belong to several writes."""
-    return len({each.generation if isinstance(each, Found) else "missing" for each in found} | {*generations}) > 1
 
 
 class End(Enum):
@@ -125,7 +118,6 @@ class Writer(Finisher):
             if outcome is None:
                 return self._lost_to(None)
             if self.record(outcome):
-                self.is_disturbed |= not _has_other_etag(outcome, condition)
                 return End.COMMITTED
             if condition is None:
                 continue
@@ -175,31 +167,17 @@ class Writer(Finisher):
 
     def write_staged(self, seen: Seen | None) -> Steps[End]:
         """Write the staged copy, the anchor and the other parts, then remove the copy."""
-        end, previous = yield from self.publish(seen)
-        if end is End.COMMITTED:
-            yield from self.leave(previous)
-        return end
-
-    def publish(self, seen: Seen | None, known: Conditions | None = None) -> Steps[tuple[End, str | None]]:
-        """Write the staged copy, the anchor and the other parts; return the end, and the staged write that is replaced.
-
-        If the caller knows the conditions for all parts, no part is looked at. If the write is committed, its copy
-        stays, and the caller has to call `leave`.
-        """
-        if known is None:
-            conditions, previous = yield from self._stage(seen)
-        else:
-            conditions, previous = known, None
-            yield from self.put_own(self.register("write"))
+        conditions, previous = yield from self._stage(seen)
         end = End.SUPERSEDED
         if not self.was_overtaken:
             end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)
         if end is End.COMMITTED:
             yield from self.write_others(conditions)
+            yield from self.leave(previous)
         # A late PUT of the anchor may still be carried out, and then this copy is the only one.
         elif self.lost is None or not (self.rules.is_registered or self.rules.level is Level.FULL):
             yield from self.remove_copies(self.own_generations)
-        return end, previous
+        return end
 
     def _stage(self, seen: Seen | None) -> Steps[tuple[Conditions, str | None]]:
         """Write the staged copy; return the conditions for the parts, and the staged write that is replaced."""
@@ -239,13 +217,13 @@ class Writer(Finisher):
         has_untagged = any(isinstance(each, Found) and each.tag is None for each in found)
         if isinstance(seen, Version):
             self.was_overtaken = anchor is not None and _is_overtaken(anchor, seen)
-            return Looked(known, seen.tag, is_mixed(found, seen.generation), has_untagged or seen.tag is None)
+            return Looked(known, seen.tag, has_untagged or seen.tag is None)
         if anchor is None:
             # The caller has seen that there is no anchor.
-            return Looked(known, None, is_mixed((*found, steps.Missing())), has_untagged)
+            return Looked(known, None, has_untagged)
         known[self.chunk.parts.anchor] = steps.unchanged(anchor)
         tag = anchor.tag if isinstance(anchor, Found) else None
-        return Looked(known, tag, is_mixed(found), has_untagged)
+        return Looked(known, tag, has_untagged)
 
     def _must_compare(self, seen: Seen | None) -> bool:
         """Return whether only the anchor's tag tells that the chunk has changed, because ETags can occur twice."""
@@ -290,14 +268,4 @@ def _is_as_seen(now: Found | None, condition: Condition, seen: Seen | None) -> b
     """
     if isinstance(seen, Version) and now is not None and now.generation != seen.generation:
         return False
-    if now is not None and isinstance(condition, steps.IfMatch) and condition.version is None:
-        # A listing shows no versions.
-        return condition.etag == now.etag
     return condition == steps.unchanged(now)
-
-
-def _has_other_etag(outcome: Outcome, condition: Condition | None) -> bool:
-    """Return whether an object that was written surely has another ETag than the object that it replaced."""
-    if not isinstance(outcome, steps.Done) or outcome.etag is None:
-        return False
-    return isinstance(condition, steps.IfMatch) and condition.etag != outcome.etag

@@ -5,7 +5,6 @@ from tests.model.mutant import mutant
 from tests.model.vocabulary import (
     BOUNDED_LEFTOVERS,
     CONTENT_ETAGS,
-    EMBEDDED_CONTENT,
     EXCLUSIVE,
     FIRST,
     LATE_PUT,
@@ -14,7 +13,6 @@ from tests.model.vocabulary import (
     REPEATED_WRITE,
     SECOND,
     THIRD,
-    batch,
     overwrite,
     write,
 )
@@ -90,6 +88,16 @@ EQUAL_ETAGS = [
 ]
 
 LEFTOVERS = [
+    mutant(
+        "content: traces of finished writers do not matter",
+        "staging",
+        "return bool((self.present.keys() | self.done) - set(ours))",
+        "return bool(self.others_at_work(ours))",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
     mutant(
         "content: copies of finished writers stay",
         "part_writer",
@@ -199,16 +207,6 @@ UPKEEP = [
         [REPAIR],
         initial=FIRST,
         **(EXCLUSIVE | CONTENT_ETAGS),
-    ),
-    mutant(
-        "repair does not tell a batch that it finishes its chunk",
-        "tagged",
-        "    kind = EmbeddedWriter if rules.embeds(chunk) else Finisher\n",
-        "    kind = Finisher\n",
-        [batch(SECOND)],
-        [REPAIR, overwrite(FIRST)],
-        initial=FIRST,
-        **EMBEDDED_CONTENT,
     ),
     mutant(
         "repair, local: without a lock",

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.model import embedding_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
-from tests.model.batch_scenarios import BATCHES
 from tests.model.checker import Checker, Counterexample
 from tests.model.directed import follow
 from tests.model.mutant import Mutant
@@ -17,8 +16,7 @@ from tests.model.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
-EMBEDDING = [*embedding_scenarios.EMBEDDED, *embedding_scenarios.MARKED_BATCHES]
-EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *BATCHES, *EMBEDDING, *merging_scenarios.MERGES]
+EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
 RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
 WALKS = 84
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
