@@ -1,4 +1,4 @@
-"""Writing the parts of a chunk under one generation on an object store, registered beside the chunk.
+"""Writing parts of a chunk on an object store for `tagged`, and finishing committed writes.
 
 A write that other writers have to know about is registered: it has an object beside the chunk. After a long stall, the
 object may have been removed as that of a dead writer, so the writer registers again before it writes anything else.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Condition, Found, Outcome, Steps
+from parts_store.engine.steps import Condition, Entry, Found, Outcome, Steps
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
@@ -39,7 +39,7 @@ class Registration:
 
 @dataclass(slots=True)
 class PartWriter:
-    """A writer of parts of one chunk, all of one generation."""
+    """A writer of parts of one chunk, all of one generation, that also finishes the writes of other writers."""
 
     chunk: Chunk
     rules: Rules
@@ -195,10 +195,7 @@ class PartWriter:
             self.needs_copy = True
         return True
 
-
-@dataclass(slots=True)
-class Finisher(PartWriter):
-    """A writer that finishes committed writes, its own and those of other writers, and removes staged copies."""
+    # --- finishing a committed write ------------------------------------------------------------------------------
 
     def finish_committed(self) -> Steps[None]:
         """Bring all parts to the generation of the anchor, if its staged copy exists."""
@@ -238,6 +235,8 @@ class Finisher(PartWriter):
         tag = None if anchor is None else anchor.tag
         found = zip(self.others, outcomes, strict=True)
         return tag, {part: now for part, now in found if tag is not None and not _is_of(now, tag)}
+
+    # --- removing staged copies -----------------------------------------------------------------------------------
 
     def leave(self, previous: str | None) -> Steps[None]:
         """Remove the staged copy after the commit, unless a client may still need it.
@@ -301,6 +300,8 @@ class Finisher(PartWriter):
             # A copy without a mark looks like a writer at work.
             yield (done,)
 
+    # --- finishing what other writers have left -------------------------------------------------------------------
+
     def settle(self, dead: Collection[str] = ()) -> Steps[bool]:
         """Finish the committed write, because a late request of this writer may have hit it, and remove copies.
 
@@ -326,11 +327,33 @@ class Finisher(PartWriter):
         """Return whether this writer must stay registered, because one of its requests may still be carried out."""
         return self.lost is not None or self.needs_copy
 
-    def finish_dead(self, dead: Collection[str]) -> Steps[bool]:
-        """Finish the committed write, then remove what dead writers have left; return whether nothing stays."""
+    def finish_dead(self, parts: Mapping[int, Entry], dead: Collection[str]) -> Steps[bool]:
+        """Finish the committed write, then remove what dead writers have left; return whether nothing stays.
+
+        `parts` are the parts that were listed.
+        """
+        if not (yield from self._can_be_finished(parts)):
+            return False
         if self.rules.is_registered:
             yield from self.put_own(self.register("settle"))
         return (yield from self.settle(dead))
+
+    def _can_be_finished(self, parts: Mapping[int, Entry]) -> Steps[bool]:
+        """Return whether every listed part of the anchor's own write has the size that the anchor's tag says.
+
+        A part of a wrong size has the right tag, so it would not be written again, and the staged copy may be the only
+        intact copy.
+        """
+        chunk = self.chunk
+        doubtful = [part for part, entry in parts.items() if chunk.parts.sizes[part] != entry.nbytes]
+        if not set(doubtful) - {chunk.parts.anchor}:
+            return True
+        keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
+        anchor, *others = yield tuple(steps.Head(key, WHOSE) for key in keys)
+        tag = anchor.tag if isinstance(anchor, Found) else None
+        if tag is None or len(tag.sizes) != len(chunk.part_keys):
+            return True
+        return not any(_has_wrong_size(found, tag, part) for part, found in zip(doubtful, others, strict=True))
 
     def _remove_finished(self, registry: Registry, dead: Collection[str] = ()) -> Steps[bool]:
         """Remove the copies of finished writers, then their marks; without a mark, a copy looks like one in use."""
@@ -344,3 +367,8 @@ class Finisher(PartWriter):
 
 def _is_of(outcome: Outcome, tag: Tag) -> bool:
     return isinstance(outcome, Found) and outcome.generation == tag.generation
+
+
+def _has_wrong_size(outcome: Outcome, tag: Tag, part: int) -> bool:
+    """Return whether a part carries the generation of a tag, but not the size that the tag says."""
+    return isinstance(outcome, Found) and outcome.generation == tag.generation and outcome.nbytes != tag.sizes[part]

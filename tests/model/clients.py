@@ -172,8 +172,8 @@ class Client:
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
         self.versioned = None
-        writer = self.plan.tagged._staged_writer(self.chunk, self._data(value), self.rules, None)
-        end = yield from writer.write_staged(None)
+        writer = self.plan.tagged._overwriter(self.chunk, self._data(value), self.rules, None)
+        end = yield from writer.overwrite(None)
         match end.value:
             case "unknown":
                 raise AmbiguousWriteError(KEY, "")

@@ -155,7 +155,7 @@ LARGE_EMBEDDED = [
 EMBEDDING_MUTANTS = [
     mutant(
         "again: all parts at once over an anchor that needs the others",
-        "embedded_writer",
+        "tagged",
         "        if self.rules.is_registered and looked.tag is not None and looked.tag.embedded is not None:\n",
         "        if True:\n",
         [overwrite(FIRST)],
@@ -165,7 +165,7 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "again: parts of a write that was not committed stay",
-        "embedded_writer",
+        "tagged",
         "        if end is End.COMMITTED or not all(",
         "        if end is End.COMMITTED and not all(",
         [overwrite(FIRST)],
@@ -195,7 +195,7 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded: the other parts before the anchor",
-        "embedded_writer",
+        "tagged",
         "        end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)\n",
         "        yield from self.write_others(conditions)\n"
         "        end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)\n",
@@ -206,9 +206,9 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded, content: no look at the anchor after the last PUT",
-        "embedded_writer",
-        "        if self.rules.is_registered and not self.is_own(",
-        "        if False and not self.is_own(",
+        "tagged",
+        "        if end is End.COMMITTED and self.rules.is_registered:\n",
+        "        if False:\n",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -216,9 +216,9 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded, content: sees another anchor, and does not finish its write",
-        "embedded_writer",
-        "self.chunk.anchor_key, WHOSE))):\n            yield from self.finish_committed()\n",
-        "self.chunk.anchor_key, WHOSE))):\n            pass\n",
+        "tagged",
+        "            if not self.is_own(anchor):\n                yield from self.finish_committed()\n",
+        "            if not self.is_own(anchor):\n                pass\n",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -227,7 +227,7 @@ EMBEDDING_MUTANTS = [
     mutant(
         "embedded: repair does not finish a write",
         "tagged",
-        "        return (yield from _finisher(chunk, self.rules).finish_dead(Registry.of(beside).present))\n",
+        "        return (yield from _finisher(chunk, self.rules).finish_dead(parts, Registry.of(beside).present))\n",
         "        return True\n",
         [overwrite(FIRST)],
         initial=THIRD,
@@ -244,7 +244,7 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded: a part without a tag is taken for one of another program",
-        "embedded_writer",
+        "tagged",
         "        if looked.has_untagged:\n",
         "        if False:\n",
         [overwrite(FIRST)],

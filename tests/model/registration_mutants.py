@@ -143,7 +143,7 @@ LEFTOVERS = [
 STALLS = [
     mutant(
         "stall: never stages again",
-        "writer",
+        "tagged",
         "            if self.registration is not None and self.registration.is_old:\n",
         "            if False:\n",
         [overwrite(FIRST)],
@@ -153,7 +153,7 @@ STALLS = [
     ),
     mutant(
         "stall: stages again under the same name",
-        "writer",
+        "tagged",
         "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
         '        copy = self.register("write")\n'
         "        yield from self.put_own(copy)\n"
@@ -166,7 +166,7 @@ STALLS = [
     ),
     mutant(
         "stall, content: a create goes on with parts that may be gone",
-        "writer",
+        "tagged",
         "        if watch is not None and watch() > MAX_STALL:\n",
         "        if False:\n",
         [write(FIRST)],

@@ -55,7 +55,7 @@ def test_limits_of_the_promises_are_reached(scenario: Scenario) -> None:
 def test_a_mutant_of_code_that_does_not_exist_is_refused() -> None:
     before = dict(sys.modules)
     with pytest.raises(LookupError, match="occurs 0 times"):
-        load((Patch("writer", "no such text", ""),))
+        load((Patch("tagged", "no such text", ""),))
     assert sys.modules == before
 
 
@@ -63,8 +63,8 @@ def test_mutants_do_not_change_the_imported_modules() -> None:
     before = load(())
     mutated = load((Patch("rules", 'EXCLUSIVE = "exclusive"', 'EXCLUSIVE = "another"'),))
     assert mutated.rules is not before.rules
-    assert mutated.writer.Level is mutated.rules.Level
-    assert load(()).rules.Level is before.writer.Level
+    assert mutated.tagged.Level is mutated.rules.Level
+    assert load(()).rules.Level is before.tagged.Level
 
 
 def test_a_walk_depends_on_its_seed_alone() -> None:
