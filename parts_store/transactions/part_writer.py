@@ -49,6 +49,8 @@ class PartWriter:
     lost: Exception | None = field(default=None)
     # A part could not be written although the anchor is of this generation. Readers need the staged copy.
     needs_copy: bool = field(default=False)
+    # The generations that this writer may finish for other writers; None for all.
+    finishable: Collection[str] | None = field(default=None)
     # None while this writer has no objects beside the chunk.
     registration: Registration | None = field(default=None)
 
@@ -204,6 +206,8 @@ class PartWriter:
                 yield (steps.Wait(repeat - 1),)
             tag, stale = yield from self._find_stale()
             if tag is None or not stale or any(staging.is_foreign(each, tag) for each in stale.values()):
+                return
+            if self.finishable is not None and tag.generation not in self.finishable:
                 return
             parts = yield from staging.read_copy(self.chunk, tag)
             if parts is None:

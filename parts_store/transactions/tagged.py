@@ -462,7 +462,12 @@ class TaggedProtocol(ChunkProtocol):
     def finish_write(
         self, chunk: Chunk, parts: Mapping[int, steps.Entry], beside: Sequence[steps.Entry]
     ) -> Steps[bool]:
-        return (yield from _finisher(chunk, self.rules).finish_dead(parts, Registry.of(beside).present))
+        dead = Registry.of(beside).present
+        finisher = _finisher(chunk, self.rules)
+        if not self.can_finish_beside_writers(chunk):
+            # A write whose copy was not listed began later, so its writer may be alive.
+            finisher.finishable = dead
+        return (yield from finisher.finish_dead(parts, dead))
 
     @override
     def remove_orphans(self, chunk: Chunk, orphans: tuple[str, ...]) -> Steps[bool]:

@@ -227,7 +227,7 @@ EMBEDDING_MUTANTS = [
     mutant(
         "embedded: repair does not finish a write",
         "tagged",
-        "        return (yield from _finisher(chunk, self.rules).finish_dead(parts, Registry.of(beside).present))\n",
+        "        return (yield from finisher.finish_dead(parts, dead))\n",
         "        return True\n",
         [overwrite(FIRST)],
         initial=THIRD,
