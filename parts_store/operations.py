@@ -32,7 +32,7 @@ from parts_store.partial_writes import WholeRead
 from parts_store.transactions import part_nodes, reading
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.merging import Change
-from parts_store.transactions.protocol import ChunkData, ChunkProtocol, Known, PartData
+from parts_store.transactions.protocol import ChunkProtocol, PartData
 from parts_store.transactions.read_attempt import Pieces, ReadSettings
 from parts_store.transactions.server import Features, Server, require_features
 from parts_store.transactions.versions import Absent, Seen
@@ -274,45 +274,12 @@ class Operations:
             case never:
                 assert_never(never)
 
-    def put_many(self, values: Sequence[tuple[str, memoryview]], options: StoreOptions) -> Steps[None]:
-        """Write values that do not depend on an earlier read; the chunks of an array share requests.
-
-        Only for a protocol that shares work.
-        """
-        together: dict[str, dict[str, ChunkData]] = {}
-        for key, value in values:
-            owner = yield from self.catalog.owner(key)
-            if isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1:
-                yield from self.require_server(owner.chunk.array, owner.record.parts)
-                self.reader.before_write(key, owner.chunk)
-                # The last value of a key is the one that stays.
-                together.setdefault(owner.chunk.array, {})[key] = (owner.chunk, owner.cut(value))
-            else:
-                yield from self.put(key, value, options)
-        for array, of_array in together.items():
-            writes = list(of_array.values())
-            steps = self.protocol.write_many(writes, partial(self.catalog.confirm, array))
-            yield from self._on_chunk(writes[0][0], steps)
-
-    def shares_writes(self, key: str) -> Steps[bool]:
-        """Return whether `put_many` takes fewer requests than `put` to write over chunks like this one."""
-        if not self.protocol.shares_work:
-            return False
-        owner = yield from self.catalog.owner(key)
-        return isinstance(owner, OwnedChunk) and len(owner.chunk.part_keys) > 1
-
     def shared_lock(self, key: str) -> Steps[str | None]:
         """Return the key of the lock that writes of chunks like this one share, None if they share none."""
         if not (self.protocol.locks_arrays and self.protocol.knows_dead_writers):
             return None
         owner = yield from self.catalog.owner(key)
         return array_locks(owner.chunk.array)[1] if isinstance(owner, OwnedChunk) else None
-
-    def has_found(self, key: str) -> Steps[bool | None]:
-        """Return whether a chunk existed when this client last read or wrote it; None if it has done neither."""
-        owner = yield from self.catalog.owner(key)
-        known = self.protocol.known(owner.chunk) if isinstance(owner, OwnedChunk) else Known.NOTHING
-        return None if known is Known.NOTHING else known is Known.FOUND
 
     def _write(
         self,

@@ -188,32 +188,10 @@ class ZarrMethods(FolderMethods):
         self._check_writable()
         self.carry_out(self._operations.put(key, _view(value), self._options))
 
-    def set_many_sync(self, values: Sequence[tuple[str, Buffer]]) -> None:
-        """Write values as `set_sync` does, one after another or, where this takes fewer requests, together.
-
-        No value may depend on an earlier read of its key. If a write fails, the chunks that are written together with
-        it are still written, and values after them are not.
-        """
-        self._check_writable()
-        if self._operations.protocol.shares_work:
-            self.carry_out(self._operations.put_many([(key, _view(value)) for key, value in values], self._options))
-        else:
-            # One operation for each value: it holds its locks until it has ended.
-            for key, value in values:
-                self.set_sync(key, value)
-
-    def shares_writes(self, key: str) -> bool:
-        """Return whether `set_many_sync` takes fewer requests than `set_sync` to write over chunks like this one."""
-        return self.carry_out(self._operations.shares_writes(key))
-
     def keep_lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager for many writes of chunks like this one, whose shared lock is then taken once."""
         lock = self.carry_out(self._operations.shared_lock(key))
         return nullcontext() if lock is None else self._backend.keep_lock(lock)
-
-    def has_found(self, key: str) -> bool | None:
-        """Return whether a chunk existed when the store last read or wrote it; None if it has done neither."""
-        return self.carry_out(self._operations.has_found(key))
 
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:

@@ -91,14 +91,9 @@ def put_bare(grid: Grid, keys: Sequence[str], fill: int) -> None:
 
 
 def put_one_by_one(grid: Grid, keys: Sequence[str], fill: int) -> None:
-    """Write chunks with one transaction each, which share nothing."""
+    """Write chunks through the store."""
     with ThreadPoolExecutor(IN_FLIGHT // 2) as pool:
         list(pool.map(lambda key: grid.store.set_sync(key, buffer(fill)), keys))
-
-
-def put_together(grid: Grid, keys: Sequence[str], fill: int) -> None:
-    """Write chunks with one call of the store."""
-    grid.store.set_many_sync([(key, buffer(fill)) for key in keys])
 
 
 def write_square(grid: Grid, _: Sequence[str], fill: int) -> None:
@@ -111,7 +106,6 @@ type Write = Callable[[Grid, Sequence[str], int], None]
 WAYS: dict[str, Write] = {
     "bare PUTs": put_bare,
     "array[...] = values": write_square,
-    "set_many_sync": put_together,
     "set_sync": put_one_by_one,
 }
 
@@ -126,7 +120,7 @@ def measure(grid: Grid, keys: Sequence[str], names: Sequence[str], repetitions: 
         for name in names:
             fill = (fill + 1) % 250
             if name != "bare PUTs":
-                put_together(grid, keys, fill + 1)
+                put_one_by_one(grid, keys, fill + 1)
             grid.store.stats.reset()
             start = time.perf_counter()
             WAYS[name](grid, keys, fill)

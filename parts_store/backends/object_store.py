@@ -30,7 +30,6 @@ from parts_store.engine import steps
 from parts_store.engine.backend import (
     LIST_PAGE,
     MAX_BULK_DELETE,
-    MAX_PAGES,
     BackendRequest,
     Capabilities,
     WriteIdentity,
@@ -161,8 +160,6 @@ class ObjectBackend:
                 case steps.Delete(keys):
                     yield from self._delete(keys)
                     return steps.Done()
-                case steps.List(only=(first, last)):
-                    return (yield from self._list_between(request, first, last))
                 case steps.List(folder):
                     listed = yield self._pages(folder), "collect", (), {}
                     return steps.Listed(tuple(map(entry_of, listed)))
@@ -180,20 +177,20 @@ class ObjectBackend:
         # A store in memory keeps the buffer that it is given, which the caller may change later.
         data = bytes(put.data) if isinstance(self.store, MemoryStore) else put.data
         if put.condition is None:
-            written = yield obstore, "put", (self.store, put.key, data), options
-            return steps.Done(written["e_tag"])
+            yield obstore, "put", (self.store, put.key, data), options
+            return steps.Done()
         is_partial = put.tag is not None and put.tag.is_conditional
         waits = pauses(self.store)
         while True:
             try:
                 with self._conditional.choose(is_partial=is_partial) as store:
-                    written = yield obstore, "put", (store, put.key, data), options
+                    yield obstore, "put", (store, put.key, data), options
             except Exception as error:
                 pause = next(waits, None) if was_not_carried_out(error) else None
                 if pause is None:
                     raise
             else:
-                return steps.Done(written["e_tag"])
+                return steps.Done()
             yield Clock, "sleep", (pause,), {}
 
     def _require_conditions(self, request: BackendRequest, error: Exception) -> None:
@@ -220,18 +217,6 @@ class ObjectBackend:
             options = _options(OffsetByteRequest(max(0, nbytes - wanted.suffix))) | condition
             response = yield obstore, "get", (self.store, key), {"options": options}
         return found_of(response, (yield response, "bytes", (), {}))
-
-    def _list_between(self, listing: steps.List, first: str, last: str) -> Calls[Outcome]:
-        """List objects in the order of their keys, page by page, as far as the last one that is asked for."""
-        # A listing starts after a key, and a key without its last character comes before it.
-        pages = _Pages(obstore.list(self.store, prefix=listing.folder or None, offset=first[:-1], chunk_size=LIST_PAGE))
-        entries: list[steps.Entry] = []
-        for _ in range(MAX_PAGES):
-            page = yield pages, "next", (), {}
-            entries += [entry_of(each) for each in page if first <= each["path"] <= last]
-            if not page or page[-1]["path"] >= last:
-                return steps.Listed(tuple(entries))
-        return steps.Refused()
 
     def _delete(self, keys: tuple[str, ...]) -> Calls[None]:
         for at in range(0, len(keys), MAX_BULK_DELETE):
@@ -275,22 +260,6 @@ class ObjectBackend:
         if isinstance(self.store, HTTPStore):
             return f'HTTPStore("{hide_in_url(str(self.store.url))}")'
         return hide_secrets(repr(self.store))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """The pages of a listing, one after another; an empty page at the end."""
-
-    stream: Any
-
-    def next(self) -> Sequence[Any]:
-        """Return the next page."""
-        return next(self.stream, ())
-
-    async def next_async(self) -> Sequence[Any]:
-        """Return the next page, with an event loop."""
-        page: Sequence[Any] = await anext(self.stream, ())
-        return page
 
 
 def _options(wanted: Wanted) -> Any:

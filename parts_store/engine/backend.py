@@ -13,8 +13,6 @@ from parts_store.format.references import Reference, ReferenceTable
 MAX_BULK_DELETE = 1000
 # How many keys a listing returns at once. A response of S3 has as many.
 LIST_PAGE = 1000
-# How many pages a listing of neighbouring objects may have.
-MAX_PAGES = 3
 
 type BackendRequest = Get | Head | Put | Refer | Delete | List | Move
 

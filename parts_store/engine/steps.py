@@ -5,7 +5,7 @@ batch does not matter. Expected failures are outcomes; all other failures are ra
 """
 
 from collections.abc import Buffer, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -96,17 +96,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A request for all objects in a folder and below it.
-
-    With `only`, it is a request for the objects from the first to the last of these keys, in the order of their bytes.
-    It is `Refused` if these are more objects than a few responses of the server can show.
-    """
+    """A request for all objects in a folder and below it."""
 
     folder: str
     why: str
     # On a local disk: whether to follow symbolic links; if not, the links themselves are listed.
     through_links: bool = True
-    only: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +208,6 @@ class Listed:
 @dataclass(frozen=True, slots=True)
 class Done:
     """An outcome: the request was carried out."""
-
-    # The ETag of the object that a PUT has written; None for other requests, or if the backend does not say.
-    etag: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

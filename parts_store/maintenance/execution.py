@@ -37,7 +37,6 @@ from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.maintenance.survey import ListedChunk, Survey, list_entries, survey_prefix
 from parts_store.maintenance.unfinished_files import describe_unfinished
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.transactions import batch_marks
 from parts_store.transactions.journal import is_journal
 from parts_store.transactions.locking import remove_unused_locks
 from parts_store.transactions.protocol import ChunkProtocol
@@ -45,6 +44,8 @@ from parts_store.transactions.read_attempt import ReadSettings
 from parts_store.transactions.rules import Rules
 from parts_store.transactions.staging import MAX_STALL
 
+# Where older versions noted, in objects beside an array, which of its chunks they wrote together.
+_BATCHES: Final = f"{PROTOCOL_FOLDER}/batches"
 # How many chunks are checked together: enough for many requests at once.
 _BATCH = 1000
 # How many chunks are repaired at once.
@@ -184,8 +185,8 @@ def _leftovers(folder: str, array: str, entries: Sequence[Entry]) -> Finding:
     detail = "beside a chunk that has no parts"
     if is_probe_key(folder):
         detail = "from a probe of the server"
-    elif folder == batch_marks.marks_folder(array):
-        detail = "from chunks that were written together"
+    elif folder == join(array, _BATCHES):
+        detail = "from chunks that an older version wrote together"
     return Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
 
 
@@ -239,15 +240,11 @@ def repair_chunks(
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
     results: list[Finding] = []
-    # Marks of dead batches first: a batch that has a mark is told when one of its chunks is finished.
-    strays = [of_chunk for key, of_chunk in of_chunks.items() if key in survey.listed.strays]
-    others = [of_chunk for key, of_chunk in of_chunks.items() if key not in survey.listed.strays]
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store_repair") as threads:
-        for group in (strays, others):
-            for of_chunk in threads.map(repairer.repair_findings, group):
-                results += of_chunk
-                if progress is not None:
-                    progress(min(len(results), len(findings)), len(findings))
+        for of_chunk in threads.map(repairer.repair_findings, of_chunks.values()):
+            results += of_chunk
+            if progress is not None:
+                progress(min(len(results), len(findings)), len(findings))
     for path in survey.locked:
         store.carry_out(remove_unused_locks(path))
     return results

@@ -36,8 +36,11 @@ from parts_store.pipeline.retries import retry
 from parts_store.pipeline.selections import Gather, Region, plan_selection
 from parts_store.pipeline.shard import Layouts, ShardLayout
 from parts_store.pipeline.threads import Pace, require_not_stopped, run
-from parts_store.pipeline.together import ChunkItem, is_small, write_together
 from parts_store.store import PartsStore
+
+type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
+"""What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
+result, and whether all of the chunk is selected."""
 
 # The size of inner chunks that are decoded in less time than it takes to start a thread.
 _MAX_AT_ONCE: Final = 1 << 17
@@ -45,6 +48,8 @@ _MAX_AT_ONCE: Final = 1 << 17
 # only slow each other down. Larger chunks are encoded and decoded for longer than that.
 _QUICK_READ, _QUICK_WRITE = 0.001, 0.003
 _MAX_QUICK: Final = 1 << 17
+# The size of chunks whose requests to a network take the same time as those of smaller chunks.
+_MAX_SMALL: Final = 1 << 18
 
 
 class PartsCodecPipeline(FusedCodecPipeline):
@@ -80,14 +85,9 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if self.sync_transform is None or not _is_on_parts_store(batch):
             await super().write(batch, value, drop_axes)
         else:
-            write = partial(self._write_chunk, value=value, drop_axes=drop_axes)
-            # zarr's sharding codec writes a shard by itself.
-            if not self.supports_partial_encode or any(self._layout(item[1]) is not None for item in batch):
-                batch = await write_together(batch, write)
-            if batch:
-                with batch[0][0].store.keep_lock(batch[0][0].path):
-                    tasks = [partial(write, item) for item in batch]
-                    await run(tasks, finishes=True, pace=_pace(batch, _QUICK_WRITE))
+            with batch[0][0].store.keep_lock(batch[0][0].path):
+                tasks = [partial(self._write_chunk, item, value, drop_axes) for item in batch]
+                await run(tasks, finishes=True, pace=_pace(batch, _QUICK_WRITE))
 
     async def _read_at_once(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...]) -> GetResult | None:
         """Read a few inner chunks of a shard on the event loop, which takes less time than to start a thread.
@@ -293,10 +293,10 @@ def _pace(batch: Sequence[ChunkItem], quick: float) -> Pace:
     One thread suffices elsewhere as long as a chunk takes less than `quick` seconds.
     """
     specs = {item[1].shape: item[1] for item in batch}.values()
+    largest = max(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize for spec in specs)
     if batch[0][0].store.has_latency:
-        return Pace(is_small=all(map(is_small, specs)))
-    is_quick = all(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize <= _MAX_QUICK for spec in specs)
-    return Pace(quick=quick if is_quick else 0.0)
+        return Pace(is_small=largest <= _MAX_SMALL)
+    return Pace(quick=quick if largest <= _MAX_QUICK else 0.0)
 
 
 def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:

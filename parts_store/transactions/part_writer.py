@@ -1,4 +1,4 @@
-"""Writing the parts of a chunk under one generation on an object store, registered beside the chunk.
+"""Writing parts of a chunk on an object store for `tagged`, and finishing committed writes.
 
 A write that other writers have to know about is registered: it has an object beside the chunk. After a long stall, the
 object may have been removed as that of a dead writer, so the writer registers again before it writes anything else.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Condition, Found, Outcome, Steps
+from parts_store.engine.steps import Condition, Entry, Found, Outcome, Steps
 from parts_store.format.keys import Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
@@ -39,7 +39,7 @@ class Registration:
 
 @dataclass(slots=True)
 class PartWriter:
-    """A writer of parts of one chunk, all of one generation."""
+    """A writer of parts of one chunk, all of one generation, that also finishes the writes of other writers."""
 
     chunk: Chunk
     rules: Rules
@@ -49,9 +49,8 @@ class PartWriter:
     lost: Exception | None = field(default=None)
     # A part could not be written although the anchor is of this generation. Readers need the staged copy.
     needs_copy: bool = field(default=False)
-    # A request for a part was refused or got no response, or the anchor kept its ETag: another writer, which this one
-    # does not know of, may have written the chunk meanwhile.
-    is_disturbed: bool = field(default=False)
+    # The generations that this writer may finish for other writers; None for all.
+    finishable: Collection[str] | None = field(default=None)
     # None while this writer has no objects beside the chunk.
     registration: Registration | None = field(default=None)
 
@@ -81,9 +80,7 @@ class PartWriter:
         """Return whether a request was carried out; remember that it got no response."""
         if isinstance(outcome, steps.Lost):
             self.lost = outcome.error
-        is_done = isinstance(outcome, steps.Done)
-        self.is_disturbed |= not is_done
-        return is_done
+        return isinstance(outcome, steps.Done)
 
     def is_own(self, found: Found | None) -> bool:
         """Return whether an object was written by this writer."""
@@ -141,7 +138,12 @@ class PartWriter:
 
         Objects that stay do no harm: the chunk is written, and `repair` removes leftovers.
         """
-        return (yield from remove_copies([staging.key_of(self.chunk, each) + suffix for each in generations]))
+        removal = steps.Delete(tuple(staging.key_of(self.chunk, each) + suffix for each in generations), "staged copy")
+        (outcome,) = yield (removal,)
+        if isinstance(outcome, steps.Lost):
+            # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
+            (outcome,) = yield (removal,)
+        return not isinstance(outcome, steps.Lost)
 
     # --- writing the other parts ----------------------------------------------------------------------------------
 
@@ -195,10 +197,7 @@ class PartWriter:
             self.needs_copy = True
         return True
 
-
-@dataclass(slots=True)
-class Finisher(PartWriter):
-    """A writer that finishes committed writes, its own and those of other writers, and removes staged copies."""
+    # --- finishing a committed write ------------------------------------------------------------------------------
 
     def finish_committed(self) -> Steps[None]:
         """Bring all parts to the generation of the anchor, if its staged copy exists."""
@@ -208,21 +207,17 @@ class Finisher(PartWriter):
             tag, stale = yield from self._find_stale()
             if tag is None or not stale or any(staging.is_foreign(each, tag) for each in stale.values()):
                 return
+            if self.finishable is not None and tag.generation not in self.finishable:
+                return
             parts = yield from staging.read_copy(self.chunk, tag)
             if parts is None:
                 after = yield from steps.head(self.chunk.anchor_key, WHOSE)
                 if after is not None and after.generation == tag.generation:
                     return
                 continue
-            yield from self.announce(tag.generation)
             if not (yield from self._write_stale(tag, stale, parts)):
                 break
         self.needs_copy = True
-
-    def announce(self, generation: str | None) -> Steps[None]:
-        """Tell the writer of a generation, None if it is not known, that another client is about to write."""
-        del generation
-        yield from ()
 
     def _write_stale(self, tag: Tag, stale: Mapping[int, Outcome], parts: Mapping[int, Found]) -> Steps[bool]:
         """Write stale parts with the bytes of a staged copy; return False if readers still need the copy."""
@@ -245,6 +240,8 @@ class Finisher(PartWriter):
         found = zip(self.others, outcomes, strict=True)
         return tag, {part: now for part, now in found if tag is not None and not _is_of(now, tag)}
 
+    # --- removing staged copies -----------------------------------------------------------------------------------
+
     def leave(self, previous: str | None) -> Steps[None]:
         """Remove the staged copy after the commit, unless a client may still need it.
 
@@ -257,21 +254,15 @@ class Finisher(PartWriter):
             return
         registry = yield from self._look_for_others()
         if registry is not None:
-            yield from self.leave_registered(registry)
+            yield from self._leave_registered(registry)
 
-    def can_leave(self, registry: Registry) -> bool:
-        """Return whether the staged copy can be removed at once, because nothing has changed since the commit.
+    def _leave_registered(self, registry: Registry) -> Steps[None]:
+        """Remove the staged copy after the commit, unless one of these writers may still need it.
 
         A writer that replaces this write while this one is registered stays registered, or is replaced by another
         writer that does. So if a listing after the last PUT has no trace of other writers, the anchor and all parts are
         still of this write.
         """
-        return not self.needs_copy and self.lost is None and not registry.has_others(self.own_generations)
-
-    def leave_registered(self, registry: Registry) -> Steps[None]:
-        """Remove the staged copy after the commit, unless one of these writers may still need it."""
-        if self.needs_copy:
-            return
         if registry.has_others(self.own_generations):
             anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)
             if not self.is_own(anchor):
@@ -313,6 +304,8 @@ class Finisher(PartWriter):
             # A copy without a mark looks like a writer at work.
             yield (done,)
 
+    # --- finishing what other writers have left -------------------------------------------------------------------
+
     def settle(self, dead: Collection[str] = ()) -> Steps[bool]:
         """Finish the committed write, because a late request of this writer may have hit it, and remove copies.
 
@@ -338,11 +331,33 @@ class Finisher(PartWriter):
         """Return whether this writer must stay registered, because one of its requests may still be carried out."""
         return self.lost is not None or self.needs_copy
 
-    def finish_dead(self, dead: Collection[str]) -> Steps[bool]:
-        """Finish the committed write, then remove what dead writers have left; return whether nothing stays."""
+    def finish_dead(self, parts: Mapping[int, Entry], dead: Collection[str]) -> Steps[bool]:
+        """Finish the committed write, then remove what dead writers have left; return whether nothing stays.
+
+        `parts` are the parts that were listed.
+        """
+        if not (yield from self._can_be_finished(parts)):
+            return False
         if self.rules.is_registered:
             yield from self.put_own(self.register("settle"))
         return (yield from self.settle(dead))
+
+    def _can_be_finished(self, parts: Mapping[int, Entry]) -> Steps[bool]:
+        """Return whether every listed part of the anchor's own write has the size that the anchor's tag says.
+
+        A part of a wrong size has the right tag, so it would not be written again, and the staged copy may be the only
+        intact copy.
+        """
+        chunk = self.chunk
+        doubtful = [part for part, entry in parts.items() if chunk.parts.sizes[part] != entry.nbytes]
+        if not set(doubtful) - {chunk.parts.anchor}:
+            return True
+        keys = (chunk.anchor_key, *(chunk.part_keys[part] for part in doubtful))
+        anchor, *others = yield tuple(steps.Head(key, WHOSE) for key in keys)
+        tag = anchor.tag if isinstance(anchor, Found) else None
+        if tag is None or len(tag.sizes) != len(chunk.part_keys):
+            return True
+        return not any(_has_wrong_size(found, tag, part) for part, found in zip(doubtful, others, strict=True))
 
     def _remove_finished(self, registry: Registry, dead: Collection[str] = ()) -> Steps[bool]:
         """Remove the copies of finished writers, then their marks; without a mark, a copy looks like one in use."""
@@ -358,11 +373,6 @@ def _is_of(outcome: Outcome, tag: Tag) -> bool:
     return isinstance(outcome, Found) and outcome.generation == tag.generation
 
 
-def remove_copies(keys: Sequence[str]) -> Steps[bool]:
-    """Remove staged copies of any chunks; return whether the store confirmed it."""
-    removal = steps.Delete(tuple(keys), "staged copy")
-    (outcome,) = yield (removal,)
-    if isinstance(outcome, steps.Lost):
-        # MinIO closes connections after a refusal, and a copy that stays looks like a writer at work.
-        (outcome,) = yield (removal,)
-    return not isinstance(outcome, steps.Lost)
+def _has_wrong_size(outcome: Outcome, tag: Tag, part: int) -> bool:
+    """Return whether a part carries the generation of a tag, but not the size that the tag says."""
+    return isinstance(outcome, Found) and outcome.generation == tag.generation and outcome.nbytes != tag.sizes[part]

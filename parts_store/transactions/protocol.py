@@ -12,9 +12,8 @@ other modules call the protocol, and never ask which kind of backend they have.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Buffer, Callable, Mapping, Sequence
+from collections.abc import Buffer, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import ClassVar, Final, Never, Self, override
 
 from parts_store.engine import steps
@@ -40,19 +39,6 @@ MAX_WAIT: Final = 5
 
 type PartData = memoryview | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
-
-type ChunkData = tuple[Chunk, Sequence[memoryview]]
-"""A chunk, and the bytes of its parts."""
-
-
-class Known(Enum):
-    """What a client knows of a chunk from its own reads and writes."""
-
-    NOTHING = "nothing"
-    # The chunk did not exist before the client wrote it.
-    CREATED = "created"
-    # The chunk existed when the client read or wrote it.
-    FOUND = "found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +73,9 @@ class ChunkProtocol(ABC):
         raises `ConcurrentWriteError` and changes nothing.
         """
 
-    @property
-    def shares_work(self) -> bool:
-        """Return whether chunks that are written together need fewer requests."""
-        return False
-
     def writes_without_trace(self, chunk: Chunk) -> bool:
         """Return whether a listing does not show that a write of a chunk is unfinished."""
         return False
-
-    def known(self, chunk: Chunk) -> Known:
-        """Return what this client knows of a chunk from its own reads and writes."""
-        return Known.NOTHING
-
-    def write_many(self, writes: Sequence[ChunkData], confirm: Callable[[], Steps[object]]) -> Steps[None]:
-        """Write chunks of one array, each in a transaction of its own; raise the first error when all have ended.
-
-        `confirm` are steps that raise an error unless the array is still the one that the caller knows.
-        """
-        for chunk, data in writes:
-            yield from self.write(chunk, data)
 
     @abstractmethod
     def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:

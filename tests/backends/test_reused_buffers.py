@@ -66,7 +66,7 @@ def test_written_chunks_do_not_follow_the_array_of_the_caller(place: Any, parts:
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=["no parts", "parts"])
-@pytest.mark.parametrize("method", ["set", "set_sync", "set_many_sync", "set_if_not_exists"])
+@pytest.mark.parametrize("method", ["set", "set_sync", "set_if_not_exists"])
 def test_set_values_do_not_follow_the_buffer_of_the_caller(place: Any, parts: Any, method: str) -> None:
     store: ps.PartsStore = create(place, parts, 64).store
     given = np.full(64, 1, "B")
@@ -76,10 +76,8 @@ def test_set_values_do_not_follow_the_buffer_of_the_caller(place: Any, parts: An
             asyncio.run(store.set("a/c/0", buffer))
         case "set_if_not_exists":
             asyncio.run(store.set_if_not_exists("a/c/0", buffer))
-        case "set_sync":
-            store.set_sync("a/c/0", buffer)
         case _:
-            store.set_many_sync([("a/c/0", buffer)])
+            store.set_sync("a/c/0", buffer)
     given[:] = 2
     found = store.get_sync("a/c/0")
     assert found is not None

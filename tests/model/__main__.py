@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, field
 
 from tests.model import (
-    batch_scenarios,
     embedding_scenarios,
     large_scenarios,
     merging_scenarios,
@@ -110,9 +109,8 @@ def shortest(scenario: Scenario) -> Counterexample | None:
 
 def every(*, is_deep: bool) -> list[Scenario]:
     """The scenarios that are explored completely."""
-    embedding = [*embedding_scenarios.EMBEDDED, *embedding_scenarios.MARKED_BATCHES]
-    small = [*scenarios.EXHAUSTIVE, *batch_scenarios.BATCHES, *embedding, *merging_scenarios.MERGES]
-    large = [*large_scenarios.DEEP, *batch_scenarios.LARGE_BATCHES, *embedding_scenarios.LARGE_EMBEDDED]
+    small = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
+    large = [*large_scenarios.DEEP, *embedding_scenarios.LARGE_EMBEDDED]
     return [*small, *(large if is_deep else [])]
 
 

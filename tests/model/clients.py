@@ -26,9 +26,7 @@ def _nothing() -> Steps[None]:
     yield from ()
 
 
-type Name = Literal[
-    "write", "overwrite", "batch", "write if absent", "delete", "change", "change slot", "read", "repair"
-]
+type Name = Literal["write", "overwrite", "write if absent", "delete", "change", "change slot", "read", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Setting:
     def effect(self, operation: Operation) -> Effect:
         """What an operation should do."""
         match operation.name:
-            case "write" | "overwrite" | "batch":
+            case "write" | "overwrite":
                 return Effect("write repeatedly" if self.rewrites else "write", operation.value)
             case "write if absent":
                 return Effect("write if absent", operation.value)
@@ -148,8 +146,6 @@ class Client:
                 return self._write(operation.value)
             case "overwrite":
                 return self._overwrite(operation.value)
-            case "batch":
-                return self._write_in_batch(operation.value)
             case "write if absent":
                 return self._write_if_absent(operation.value)
             case "delete":
@@ -176,22 +172,13 @@ class Client:
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
         self.versioned = None
-        writer = self.plan.tagged._staged_writer(self.chunk, self._data(value), self.rules, None)
-        end = yield from writer.write_staged(None)
+        writer = self.plan.tagged._overwriter(self.chunk, self._data(value), self.rules, None)
+        end = yield from writer.overwrite(None)
         match end.value:
             case "unknown":
                 raise AmbiguousWriteError(KEY, "")
             case "crowded out":
                 raise ConcurrentWriteError(KEY, "")
-
-    def _write_in_batch(self, value: Value) -> Steps[None]:
-        """Write the chunk as one of many: each of them is a transaction of its own."""
-        self.versioned = None
-        yield from self.protocol.write_many([(self.chunk, self._data(value))], self._confirm, least_listed=1)
-
-    @staticmethod
-    def _confirm() -> Steps[None]:
-        yield from ()
 
     def _write_if_absent(self, value: Value) -> Steps[None]:
         self.versioned = None
@@ -313,10 +300,6 @@ class Client:
         findings = yield from plan.diagnosis.diagnose_chunks(
             list(survey.chunks.values()), record, self.protocol, self.settings, with_bytes=False
         )
-        # First, because a batch that is dead must not be told that one of its chunks is finished.
-        for folder, (array, entries) in survey.strays.items():
-            if not (knows_ages and any(not is_old(entry) for entry in entries)):
-                yield from self._repair_stray(array, folder, entries, record, options)
         for finding in findings:
             listing = survey.chunks[finding.chunk_key]
             entries = plan.repair.objects_of_writer(listing, finding.problem)
@@ -326,6 +309,9 @@ class Client:
                     yield from self.protocol.finish_write(self.chunk, listing.parts, ())
                 continue
             yield from plan.repair.repair_chunk(listing, finding, record, self.protocol, options)
+        for folder, (array, entries) in survey.strays.items():
+            if not (knows_ages and any(not is_old(entry) for entry in entries)):
+                yield from self._repair_stray(array, folder, entries, record, options)
 
     def _repair_stray(self, array: str, folder: str, entries: list[Any], record: Any, options: Any) -> Steps[None]:
         plan = self.plan

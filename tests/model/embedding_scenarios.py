@@ -1,9 +1,4 @@
-"""The scenarios in which the anchor of an overwrite contains the other parts, so that there is no staged copy.
-
-Chunks that are written together share the mark of their batch, and nothing else: no client reads data from it, and it
-is removed after the last request for all chunks. So for each chunk, one chunk is enough: what the batch does for its
-other chunks only makes the mark stay longer.
-"""
+"""The scenarios in which the anchor of an overwrite contains the other parts, so that there is no staged copy."""
 
 from typing import Any
 
@@ -27,7 +22,6 @@ from tests.model.vocabulary import (
     SECOND_HEADED,
     THIRD,
     THIRD_HEADED,
-    batch,
     change,
     make,
     overwrite,
@@ -35,7 +29,7 @@ from tests.model.vocabulary import (
 )
 
 EMBEDS: dict[str, Any] = {"embeds": True}
-# Nothing is ever left beside a chunk by writers that write it alone.
+# Nothing is ever left beside a chunk.
 CONTENT: dict[str, Any] = EMBEDS | {"has_unique_etags": False}
 
 # Explored completely by every test run.
@@ -134,41 +128,6 @@ EMBEDDED += [
     make("again, full: write || delete", [write(FIRST)], [DELETE], initial=THIRD, **(FULL | AGAIN)),
 ]
 
-# Chunks that are written together have one mark, and clients leave notes beside it.
-MARKED: dict[str, Any] = CONTENT | {"leaves_nothing": False}
-MARKED_BATCHES = [
-    make("marked: overwrite || read", [batch(SECOND)], [READ], initial=FIRST, **CONTENT),
-    make("marked: overwrite || sharded read", [batch(SECOND)], [READ_SHARD], initial=FIRST, **CONTENT),
-    make("marked: overwrite || delete", [batch(SECOND)], [DELETE], initial=FIRST, **CONTENT),
-    make("marked: create || read", [batch(SECOND)], [READ], **CONTENT),
-    make("marked: over orphans || read", [batch(SECOND)], [READ], orphans=FIRST, **CONTENT),
-    make("marked: create || create", [batch(FIRST)], [write(SECOND)], **MARKED),
-    make("marked: overwrite || overwrite", [batch(SECOND)], [overwrite(FIRST)], initial=FIRST, **MARKED),
-    make("marked: same index || overwrite", [batch(SAME_INDEX)], [overwrite(SECOND)], initial=FIRST, **MARKED),
-    make("marked: overwrite || same index", [batch(SECOND)], [overwrite(SAME_INDEX)], initial=FIRST, **MARKED),
-    make("marked: overwrite || change", [batch(SECOND)], [change(b"x")], initial=FIRST, **MARKED),
-    make("marked: lost answers", [batch(SECOND)], initial=FIRST, faults=2, **MARKED),
-    make("marked: crashes, overwrite x2", [batch(SECOND), batch(FIRST)], initial=FIRST, crashes=(0,), **MARKED),
-    make("marked, full: overwrite || delete", [batch(SECOND)], [DELETE], initial=FIRST, **(FULL | MARKED)),
-    make("marked, full: create || delete", [batch(SECOND)], [DELETE], **(FULL | MARKED)),
-    make(
-        "marked: holes, batch || overwrite",
-        [batch(HOLE_AT_END)],
-        [overwrite(HOLE_AT_START)],
-        initial=HOLE_AT_START,
-        **MARKED,
-    ),
-]
-
-MARKED_AGAIN: dict[str, Any] = MARKED | {"is_embedded": True}
-MARKED_BATCHES += [
-    make("marked again: overwrite", [batch(SECOND)], [overwrite(FIRST)], initial=FIRST, **MARKED_AGAIN),
-    make(
-        "marked again: holes", [batch(HOLE_AT_END)], [overwrite(HOLE_AT_START)], initial=HOLE_AT_START, **MARKED_AGAIN
-    ),
-    make("marked again: crash", [batch(SECOND), batch(FIRST)], initial=FIRST, crashes=(0,), **MARKED_AGAIN),
-]
-
 # Explored in minutes, the largest of them not to their end.
 LARGE_EMBEDDED = [
     make("again: stall, repair", [overwrite(SECOND)], [REPAIR], initial=FIRST, stalls=1, **AGAIN),
@@ -183,99 +142,20 @@ LARGE_EMBEDDED = [
     make(
         "again: late PUT", [overwrite(SECOND)], [overwrite(FIRST)], initial=FIRST, **LATE_PUT, **REPEATED_WRITE, **AGAIN
     ),
-    make("marked again: same index", [batch(SAME_INDEX)], [overwrite(SECOND)], initial=FIRST, **MARKED_AGAIN),
-    make("marked again: same", [batch(SECOND)], [overwrite(SAME_INDEX)], initial=FIRST, **MARKED_AGAIN),
-    make("marked again: change", [batch(SECOND)], [change(b"x")], initial=FIRST, **MARKED_AGAIN),
     make(
-        "marked again: overwrite || overwrite",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED_AGAIN,
-    ),
-    make(
-        "marked again: three overwrites",
+        "again: three overwrites",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         [overwrite(FIRST)],
         initial=FIRST,
-        **MARKED_AGAIN,
-    ),
-    make(
-        "marked again: batch || batch",
-        [batch(SECOND)],
-        [batch(FIRST)],
-        initial=FIRST,
-        **MARKED_AGAIN,
-    ),
-    make("marked: overwrite || batch", [batch(SECOND)], [batch(FIRST)], initial=FIRST, **MARKED),
-    make("marked: lost answers || overwrite", [batch(SECOND)], [overwrite(FIRST)], initial=FIRST, faults=1, **MARKED),
-    make("marked, stall: overwrite || repair", [batch(SECOND)], [REPAIR], initial=FIRST, stalls=1, **MARKED),
-    make(
-        "marked, stall: overwrite || overwrite", [batch(SECOND)], [overwrite(FIRST)], initial=FIRST, stalls=1, **MARKED
-    ),
-    make(
-        "marked: holes, batch || batch", [batch(HOLE_AT_END)], [batch(HOLE_AT_START)], initial=HOLE_AT_START, **MARKED
-    ),
-    make(
-        "marked: holes, batch || overwrite || other",
-        [batch(HOLE_AT_END)],
-        [overwrite(HOLE_AT_START)],
-        [overwrite(FIRST)],
-        initial=HOLE_AT_START,
-        **MARKED,
-    ),
-    make(
-        "marked: batch || overwrite || overwrite",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    make(
-        "marked: batch || batch || overwrite",
-        [batch(SECOND)],
-        [batch(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    make("marked: batch || batch || batch", [batch(SECOND)], [batch(FIRST)], [batch(SECOND)], initial=FIRST, **MARKED),
-    make(
-        "marked: batch || overwrite x2 || overwrite",
-        [batch(SECOND)],
-        [overwrite(FIRST), overwrite(SECOND)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    make("marked: batch || delete || write", [batch(SECOND)], [DELETE], [write(FIRST)], initial=FIRST, **MARKED),
-    make(
-        "marked: batch || delete, write || overwrite",
-        [batch(SECOND)],
-        [DELETE, write(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    make("marked: over orphans || delete || write", [batch(SECOND)], [DELETE], [write(FIRST)], orphans=FIRST, **MARKED),
-    make(
-        "marked: crash || overwrite, read",
-        [batch(SECOND), batch(FIRST)],
-        [overwrite(FIRST)],
-        [READ],
-        initial=FIRST,
-        crashes=(0,),
-        **MARKED,
+        **AGAIN,
     ),
 ]
 
 EMBEDDING_MUTANTS = [
     mutant(
         "again: all parts at once over an anchor that needs the others",
-        "embedded_writer",
+        "tagged",
         "        if self.rules.is_registered and looked.tag is not None and looked.tag.embedded is not None:\n",
         "        if True:\n",
         [overwrite(FIRST)],
@@ -285,7 +165,7 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "again: parts of a write that was not committed stay",
-        "embedded_writer",
+        "tagged",
         "        if end is End.COMMITTED or not all(",
         "        if end is End.COMMITTED and not all(",
         [overwrite(FIRST)],
@@ -315,7 +195,7 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded: the other parts before the anchor",
-        "embedded_writer",
+        "tagged",
         "        end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)\n",
         "        yield from self.write_others(conditions)\n"
         "        end = yield from self.commit(conditions[self.chunk.parts.anchor], seen)\n",
@@ -326,9 +206,9 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded, content: no look at the anchor after the last PUT",
-        "embedded_writer",
-        "        if self.rules.is_registered and not self.is_own(",
-        "        if False and not self.is_own(",
+        "tagged",
+        "        if end is End.COMMITTED and self.rules.is_registered:\n",
+        "        if False:\n",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -336,9 +216,9 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded, content: sees another anchor, and does not finish its write",
-        "embedded_writer",
-        "self.chunk.anchor_key, WHOSE))):\n            yield from self.finish_committed()\n",
-        "self.chunk.anchor_key, WHOSE))):\n            pass\n",
+        "tagged",
+        "            if not self.is_own(anchor):\n                yield from self.finish_committed()\n",
+        "            if not self.is_own(anchor):\n                pass\n",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -347,7 +227,7 @@ EMBEDDING_MUTANTS = [
     mutant(
         "embedded: repair does not finish a write",
         "tagged",
-        "        return (yield from _finisher(chunk, self.rules).finish_dead(Registry.of(beside).present))\n",
+        "        return (yield from finisher.finish_dead(parts, dead))\n",
         "        return True\n",
         [overwrite(FIRST)],
         initial=THIRD,
@@ -364,133 +244,12 @@ EMBEDDING_MUTANTS = [
     ),
     mutant(
         "embedded: a part without a tag is taken for one of another program",
-        "embedded_writer",
+        "tagged",
         "        if looked.has_untagged:\n",
         "        if False:\n",
         [overwrite(FIRST)],
         initial=THIRD,
         is_tagged=False,
         **EMBEDS,
-    ),
-    mutant(
-        "marked: parts without tags are taken for those of another program",
-        "batch",
-        "        writer.replaces(conditions)\n",
-        "        pass\n",
-        [batch(SECOND)],
-        initial=FIRST,
-        is_tagged=False,
-        **MARKED,
-    ),
-    mutant(
-        "marked: no mark",
-        "batch_marks",
-        "    yield from _put(key, body)\n",
-        "    yield from ()\n",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked: the mark is removed too early",
-        "batch",
-        "    pairs = zip(writers, known, strict=True)\n"
-        "    ended = yield from steps.run_together([attempt(writer.write_all(conditions)) for",
-        "    pairs = zip(writers, known, strict=True)\n"
-        "    yield from remove_copies([mark.key])\n"
-        "    ended = yield from steps.run_together([attempt(writer.write_all(conditions)) for",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked: notes are not looked at",
-        "batch",
-        "or marks.has_note(writer.chunk, mark))",
-        "or False)",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked: a client leaves no note",
-        "embedded_writer",
-        "        if looked.is_mixed:\n",
-        "        if False:\n",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked: a client that finds no anchor leaves no note",
-        "batch_marks",
-        "        if generation in (None, name):\n",
-        "        if generation == name:\n",
-        [batch(SECOND)],
-        [DELETE],
-        [write(FIRST)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked: an anchor that keeps its ETag is not checked",
-        "writer",
-        "    return isinstance(condition, steps.IfMatch) and condition.etag != outcome.etag\n",
-        "    return True\n",
-        [batch(HOLE_AT_END)],
-        [overwrite(HOLE_AT_START)],
-        initial=HOLE_AT_START,
-        **MARKED,
-    ),
-    mutant(
-        "marked: a batch does not see another batch",
-        "batch_marks",
-        "            shared |= {chunk.chunk_key for chunk in chunks if named is None or chunk.relative in named}\n",
-        "            pass\n",
-        [batch(FIRST)],
-        [batch(SECOND)],
-        initial=FIRST,
-        **MARKED,
-    ),
-    mutant(
-        "marked, stall: a batch that was taken for dead checks nothing",
-        "batch",
-        "    checks_all = checks_all or mark.is_old\n",
-        "",
-        [batch(SECOND)],
-        [REPAIR, overwrite(FIRST)],
-        initial=FIRST,
-        stalls=1,
-        **MARKED,
-    ),
-    mutant(
-        "marked: a PUT without an answer is not followed by a check",
-        "part_writer",
-        "        self.is_disturbed |= not is_done\n",
-        "",
-        [batch(HOLE_AT_END)],
-        [overwrite(HOLE_AT_START)],
-        initial=HOLE_AT_START,
-        faults=1,
-        **MARKED,
-    ),
-]
-
-# These take longer than a test run may.
-DEEP_EMBEDDING_MUTANTS = [
-    mutant(
-        "marked: a client that finishes the write of a batch leaves no note",
-        "part_writer",
-        "            yield from self.announce(tag.generation)\n",
-        "",
-        [batch(SECOND)],
-        [overwrite(FIRST)],
-        [overwrite(FIRST)],
-        initial=FIRST,
-        **MARKED,
     ),
 ]

@@ -4,8 +4,7 @@ A mutant replaces a text in the source of a module. If the text does not occur a
 code. A mutant that is caught shows that the model would see such a mistake.
 """
 
-from tests.model.batch_scenarios import BATCH_MUTANTS
-from tests.model.embedding_scenarios import DEEP_EMBEDDING_MUTANTS, EMBEDDING_MUTANTS
+from tests.model.embedding_scenarios import EMBEDDING_MUTANTS
 from tests.model.local_disk_mutants import LOCAL_DISKS
 from tests.model.merging_scenarios import MERGE_MUTANTS
 from tests.model.reading_mutants import READERS
@@ -16,7 +15,7 @@ __all__ = ["DEEP_MUTANTS", "MUTANTS"]
 
 MUTANTS = [
     *(*READERS, *WRITERS, *EQUAL_ETAGS, *LEFTOVERS, *STALLS, *FULL_LEVEL, *LOCAL_DISKS, *UPKEEP),
-    *(*BATCH_MUTANTS, *EMBEDDING_MUTANTS, *MERGE_MUTANTS),
+    *(*EMBEDDING_MUTANTS, *MERGE_MUTANTS),
 ]
 
-DEEP_MUTANTS = [*DEEP_REGISTRATION_MUTANTS, *DEEP_EMBEDDING_MUTANTS]
+DEEP_MUTANTS = DEEP_REGISTRATION_MUTANTS

@@ -5,7 +5,6 @@ from tests.model.mutant import mutant
 from tests.model.vocabulary import (
     BOUNDED_LEFTOVERS,
     CONTENT_ETAGS,
-    EMBEDDED_CONTENT,
     EXCLUSIVE,
     FIRST,
     LATE_PUT,
@@ -14,7 +13,6 @@ from tests.model.vocabulary import (
     REPEATED_WRITE,
     SECOND,
     THIRD,
-    batch,
     overwrite,
     write,
 )
@@ -91,6 +89,16 @@ EQUAL_ETAGS = [
 
 LEFTOVERS = [
     mutant(
+        "content: traces of finished writers do not matter",
+        "staging",
+        "return bool((self.present.keys() | self.done) - set(ours))",
+        "return bool(self.others_at_work(ours))",
+        [overwrite(SECOND)],
+        [overwrite(FIRST)],
+        initial=FIRST,
+        **CONTENT_ETAGS,
+    ),
+    mutant(
         "content: copies of finished writers stay",
         "part_writer",
         "        finished = registry.finished(self.own_generations)\n",
@@ -135,7 +143,7 @@ LEFTOVERS = [
 STALLS = [
     mutant(
         "stall: never stages again",
-        "writer",
+        "tagged",
         "            if self.registration is not None and self.registration.is_old:\n",
         "            if False:\n",
         [overwrite(FIRST)],
@@ -145,7 +153,7 @@ STALLS = [
     ),
     mutant(
         "stall: stages again under the same name",
-        "writer",
+        "tagged",
         "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
         '        copy = self.register("write")\n'
         "        yield from self.put_own(copy)\n"
@@ -158,7 +166,7 @@ STALLS = [
     ),
     mutant(
         "stall, content: a create goes on with parts that may be gone",
-        "writer",
+        "tagged",
         "        if watch is not None and watch() > MAX_STALL:\n",
         "        if False:\n",
         [write(FIRST)],
@@ -199,16 +207,6 @@ UPKEEP = [
         [REPAIR],
         initial=FIRST,
         **(EXCLUSIVE | CONTENT_ETAGS),
-    ),
-    mutant(
-        "repair does not tell a batch that it finishes its chunk",
-        "tagged",
-        "    kind = EmbeddedWriter if rules.embeds(chunk) else Finisher\n",
-        "    kind = Finisher\n",
-        [batch(SECOND)],
-        [REPAIR, overwrite(FIRST)],
-        initial=FIRST,
-        **EMBEDDED_CONTENT,
     ),
     mutant(
         "repair, local: without a lock",

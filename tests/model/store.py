@@ -70,7 +70,6 @@ class Action:
         text = self._text()
         # The folder beside the chunk, and generations, in few letters.
         text = re.sub(r"a/\.parts-txn/[0-9a-f]{32}", "~", text)
-        text = re.sub(r"a/\.parts-txn/(batches/[0-9a-f]{32})\.[0-9a-f]{32}", r"\1.note", text)
         return re.sub(r"[0-9a-f]{32}", lambda found: _short(found.group()), text)
 
     def _text(self) -> str:
@@ -118,7 +117,7 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
                 # Many are deleted by one request, but not at one time.
                 found += [Action("delete", key, slot, who, operation) for key in request.keys]
             case "List":
-                found.append(Action("list", request.folder, slot, who, operation, request.only))
+                found.append(Action("list", request.folder, slot, who, operation))
             case "Move":
                 found.append(Action("move", request.source, slot, who, operation, target=request.target))
             case "Lock":
@@ -131,10 +130,6 @@ def actions(batch: Iterable[Any], author: str, operation: tuple[int, int]) -> tu
 def is_old(entry: Any) -> bool:
     """Whether an entry of a listing may be a dead writer's for a repair: its time says so, in microseconds."""
     return bool(entry.modified.microsecond)
-
-
-def _is_within(key: str, only: tuple[str, str] | None) -> bool:
-    return only is None or only[0] <= key <= only[1]
 
 
 def _is_below(key: str, prefix: str) -> bool:
@@ -223,7 +218,7 @@ class Store:
                 if not self._is_met(objects.get(key), action.condition):
                     return state, REFUSED
                 written = self.object(action.data, action.tag, action.author, self.time(state))
-                return self.number({**objects, key: written}), ("done", written.etag)
+                return self.number({**objects, key: written}), DONE
             case "delete":
                 return self.number({name: each for name, each in objects.items() if name != key}), DONE
             case "list":
@@ -231,7 +226,7 @@ class Store:
                 below = [(name, each) for name, each in objects.items() if _is_below(name, prefix)]
                 now = self.time(state)
                 entries = sorted((name, len(each.data), each.etag, each.time, now) for name, each in below)
-                return state, ("listed", *(entry for entry in entries if _is_within(entry[0], action.wanted)))
+                return state, ("listed", *entries)
             case "move":
                 if key not in objects:
                     return state, MISSING
@@ -293,8 +288,6 @@ class Store:
                 )
             case ("done",):
                 return steps.Done()
-            case ("done", etag):
-                return steps.Done(etag)
             case ("refused",):
                 return steps.Refused()
             case ("lost",):

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.model import embedding_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
-from tests.model.batch_scenarios import BATCHES
 from tests.model.checker import Checker, Counterexample
 from tests.model.directed import follow
 from tests.model.mutant import Mutant
@@ -17,8 +16,7 @@ from tests.model.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
-EMBEDDING = [*embedding_scenarios.EMBEDDED, *embedding_scenarios.MARKED_BATCHES]
-EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *BATCHES, *EMBEDDING, *merging_scenarios.MERGES]
+EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
 RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
 WALKS = 84
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
@@ -57,7 +55,7 @@ def test_limits_of_the_promises_are_reached(scenario: Scenario) -> None:
 def test_a_mutant_of_code_that_does_not_exist_is_refused() -> None:
     before = dict(sys.modules)
     with pytest.raises(LookupError, match="occurs 0 times"):
-        load((Patch("writer", "no such text", ""),))
+        load((Patch("tagged", "no such text", ""),))
     assert sys.modules == before
 
 
@@ -65,8 +63,8 @@ def test_mutants_do_not_change_the_imported_modules() -> None:
     before = load(())
     mutated = load((Patch("rules", 'EXCLUSIVE = "exclusive"', 'EXCLUSIVE = "another"'),))
     assert mutated.rules is not before.rules
-    assert mutated.writer.Level is mutated.rules.Level
-    assert load(()).rules.Level is before.writer.Level
+    assert mutated.tagged.Level is mutated.rules.Level
+    assert load(()).rules.Level is before.tagged.Level
 
 
 def test_a_walk_depends_on_its_seed_alone() -> None:

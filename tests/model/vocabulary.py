@@ -41,11 +41,6 @@ def overwrite(value: bytes) -> Operation:
     return Operation("overwrite", value)
 
 
-def batch(value: bytes) -> Operation:
-    """Return a write of the chunk together with other chunks: what it shares with them is taken from listings."""
-    return Operation("batch", value)
-
-
 def write_if_absent(value: bytes) -> Operation:
     """Return a write that does nothing if the chunk exists."""
     return Operation("write if absent", value)

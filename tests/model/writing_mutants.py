@@ -20,7 +20,7 @@ from tests.model.vocabulary import (
 WRITERS = [
     mutant(
         "overwrite without staging",
-        "writer",
+        "tagged",
         "outcomes = (yield (*copy, *heads)) if copy or heads else ()",
         "outcomes = (steps.Done(), *(yield heads))",
         [overwrite(FIRST)],
@@ -28,7 +28,7 @@ WRITERS = [
     ),
     mutant(
         "copy removed before the parts are written",
-        "writer",
+        "tagged",
         "            yield from self.write_others(conditions)\n",
         "            yield from self.remove_copies((self.generation,))\n"
         "            yield from self.write_others(conditions)\n",
@@ -46,7 +46,7 @@ WRITERS = [
     ),
     mutant(
         "unconditional PUT of the anchor",
-        "writer",
+        "tagged",
         "(outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)",
         "(outcome,) = yield (self.put(self.chunk.parts.anchor, None),)",
         [overwrite(FIRST)],
@@ -56,14 +56,14 @@ WRITERS = [
     ),
     mutant(
         "anchor first on create",
-        "writer",
+        "tagged",
         "        outcomes = yield tuple(puts)\n",
         "        yield (self.put(self.chunk.parts.anchor, condition),)\n        outcomes = yield tuple(puts)\n",
         [write(FIRST)],
     ),
     mutant(
         "create over a part of another writer",
-        "writer",
+        "tagged",
         "            if isinstance(outcome, steps.Refused):\n                return False\n",
         "            if isinstance(outcome, steps.Refused):\n                return True\n",
         [write(FIRST)],
@@ -71,7 +71,7 @@ WRITERS = [
     ),
     mutant(
         "create over a part that was not looked at",
-        "writer",
+        "tagged",
         "                return self.is_own(now)\n",
         "                return True\n",
         [write(FIRST)],
@@ -80,7 +80,7 @@ WRITERS = [
     ),
     mutant(
         "refusal believed",
-        "writer",
+        "tagged",
         "            if condition is None:\n                continue\n",
         "            if condition is None:\n                continue\n"
         "            if isinstance(outcome, steps.Refused):\n                return End.SUPERSEDED\n",
@@ -90,7 +90,7 @@ WRITERS = [
     ),
     mutant(
         "own commit not recognised",
-        "writer",
+        "tagged",
         "            if self.is_own(now):\n                return End.COMMITTED\n",
         "",
         [overwrite(FIRST)],
@@ -124,7 +124,7 @@ WRITERS = [
     ),
     mutant(
         "superseded by an update is finished",
-        "writer",
+        "tagged",
         "or winner.tag is None or not winner.tag.is_conditional:",
         "or True:",
         [change(b"x")],
@@ -133,7 +133,7 @@ WRITERS = [
     ),
     mutant(
         "superseded after a lost PUT tries again",
-        "writer",
+        "tagged",
         "return End.UNKNOWN if self.lost is not None else End.CROWDED_OUT",
         "return End.CROWDED_OUT",
         [change(b"x"), READ],
@@ -170,7 +170,7 @@ WRITERS = [
     ),
     mutant(
         "update over what it did not read",
-        "writer",
+        "tagged",
         "        if seen is not None:\n            known = seen.conditions(self.chunk)\n",
         "        seen = None\n",
         [change(b"x")],

@@ -19,7 +19,6 @@ from obstore.store import MemoryStore
 
 import parts_store as ps
 from parts_store.errors import PartsStoreError, StoreConfigError
-from parts_store.pipeline import together
 from tests.attacks.s3_server import Call, Reply, S3Server
 
 SECONDS = 300
@@ -146,11 +145,7 @@ async def test_a_cancelled_read_makes_no_further_request(server: S3Server, layou
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", PARTS)
-async def test_a_cancelled_write_ends_what_is_under_way_and_begins_nothing(
-    server: S3Server, parts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Chunks that are written together are under way together.
-    monkeypatch.setattr(together, "_MOST", WORKERS)
+async def test_a_cancelled_write_ends_what_is_under_way_and_begins_nothing(server: S3Server, parts: str) -> None:
     created = create(server, PARTS[parts])
     array = created.async_array
     stall = Stall(server, "PUT")

@@ -91,8 +91,8 @@ class Objects:
                     return Missing()
                 self.stored[target] = self.stored.pop(source)
                 return Done()
-            case List(folder, only=only):
-                return self._listed(f"{folder}/" if folder else "", only)
+            case List(folder):
+                return self._listed(f"{folder}/" if folder else "")
             case Delete(keys):
                 for key in keys:
                     self.stored.pop(key, None)
@@ -115,7 +115,7 @@ class Objects:
         if not is_met.get(put.condition, False):
             return Refused()
         self.put(put.key, bytes(memoryview(put.data)), put.tag)
-        return Done(self.stored[put.key].etag)
+        return Done()
 
     def _look(self, request: Get | Head) -> Outcome:
         if request.key not in self.stored:
@@ -127,11 +127,9 @@ class Objects:
         span = requested(request.wanted, len(self.stored[request.key].data))
         return OutOfRange() if span is None else self._found(request.key, span)
 
-    def _listed(self, start: str, only: tuple[str, str] | None) -> Listed:
+    def _listed(self, start: str) -> Listed:
         long_ago = datetime(2000, 1, 1, tzinfo=UTC)
         below = {key: each for key, each in self.stored.items() if key.startswith(start)}
-        if only is not None:
-            below = {key: each for key, each in below.items() if only[0] <= key <= only[1]}
         return Listed(tuple(Entry(key, len(each.data), each.etag, long_ago) for key, each in below.items()))
 
     def _found(self, key: str, span: Span) -> Found:

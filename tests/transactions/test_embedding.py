@@ -1,26 +1,24 @@
 """Small parts in the tag of the anchor: how many requests an overwrite takes, and what a crash leaves behind."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
-from parts_store.engine.steps import Delete, Get, Head, List, Outcome, Put, Request, Steps, get
+from parts_store.engine.steps import Head, Outcome, Put, Request, Steps
 from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import ATTRIBUTE, Tag
-from parts_store.transactions import batch_marks, staging
+from parts_store.transactions import staging
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import MAX_EMBEDDED, Level
 from tests.transactions.objects import Objects, Returned, next_batch, protocol, settings
 
 PARTS = ConcatParts([{"key_suffix": ""}, {"key_suffix": ".i", "size": 2}])
-MANY = 10
 
 
-def chunks(count: int = MANY, parts: ConcatParts = PARTS) -> list[Chunk]:
-    return [Chunk(f"a/c/{number}", parts, "a") for number in range(count)]
+def chunk_of(parts: ConcatParts = PARTS) -> Chunk:
+    return Chunk("a/c/0", parts, "a")
 
 
 def value(chunk: Chunk, write: int) -> bytes:
@@ -46,14 +44,6 @@ def bucket(*, has_unique_etags: bool = False) -> Objects:
     objects = Objects(has_tags=True, has_unique_etags=has_unique_etags)
     objects.put("a/zarr.json", b"document")
     return objects
-
-
-def confirm() -> Steps[object]:
-    return get("a/zarr.json", "document")
-
-
-def write_many(each: ChunkProtocol, of: Sequence[Chunk], write: int) -> Steps[None]:
-    return each.write_many([(chunk, data(chunk, write)) for chunk in of], confirm)
 
 
 def read(objects: Objects, chunk: Chunk) -> bytes | None:
@@ -88,7 +78,7 @@ def test_overwrite_takes_one_put_per_part(
     first: tuple[dict[type[Request], int], int],
     second: tuple[dict[type[Request], int], int],
 ) -> None:
-    objects, (chunk,) = bucket(has_unique_etags=has_unique_etags), chunks(1)
+    objects, chunk = bucket(has_unique_etags=has_unique_etags), chunk_of()
     # At the level "full", a chunk is never created without a look.
     objects.run(client(1, has_unique_etags=has_unique_etags).write(chunk, data(chunk, 1)))
     each = client(2, level, has_unique_etags=has_unique_etags)
@@ -102,16 +92,16 @@ def test_overwrite_takes_one_put_per_part(
 
 def test_parts_of_any_or_too_many_bytes_are_staged() -> None:
     for others in ([{"key_suffix": ".i"}], [{"key_suffix": ".i", "size": MAX_EMBEDDED + 1}]):
-        (chunk,) = chunks(1, ConcatParts([{"key_suffix": ""}, *others]))
+        chunk = chunk_of(ConcatParts([{"key_suffix": ""}, *others]))
         assert not client().writes_without_trace(chunk)
-    (chunk,) = chunks(1, ConcatParts([{"key_suffix": ""}, *({"key_suffix": f".p{at}", "size": 1} for at in range(9))]))
+    chunk = chunk_of(ConcatParts([{"key_suffix": ""}, *({"key_suffix": f".p{at}", "size": 1} for at in range(9))]))
     assert not client().writes_without_trace(chunk)
 
 
 def test_longest_tag_is_short_enough_for_s3() -> None:
     sizes = [MAX_EMBEDDED - 7, 1, 1, 1, 1, 1, 1, 1]
     suffixes = [{"key_suffix": f".p{at}", "size": size} for at, size in enumerate(sizes)]
-    (chunk,) = chunks(1, ConcatParts([{"key_suffix": ""}, *suffixes]))
+    chunk = chunk_of(ConcatParts([{"key_suffix": ""}, *suffixes]))
     assert client().writes_without_trace(chunk)
     tag = Tag("f" * 32, "m", (2**63 - 1, *sizes), "01234567", bytes(range(240)) * 5)
     text = str(staging.with_replaced(tag, [f"etag {number}" for number in range(8)]))
@@ -124,7 +114,7 @@ def test_longest_tag_is_short_enough_for_s3() -> None:
 @pytest.mark.parametrize("has_unique_etags", [True, False])
 @pytest.mark.parametrize("level", Level, ids=lambda level: level.value)
 def test_untagged_part_is_replaced_or_else_foreign(level: Level, *, has_unique_etags: bool) -> None:
-    (chunk,) = chunks(1)
+    chunk = chunk_of()
     for stop in range(10):
         objects = bucket(has_unique_etags=has_unique_etags)
         for key, part in zip(chunk.part_keys, data(chunk, 1), strict=True):
@@ -159,83 +149,24 @@ def stopped(objects: Objects, steps: Steps[None], requests: int) -> bool:
     return True
 
 
-# --- chunks that are written together -----------------------------------------------------------------------------
-
-
-def test_batch_takes_one_put_per_part_and_one_mark() -> None:
-    objects, of = bucket(), chunks()
-    objects.run(write_many(client(1), of, 1))
-    found = cost(objects, write_many(client(2), of, 2))
-    # The listing; a look at one object, the document, the mark and other marks; anchors; others; notes; the removal.
-    assert found == ({List: 3, Head: 1, Get: 1, Put: 2 * MANY + 1, Delete: 1}, 6)
-    assert all(read(objects, chunk) == value(chunk, 2) for chunk in of)
-    assert not any(".parts-txn" in key for key in objects.contents)
-
-
-def test_new_chunks_have_no_mark() -> None:
-    objects, of = bucket(), chunks()
-    assert cost(objects, write_many(client(1), of, 1)) == ({List: 1, Put: 2 * MANY}, 3)
-
-
-def test_batch_that_stops_at_any_request_leaves_every_chunk_whole_and_repair_finishes_all() -> None:
-    of = chunks()
+@pytest.mark.parametrize("has_unique_etags", [True, False])
+@pytest.mark.parametrize("level", Level, ids=lambda level: level.value)
+def test_overwrite_that_stops_at_any_request_is_whole_and_can_be_finished(
+    level: Level, *, has_unique_etags: bool
+) -> None:
+    chunk = chunk_of()
     stop, has_ended = 0, False
     while not has_ended:
-        objects = bucket()
-        objects.run(write_many(client(1), of, 1))
-        has_ended = stopped(objects, write_many(client(2), of, 2), stop)
-        before = {chunk: read(objects, chunk) for chunk in of}
-        assert all(found in {value(chunk, 1), value(chunk, 2)} for chunk, found in before.items())
-        for chunk in of:
-            objects.run(client(3).finish_write(chunk, {}, ()))
-            plain = b"".join(objects.contents[key] for key in chunk.part_keys)
-            assert plain == before[chunk]
-        # The next batch is not disturbed by what is left.
-        objects.run(write_many(client(4), of, 3))
-        assert all(read(objects, chunk) == value(chunk, 3) for chunk in of)
+        objects = bucket(has_unique_etags=has_unique_etags)
+        for write in (1, 2):
+            objects.run(client(write, level, has_unique_etags=has_unique_etags).write(chunk, data(chunk, write)))
+        has_ended = stopped(
+            objects, client(3, level, has_unique_etags=has_unique_etags).write(chunk, data(chunk, 3)), stop
+        )
+        found = read(objects, chunk)
+        assert found in {value(chunk, 2), value(chunk, 3)}
+        objects.run(client(4, level, has_unique_etags=has_unique_etags).finish_write(chunk, {}, ()))
+        assert b"".join(objects.contents[key] for key in chunk.part_keys) == found
         stop += 1
-    assert stop > 2 * MANY
-
-
-def test_batches_that_share_chunks_write_these_one_by_one() -> None:
-    objects, of = bucket(), chunks(12)
-    objects.run(write_many(client(1), of, 1))
-    # Another batch, with two of the chunks, has stopped after its mark and before its first anchor.
-    assert not stopped(objects, write_many(client(2), of[:9], 2), 5)
-    found, _ = cost(objects, write_many(client(3), of[:2] + of[9:] + chunks(20)[12:], 3))
-    assert found[Get] == 2
-    # Both chunks are looked at before and after, one other object is a sample of the listing.
-    assert found[Head] == 2 * 3 + 1
-    assert all(read(objects, chunk) == value(chunk, 3) for chunk in of[:2] + of[9:])
-
-
-def test_batch_checks_a_chunk_beside_a_note_and_removes_the_note() -> None:
-    objects, of = bucket(), chunks()
-    objects.run(write_many(client(1), of, 1))
-    steps = write_many(client(2), of, 2)
-    outcomes: tuple[Outcome, ...] | None = None
-    # The listing, the requests after it, and the anchors.
-    for _ in range(3):
-        batch = next_batch(steps, outcomes)
-        assert not isinstance(batch, Returned)
-        outcomes = tuple(map(objects.perform, batch))
-    (mark,) = (key for key in objects.contents if key.startswith(batch_marks.marks_folder("a")))
-    # Another client writes a chunk whose index is the one before the batch.
-    rewritten = [memoryview(b"another write"), data(of[4], 1)[1]]
-    objects.run(client(3).write(of[4], rewritten))
-    note = batch_marks.note_key(of[4], mark.rpartition("/")[2])
-    assert {key for key in objects.contents if key.startswith(mark)} == {mark, note}
-    while not isinstance(batch := next_batch(steps, outcomes), Returned):
-        outcomes = tuple(map(objects.perform, batch))
-    assert [objects.contents[key] for key in of[4].part_keys] == list(map(bytes, rewritten))
-    assert not any(".parts-txn" in key for key in objects.contents)
-
-
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"chunks": 7}', b"{", b'{"chunks": [[]]}'])
-def test_mark_that_cannot_be_read_counts_for_all_chunks(body: bytes) -> None:
-    objects, of = bucket(), chunks()
-    objects.run(write_many(client(1), of, 1))
-    objects.put(batch_marks.mark_key("a", "f" * 32), body)
-    found, _ = cost(objects, write_many(client(2), of, 2))
-    assert found[Head] == 3 * MANY + 1
-    assert all(read(objects, chunk) == value(chunk, 2) for chunk in of)
+    assert found == value(chunk, 3)
+    assert stop > 2
