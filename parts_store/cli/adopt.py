@@ -1,4 +1,4 @@
-"""`parts-store adopt`."""
+"""`parts-store adopt` and `parts-store adopt-in-place`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parts_store.cli.exits import LEFTOVERS, OK
-from parts_store.cli.output import Output
-from parts_store.cli.parameters import Message, Options, parse_options
+from parts_store.cli.parameters import Message, Options, Output, Url, new_argument, new_option, parse_options
 from parts_store.errors import PartsStoreError, SessionError, StoreConfigError
 
 if TYPE_CHECKING:
@@ -20,105 +19,83 @@ _FILES: Final = "Which files"
 _COPY_ONLY: Final = "no --copy: a copy of one HDF5 or TIFF file becomes an array"
 
 
+# Parameters of both commands.
+DryRun = Annotated[bool, new_option("Print what would be adopted and skipped, and write nothing.", "--dry-run")]
+_DRY_RUN: Final = "dry run: nothing was written"
+
+
 def adopt(
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="The files: paths, s3://, gs://, az:// or https://, or patterns such as 'data/*.nc'.",
-            show_default=False,
-        ),
+        new_argument("FILE", "The files: paths, s3://, gs://, az:// or https://, or patterns such as 'data/*.nc'."),
     ],
     into: Annotated[
         str,
-        typer.Argument(
-            metavar="INTO",
-            help="An Icechunk repository, which is created if there is none; with --copy, a Zarr store.",
-            show_default=False,
-        ),
+        new_argument("INTO", "An Icechunk repository, which is created if there is none; with --copy, a Zarr store."),
     ],
     *,
-    path: Annotated[
-        str, typer.Option(help="The group of the destination that the arrays are written to.", show_default=False)
-    ] = "",
+    path: Annotated[str, new_option("The group of the destination that the arrays are written to.")] = "",
     concat_dim: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The dimension along which files are joined, in the order of their names; without it, the coordinates "
+        new_option(
+            "The dimension along which files are joined, in the order of their names; without it, the coordinates "
             "of the files decide.",
-            rich_help_panel=_FILES,
-            show_default=False,
+            metavar="NAME",
+            panel=_FILES,
         ),
     ] = None,
     append_dim: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The dimension along which the files are appended to arrays that are there.",
-            rich_help_panel=_FILES,
-            show_default=False,
+        new_option(
+            "The dimension along which the files are appended to arrays that are there.", metavar="NAME", panel=_FILES
         ),
     ] = None,
     variable: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A variable to adopt, with its coordinates; by default all. May be repeated.",
-            rich_help_panel=_FILES,
-            show_default=False,
+        new_option(
+            "A variable to adopt, with its coordinates; by default all. May be repeated.", metavar="NAME", panel=_FILES
         ),
     ] = None,
     load: Annotated[
         list[str] | None,
-        typer.Option(
+        new_option(
+            "A variable whose values are stored, and do not refer to the files. May be repeated.",
             metavar="NAME",
-            help="A variable whose values are stored, and do not refer to the files. May be repeated.",
-            rich_help_panel=_FILES,
-            show_default=False,
+            panel=_FILES,
         ),
     ] = None,
     parser: Annotated[
         str | None,
-        typer.Option(
+        new_option(
+            "The parser, such as NetCDF3Parser of VirtualiZarr or module:Class; by default the content decides.",
             metavar="NAME",
-            help="The parser, such as NetCDF3Parser of VirtualiZarr or module:Class; by default the content decides.",
-            rich_help_panel=_FILES,
-            show_default=False,
+            panel=_FILES,
         ),
     ] = None,
     virtual: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Another folder that files, or stored arrays, refer to. May be repeated.",
-            rich_help_panel=_FILES,
-            show_default=False,
+        new_option(
+            "Another folder that files, or stored arrays, refer to. May be repeated.", metavar="FOLDER", panel=_FILES
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
+        new_option(
+            "The number of processes that parse files; by default threads of this one.",
             *("-j", "--jobs"),
             min=1,
-            help="The number of processes that parse files; by default threads of this one.",
-            rich_help_panel=_FILES,
-            show_default=False,
+            panel=_FILES,
         ),
     ] = None,
     skip_errors: Annotated[
-        bool, typer.Option("--skip-errors", help="Go on without files that cannot be parsed.", rich_help_panel=_FILES)
+        bool, new_option("Go on without files that cannot be parsed.", "--skip-errors", panel=_FILES)
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be adopted and skipped, and write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy or link the file into the store, where it becomes a part of an array.")
+        bool, new_option("Copy or link the file into the store, where it becomes a part of an array.", "--copy")
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Write nothing if something in a file cannot be adopted.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace arrays that exist.")] = False,
+    strict: Annotated[bool, new_option("Write nothing if something in a file cannot be adopted.", "--strict")] = False,
+    overwrite: Annotated[bool, new_option("Replace arrays that exist.", "--overwrite")] = False,
     option: Options = None,
     branch: Annotated[str, typer.Option(help="The branch of the repository to commit to.")] = "main",
     message: Message = None,
@@ -170,8 +147,33 @@ def adopt(
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
             _store_folders(into, folders, given)
-    how = ["dry run: nothing was written"] if dry_run else report.how_to_open(into, path=path, branch=branch)
+    how = [_DRY_RUN] if dry_run else report.how_to_open(into, path=path, branch=branch)
     return _show(report, output, how)
+
+
+def adopt_in_place(
+    url: Url,
+    *,
+    path: Annotated[str, new_option("A group or a dataset in the container; by default all of it.")] = "",
+    dry_run: DryRun = False,
+    strict: Annotated[bool, new_option("Write nothing if a dataset cannot be adopted.", "--strict")] = False,
+    overwrite: Annotated[bool, new_option("Replace a zarr.json with other contents.", "--overwrite")] = False,
+    option: Options = None,
+    output: Output,
+) -> int:
+    """Make an N5 container readable as Zarr where it is.
+
+    A zarr.json is written beside each attributes.json. N5 programs go on
+    reading the container, except for z5py, which refuses it.
+    """
+    from parts_store.adoption import adopt_in_place as adopt_container
+
+    given = parse_options(option)
+    with output.progress("adopt", "documents") as progress:
+        report = adopt_container(
+            url, path, strict=strict, overwrite=overwrite, dry_run=dry_run, progress=progress, **given
+        )
+    return _show(report, output, [_DRY_RUN] if dry_run else [])
 
 
 def _show(report: "Adoption", output: Output, how: Sequence[str] = ()) -> int:

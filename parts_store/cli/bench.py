@@ -1,75 +1,21 @@
 """`parts-store bench`."""
 
+import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from parts_store.cli.exits import OK
-from parts_store.cli.output import Output
-from parts_store.cli.parameters import Options, Url, parse_options
+from parts_store.cli.parameters import Options, Output, Url, parse_options
 from parts_store.errors import StoreConfigError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from zarr import Array
 
-    from parts_store.engine.stats import Progress
-    from parts_store.store import PartsStore
-
 _ZARR: Final = "zarr's own store"
-_DOCUMENT: Final = "zarr.json"
-_WORK: Final = ("write", "read", "random read")
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The array that is written: a square of bytes, in chunks, and in shards if `shard` is not 0."""
-
-    side: int
-    chunk: int
-    shard: int
-
-    def __post_init__(self) -> None:
-        if self.shard and self.shard % self.chunk:
-            raise StoreConfigError("--shard", f"a multiple of {self.chunk}, the side of a chunk", f"{self.shard}")
-        outer = self.shard or self.chunk
-        if self.side % outer:
-            what = "a shard" if self.shard else "a chunk"
-            raise StoreConfigError("--side", f"a multiple of {outer}, the side of {what}", f"{self.side}")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `zarr.create_array`."""
-        return {
-            "shape": (self.side, self.side),
-            "chunks": (self.chunk, self.chunk),
-            "shards": (self.shard, self.shard) if self.shard else None,
-            "dtype": "uint8",
-            "compressors": None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A way to write and read an array, by its path."""
-
-    create: "Callable[[str], Array[Any]]"
-    open: "Callable[[str], Array[Any]]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """The median time of one way for one work, and its speed as a multiple of that of zarr's own store."""
-
-    store: str
-    work: str
-    seconds: float
-    speed: float
 
 
 def bench(
@@ -86,158 +32,94 @@ def bench(
     """Measure how fast arrays are written and read at a URL.
 
     Arrays are written to a new folder below the URL, read back, compared and
-    deleted, also after an error. zarr's own store is measured beside the store
-    of this package, without and with its codec pipeline, and with two parts.
+    deleted, also after an error. The store of this package, with its codec
+    pipeline, is measured beside zarr's own store.
     """
-    layout = _Layout(side, chunk, shard)
-    from parts_store.repositories import open_writable
-
-    store = open_writable(url, **parse_options(option))
-    if store.session is not None:
-        raise StoreConfigError("url", "a store of objects", "an Icechunk repository")
-    with _folder(store) as folder, output.progress("bench", "arrays") as progress:
-        found = _measure(_ways(store.store, layout), layout, folder, reads, repetitions, progress)
-    results = [
-        _Result(name, work, seconds[work], found[_ZARR][work] / seconds[work])
-        for name, seconds in found.items()
-        for work in _WORK
-    ]
-    lines = [
-        f"{each.store}, {each.work}: {each.seconds * 1e3:.2f} ms, {each.speed:.2f} times {_ZARR}" for each in results
-    ]
-    document = {"side": side, "chunk": chunk, "shard": shard, "results": [asdict(each) for each in results]}
-    output.show(document, lines, lambda: _table(found))
-    return OK
-
-
-@contextmanager
-def _folder(store: "PartsStore") -> Iterator[str]:
-    """Yield the path of a new folder, which is deleted with everything in it at the end.
-
-    zarr creates a group above the first array, at the URL. That group is deleted as well, unless it was there before,
-    or another client has put something beside it.
-    """
-    import secrets
-
-    from parts_store._compat.zarr import sync
-
-    folder = f"parts-store-bench-{secrets.token_hex(8)}"
-    before = None if _is_group(store) else sync(_names(store))
-    try:
-        yield folder
-    finally:
-        sync(store.delete_dir(folder))
-        if before is not None and sync(_names(store)) == before | {_DOCUMENT}:
-            sync(store.delete(_DOCUMENT))
-
-
-def _is_group(store: "PartsStore") -> bool:
-    """Return whether there is a group at the URL; raise if a group would hide what is there, or cannot be there."""
+    outer = shard or chunk
+    if outer % chunk:
+        raise StoreConfigError("--shard", f"a multiple of {chunk}, the side of a chunk", f"{shard}")
+    if side % outer:
+        what = "a shard" if shard else "a chunk"
+        raise StoreConfigError("--side", f"a multiple of {outer}, the side of {what}", f"{side}")
     import zarr
 
     from parts_store._compat.zarr import sync
+    from parts_store.repositories import open_writable
 
-    expected = "a folder without a Zarr array or group, or a group of Zarr v3"
-    if sync(store.exists(_DOCUMENT)):
-        if isinstance(zarr.open(store, mode="r"), zarr.Array):
-            raise StoreConfigError("url", expected, "an array")
-        return True
-    if any(sync(store.exists(name)) for name in (".zgroup", ".zarray")):
-        raise StoreConfigError("url", expected, "an array or a group of Zarr v2")
-    return False
+    given = parse_options(option)
+    store = open_writable(url, **given)
+    if store.session is not None:
+        raise StoreConfigError("url", "a store of objects", "an Icechunk repository")
+    layout: dict[str, Any] = {
+        "shape": (side, side),
+        "chunks": (chunk, chunk),
+        "shards": (shard, shard) if shard else None,
+    }
+    folder = f"parts-store-bench-{secrets.token_hex(8)}"
+    times: dict[tuple[str, str], list[float]] = {}
+    try:
+        # The folder is the root of a store, so that zarr creates no group at the URL.
+        below = open_writable(f"{url.removesuffix('/')}/{folder}", create=True, **given)
+        openers = _openers(below.store)
+        with output.progress("bench", "arrays") as progress:
+            # The stores take turns.
+            for number, name in enumerate([*openers] * repetitions, start=1):
+                zarr.create_array(below, name=f"{number}", dtype="uint8", compressors=None, **layout)
+                for work, seconds in _measure(openers[name], f"{number}", chunk, shard or side, reads).items():
+                    times.setdefault((name, work), []).append(seconds)
+                progress(number, len(openers) * repetitions)
+    finally:
+        sync(store.delete_dir(folder))
+    results, lines = [], []
+    for (name, work), measured in times.items():
+        seconds = statistics.median(measured)
+        speed = statistics.median(times[_ZARR, work]) / seconds
+        results.append({"store": name, "work": work, "seconds": seconds, "speed": speed})
+        lines.append(f"{name}, {work}: {seconds * 1e3:.2f} ms, {speed:.2f} times {_ZARR}")
+    output.show({"side": side, "chunk": chunk, "shard": shard, "results": results}, lines)
+    return OK
 
 
-async def _names(store: "PartsStore") -> set[str]:
-    return {name async for name in store.list_dir("")}
-
-
-def _ways(objects: Any, layout: _Layout) -> dict[str, _Way]:
-    """Return the ways that are compared. Each opens a store of its own, which knows nothing of the array."""
+def _openers(objects: Any) -> "dict[str, Callable[[str, Any], Array[Any]]]":
+    """Return functions that open an array, by its path and a mode, in a new store that knows nothing of the array."""
     import zarr
     from obstore.store import LocalStore
     from zarr.storage import LocalStore as ZarrLocalStore
     from zarr.storage import ObjectStore
 
-    from parts_store.create import create_array
-    from parts_store.format.parts import SHARD_INDEX, Part
     from parts_store.pipeline.opening import open_array
     from parts_store.store import PartsStore
 
     def theirs() -> Any:
         return ZarrLocalStore(str(objects.prefix)) if isinstance(objects, LocalStore) else ObjectStore(objects)
 
-    def ours() -> PartsStore:
-        return PartsStore(objects)
-
-    def create_fast(path: str) -> "Array[Any]":
-        store = ours()
-        zarr.create_array(store, name=path, **layout.arguments)
-        return open_array(store, path, mode="r+")
-
-    parts = [Part(""), Part(".index", size=SHARD_INDEX) if layout.shard else Part(".tail", size=1)]
     return {
-        _ZARR: _Way(
-            lambda path: zarr.create_array(theirs(), name=path, **layout.arguments),
-            lambda path: zarr.open_array(theirs(), path=path, mode="r"),
-        ),
-        "PartsStore": _Way(
-            lambda path: zarr.create_array(ours(), name=path, **layout.arguments),
-            lambda path: zarr.open_array(ours(), path=path, mode="r"),
-        ),
-        "PartsStore and its pipeline": _Way(create_fast, lambda path: open_array(ours(), path)),
-        "PartsStore and its pipeline, 2 parts": _Way(
-            lambda path: create_array(ours(), path, parts=parts, **layout.arguments),
-            lambda path: open_array(ours(), path),
-        ),
+        _ZARR: lambda path, mode: zarr.open_array(theirs(), path=path, mode=mode),
+        "PartsStore": lambda path, mode: open_array(PartsStore(objects), path, mode=mode),
     }
 
 
 def _measure(
-    ways: dict[str, _Way], layout: _Layout, folder: str, reads: int, repetitions: int, progress: "Progress"
-) -> dict[str, dict[str, float]]:
-    """Return the median seconds of each way for each work; the ways take turns."""
-    times: dict[str, dict[str, list[float]]] = {name: {work: [] for work in _WORK} for name in ways}
-    for repetition in range(repetitions):
-        for number, (name, way) in enumerate(ways.items()):
-            seconds = _measure_once(way, layout, f"{folder}/{repetition}-{number}", reads)
-            for work in _WORK:
-                times[name][work].append(seconds[work])
-            progress(repetition * len(ways) + number + 1, repetitions * len(ways))
-    return {name: {work: statistics.median(each) for work, each in of_way.items()} for name, of_way in times.items()}
-
-
-def _measure_once(way: _Way, layout: _Layout, path: str, reads: int) -> dict[str, float]:
+    open_array: "Callable[[str, Any], Array[Any]]", path: str, chunk: int, outer: int, reads: int
+) -> dict[str, float]:
+    """Write an array, read it, compare, and read random chunks of it; return the seconds of each work."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    values = random.integers(1, 256, (layout.side, layout.side), dtype="uint8")
-    array = way.create(path)
+    array = open_array(path, "r+")
+    values = random.integers(1, 256, array.shape, dtype="uint8")
     start = time.perf_counter()
     array[...] = values
     write = time.perf_counter() - start
-    array = way.open(path)
+    array = open_array(path, "r")
     start = time.perf_counter()
     found = array[...]
     read = time.perf_counter() - start
     np.testing.assert_array_equal(found, values)
     # All in the first shard, whose index is known after one read.
-    corners = random.integers(0, (layout.shard or layout.side) // layout.chunk, (reads, 2)) * layout.chunk
-    array[: layout.chunk, : layout.chunk]
+    corners = random.integers(0, outer // chunk, (reads, 2)) * chunk
+    array[:chunk, :chunk]
     start = time.perf_counter()
     for row, column in corners.tolist():
-        array[row : row + layout.chunk, column : column + layout.chunk]
+        array[row : row + chunk, column : column + chunk]
     return {"write": write, "read": read, "random read": (time.perf_counter() - start) / reads}
-
-
-def _table(found: dict[str, dict[str, float]]) -> "list[RenderableType]":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("")
-    for work in _WORK:
-        table.add_column(work, justify="right", no_wrap=True)
-    for name, seconds in found.items():
-        cells = [f"{seconds[work] * 1e3:,.1f} ms {found[_ZARR][work] / seconds[work]:6.1f}" for work in _WORK]
-        table.add_row(Text(name), *(Text(f"{cell}\N{MULTIPLICATION SIGN}") for cell in cells))
-    return [table]

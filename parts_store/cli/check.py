@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from parts_store.cli.exits import DAMAGED, OK
-from parts_store.cli.output import Output
-from parts_store.cli.parameters import Options, Url, parse_options
+from parts_store.cli.parameters import Options, Output, Url, parse_options
 from parts_store.text import printable
 
 if TYPE_CHECKING:

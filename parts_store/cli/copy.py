@@ -5,55 +5,35 @@ from typing import Annotated
 
 import typer
 
-from parts_store.cli.exits import OK
-from parts_store.cli.output import Output
-from parts_store.cli.parameters import Durable, Message, ReadOptions, parse_options
-from parts_store.cli.suggestions import did_you_mean
+from parts_store.cli.exits import OK, did_you_mean
+from parts_store.cli.parameters import Durable, Message, Output, ReadOptions, new_argument, new_option, parse_options
 from parts_store.errors import StoreConfigError
 
 _DESTINATION = "Destination"
 
 
 def copy(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Where to copy from: a path or a URL.", show_default=False)
-    ],
-    destination: Annotated[
-        str, typer.Argument(metavar="DESTINATION", help="Where to copy to: a path or a URL.", show_default=False)
-    ],
+    source: Annotated[str, new_argument("SOURCE", "Where to copy from: a path or a URL.")],
+    destination: Annotated[str, new_argument("DESTINATION", "Where to copy to: a path or a URL.")],
     *,
-    path: Annotated[str, typer.Option(help="Copy this group or array only.", show_default=False)] = "",
-    to: Annotated[
-        str | None, typer.Option(help="The path in the destination; the same if none is given.", show_default=False)
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the arrays and groups at that path first.")
-    ] = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not read the copy back and compare.")] = False,
+    path: Annotated[str, new_option("Copy this group or array only.")] = "",
+    to: Annotated[str | None, new_option("The path in the destination; the same if none is given.")] = None,
+    overwrite: Annotated[bool, new_option("Delete the arrays and groups at that path first.", "--overwrite")] = False,
+    no_verify: Annotated[bool, new_option("Do not read the copy back and compare.", "--no-verify")] = False,
     max_concurrency: Annotated[int, typer.Option(min=1, help="How many chunks are copied at once.")] = 16,
     read: ReadOptions,
     to_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of obstore for the destination only. May be repeated.",
-            rich_help_panel=_DESTINATION,
-            show_default=False,
+        new_option(
+            "An option of obstore for the destination only. May be repeated.", metavar="NAME=VALUE", panel=_DESTINATION
         ),
     ] = None,
     to_branch: Annotated[
         str | None,
-        typer.Option(
-            help="The branch of an Icechunk repository to commit to; main if none is given.",
-            rich_help_panel=_DESTINATION,
-            show_default=False,
-        ),
+        new_option("The branch of an Icechunk repository to commit to; main if none is given.", panel=_DESTINATION),
     ] = None,
     create_repository: Annotated[
-        bool,
-        typer.Option(
-            "--create-repository", help="Create an Icechunk repository if there is none.", rich_help_panel=_DESTINATION
-        ),
+        bool, new_option("Create an Icechunk repository if there is none.", "--create-repository", panel=_DESTINATION)
     ] = False,
     durable: Durable = False,
     message: Message = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from parts_store.cli.exits import DAMAGED, OK, print_error
-from parts_store.cli.output import Output
+from parts_store.cli.parameters import Output
 
 
 def demo(
@@ -16,7 +16,7 @@ def demo(
     *,
     output: Output,
 ) -> int:
-    """Show what the library does, in six steps on this machine.
+    """Show what the library does, in five steps on this machine.
 
     It takes less than a minute, and needs no server. The pictures, numbers and
     code of each step are on a page, FOLDER/index.html.
@@ -33,4 +33,4 @@ def demo(
 
 
 def _say(text: str) -> None:
-    print(text, end="", flush=True)
+    print(text, flush=True)

@@ -5,7 +5,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from parts_store.errors import (
     CodecConfigError,
@@ -19,6 +19,9 @@ from parts_store.errors import (
 )
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.text import printable
+
+if TYPE_CHECKING:
+    from parts_store.store import PartsStore
 
 OK: Final = 0
 DAMAGED: Final = 1
@@ -120,6 +123,18 @@ def _missing(error: ImportError) -> str:
     if extra is None or "pip install" in message:
         return message
     return f"this needs {error.name}: pip install 'parts_store[{extra}]'"
+
+
+def did_you_mean(store: "PartsStore", path: str) -> str:
+    """Return the end of an error message with a similar path that exists; nothing if there is none."""
+    from parts_store.inspection import similar_path
+
+    try:
+        similar = similar_path(store, path)
+    except PartsStoreError:
+        # The message is about another error. A store that cannot be listed has no suggestions.
+        return ""
+    return "" if similar is None else f"; did you mean {similar!r}?"
 
 
 def print_error(message: str, *, program: str = "parts-store") -> None:

@@ -1,8 +1,10 @@
-"""The parameters that several commands have, and how their values are parsed."""
+"""What several commands have in common: their parameters, how values are parsed, and how results are printed."""
 
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,58 +12,50 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parts_store.errors import StoreConfigError
+from parts_store.text import printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from parts_store.engine.stats import Progress
     from parts_store.store import PartsStore
 
 # Options of the store itself, which the commands set.
 _OWN: Final = (
-    *(
-        "read_only",
-        "parts",
-        "concurrency",
-        "index_cache_bytes",
-        "coalesce_gap",
-        "retries",
-        "must_understand",
-        "durable",
-    ),
-    *("url", "branch", "tag", "snapshot", "virtual", "create"),
+    *("read_only", "parts", "concurrency", "index_cache_bytes", "coalesce_gap", "retries", "must_understand"),
+    *("durable", "url", "branch", "tag", "snapshot", "virtual", "create"),
 )
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PLACE: Final = "Where to look"
+_OUTPUT: Final = "Output"
 
-Url = Annotated[
-    str, typer.Argument(metavar="URL", help="A path, or s3://, gs://, az://, https:// or file://.", show_default=False)
-]
-Prefix = Annotated[str, typer.Option(help="Only below this path.", rich_help_panel=_PLACE, show_default=False)]
+
+def new_option(help_text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return an option whose default value is not printed in the help."""
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False, **more)
+
+
+def new_argument(metavar: str, help_text: str) -> Any:
+    """Return a positional argument whose default value is not printed in the help."""
+    return typer.Argument(metavar=metavar, help=help_text, show_default=False)
+
+
+Url = Annotated[str, new_argument("URL", "A path, or s3://, gs://, az://, https:// or file://.")]
+Prefix = Annotated[str, new_option("Only below this path.", panel=_PLACE)]
 Options = Annotated[
     list[str] | None,
-    typer.Option(
+    new_option(
+        "An option of obstore, such as endpoint=http://127.0.0.1:9000 or region=us-east-1; a value that begins "
+        "with { is JSON. May be repeated.",
         *("-o", "--option"),
         metavar="NAME=VALUE",
-        help="An option of obstore, such as endpoint=http://127.0.0.1:9000 or region=us-east-1; a value that begins "
-        "with { is JSON. May be repeated.",
-        rich_help_panel=_PLACE,
-        show_default=False,
+        panel=_PLACE,
     ),
 ]
-Branch = Annotated[
-    str | None,
-    typer.Option(
-        help="The branch of an Icechunk repository; main if none is given.", rich_help_panel=_PLACE, show_default=False
-    ),
-]
-Message = Annotated[
-    str | None, typer.Option(help="The message of the commit to an Icechunk repository.", show_default=False)
-]
+Branch = Annotated[str | None, new_option("The branch of an Icechunk repository; main if none is given.", panel=_PLACE)]
+Message = Annotated[str | None, new_option("The message of the commit to an Icechunk repository.")]
 Durable = Annotated[
-    bool,
-    typer.Option(
-        "--durable",
-        help="Wait until every write is on the disk, so that it survives a power failure.",
-        show_default=False,
-    ),
+    bool, new_option("Wait until every write is on the disk, so that it survives a power failure.", "--durable")
 ]
 
 
@@ -71,22 +65,16 @@ class ReadOptions:
 
     option: Options = None
     branch: Branch = None
-    tag: Annotated[
-        str | None, typer.Option(help="The tag of an Icechunk repository.", rich_help_panel=_PLACE, show_default=False)
-    ] = None
-    snapshot: Annotated[
-        str | None,
-        typer.Option(
-            help="The snapshot of an Icechunk repository, by its id.", rich_help_panel=_PLACE, show_default=False
-        ),
-    ] = None
+    tag: Annotated[str | None, new_option("The tag of an Icechunk repository.", panel=_PLACE)] = None
+    snapshot: Annotated[str | None, new_option("The snapshot of an Icechunk repository, by its id.", panel=_PLACE)] = (
+        None
+    )
     virtual: Annotated[
         list[str] | None,
-        typer.Option(
+        new_option(
+            "A folder with files that the chunks of an Icechunk repository may refer to. May be repeated.",
             metavar="FOLDER",
-            help="A folder with files that the chunks of an Icechunk repository may refer to. May be repeated.",
-            rich_help_panel=_PLACE,
-            show_default=False,
+            panel=_PLACE,
         ),
     ] = None
 
@@ -107,6 +95,45 @@ class ReadOptions:
             reads_chunks=reads_chunks,
             **(parse_options(self.option) if options is None else options),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A printer of results, with the options that say how; every command has it as a parameter."""
+
+    as_json: Annotated[bool, new_option("Print JSON.", "--json", panel=_OUTPUT)] = False
+    is_quiet: Annotated[
+        bool, new_option("Print errors only; the exit code shows the result.", "-q", "--quiet", panel=_OUTPUT)
+    ] = False
+    debug: Annotated[bool, new_option("Print the traceback of an error.", "--debug", panel=_OUTPUT)] = False
+
+    def show(
+        self, document: Any, lines: Iterable[str], renderables: "Callable[[], Iterable[RenderableType]] | None" = None
+    ) -> None:
+        """Print a result as JSON, as lines, or, on a terminal, as renderables of rich."""
+        if self.as_json:
+            print(json.dumps(document, indent=2))
+            return
+        if self.is_quiet:
+            return
+        if renderables is None or not sys.stdout.isatty():
+            for line in lines:
+                print(printable(line))
+            return
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        for each in renderables():
+            console.print(each)
+
+    @contextmanager
+    def progress(self, description: str, unit: str) -> "Iterator[Progress]":
+        """Show a progress bar on standard error, if that is a terminal."""
+        from parts_store.progress_bar import progress_bar
+
+        is_shown = not self.as_json and not self.is_quiet and sys.stderr.isatty()
+        with progress_bar(description, unit, is_shown=is_shown) as progress:
+            yield progress
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any]:
