@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if "not slow" in config.option.markexpr else "full")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
     return (os.cpu_count() or 1) * 3 // 2

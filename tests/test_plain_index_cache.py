@@ -23,8 +23,8 @@ import parts_store as ps
 from parts_store import chunk_reads
 from parts_store.errors import PartSizeError
 from parts_store.transactions import journaled
-from tests.attacks.s3_server import Call, Flaws, S3Server
 from tests.conftest import PIPELINES
+from tests.s3_server import Call, Flaws, S3Server
 from tests.test_index_cache import SHAPE, Recording, asked, values
 
 KEY = "a/c/0/0"

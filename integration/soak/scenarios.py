@@ -28,16 +28,17 @@ from integration.conftest import new_bucket
 from integration.server import Server
 from integration.test_session_history import repository
 from parts_store.options import Concurrency
-from tests.attacks import catalog_schedules, deletion_schedules
-from tests.attacks.test_leftovers import S3, test_writers_at_once_in_any_order_leave_few_objects
-from tests.attacks.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
+from tests.backends import deletion_schedules
+from tests.catalog import schedules as catalog_schedules
 from tests.conftest import PIPELINES
 from tests.histories import PARTS, record, violations
+from tests.maintenance.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
 from tests.model.checker import Checker
 from tests.model.merging_scenarios import LARGE_MERGES
 from tests.model.random_scenarios import RANDOM
 from tests.sessions.histories import INTERLEAVINGS, KINDS, OPERATIONS, SOLVERS
 from tests.sessions.stage import Stage
+from tests.transactions.test_leftovers import S3, test_writers_at_once_in_any_order_leave_few_objects
 
 WALKS, SCHEDULES, CONFLICTS = 50, 50, 10
 KILLS, KILLING_SECONDS, NETWORK_SECONDS = 30, 20.0, 6.0
@@ -168,9 +169,9 @@ def mirrors(seed: int, _servers: Servers) -> Found:
     return Found(1)
 
 
-def attack_tests(seed: int, _servers: Servers) -> Found:
-    """Run a module of the attack suite, with other random examples and another order of sets."""
-    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), ROOT / "tests/backends/test_redirects.py"]
+def random_tests(seed: int, _servers: Servers) -> Found:
+    """Run a module of unit tests that draws random examples, with other ones and another order of sets."""
+    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if "from hypothesis" in path.read_text()]
     module = random.Random(seed).choice(sorted(modules))
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
@@ -188,11 +189,11 @@ SCENARIOS: dict[str, Scenario] = {
     "kills-disk": kills_on_disk,
     "kills-s3": kills_on_s3,
     "network": bad_network,
-    "attack-catalog": catalog,
-    "attack-deletion": deletion,
-    "attack-leftovers": leftovers,
-    "attack-mirrors": mirrors,
-    "attack-tests": attack_tests,
+    "catalog": catalog,
+    "deletion": deletion,
+    "leftovers": leftovers,
+    "mirrors": mirrors,
+    "random-tests": random_tests,
 }
 """The scenarios by the names that `--only` takes."""
 

@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import parts_store as ps
-from tests.attacks.s3_server import Call, S3Server
 from tests.conftest import PIPELINES
+from tests.s3_server import Call, S3Server
 
 POINTS = np.random.default_rng(0).integers(0, 64, (2, 64))
 VALUES = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)

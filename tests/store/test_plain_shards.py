@@ -28,9 +28,9 @@ import parts_store as ps
 from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
 from parts_store.transactions import journaled
-from tests.attacks.s3_server import Flaws, S3Server
 from tests.conftest import PIPELINES
 from tests.effort import examples
+from tests.s3_server import Flaws, S3Server
 
 type Values = NDArray[np.uint16]
 

@@ -24,7 +24,7 @@ from parts_store.errors import IncompleteChunkError, LocalPathError, PartsStoreE
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
-from tests.attacks.certified import PARTS, create, is_whole, new_value, read, write
+from tests.certified import PARTS, create, is_whole, new_value, read, write
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
