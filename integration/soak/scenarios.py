@@ -35,6 +35,7 @@ from tests.histories import PARTS, record, violations
 from tests.maintenance.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
 from tests.model.checker import Checker
 from tests.model.merging_scenarios import LARGE_MERGES
+from tests.model.mutants import MUTANTS
 from tests.model.random_scenarios import RANDOM
 from tests.sessions.histories import INTERLEAVINGS, KINDS, OPERATIONS, SOLVERS
 from tests.sessions.stage import Stage
@@ -78,7 +79,7 @@ def linearizability(seed: int, servers: Servers) -> Found:
 def model(seed: int, _servers: Servers) -> Found:
     """Walk through random orders of requests, faults and crashes of the model of the write protocol."""
     chance = random.Random(seed)
-    checker = Checker(chance.choice([*RANDOM, *LARGE_MERGES]))
+    checker = Checker(chance.choice([*RANDOM, *LARGE_MERGES, *(mutant.unmutated for mutant in MUTANTS)]))
     for _ in range(WALKS):
         checker.walk(chance.getrandbits(32))
     return Found(checker.transitions)
@@ -171,8 +172,9 @@ def mirrors(seed: int, _servers: Servers) -> Found:
 
 def random_tests(seed: int, _servers: Servers) -> Found:
     """Run a module of unit tests that draws random examples, with other ones and another order of sets."""
-    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if "from hypothesis" in path.read_text()]
-    module = random.Random(seed).choice(sorted(modules))
+    modules = sorted((ROOT / "tests").rglob("test_*.py"))
+    is_random = re.compile(r"hypothesis|sessions\.machine")
+    module = random.Random(seed).choice([path for path in modules if is_random.search(path.read_text())])
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
     environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}
