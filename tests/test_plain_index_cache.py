@@ -45,11 +45,6 @@ def oldest_new_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(journaled, "_COARSEST_CLOCK_SECONDS", 0)
 
 
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "objects", mkdir=True)
-
-
 @pytest.fixture(params=sorted(PIPELINES))
 def open_array(request: pytest.FixtureRequest) -> Callable[[ps.PartsStore], Any]:
     """Return a function that opens an array with one of the codec pipelines."""

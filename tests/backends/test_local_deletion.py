@@ -24,11 +24,6 @@ KEY = "g/a/c/0"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def store(folder: Path) -> ps.PartsStore:
     store = ps.PartsStore.from_url(folder)
     create(store, "g/a")

@@ -42,11 +42,6 @@ def has_names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def backend(folder: Path) -> LocalBackend:
     return LocalBackend(LocalStore(folder, mkdir=True, automatic_cleanup=True))
 

@@ -62,11 +62,6 @@ TEXTS = {name: json.dumps(each).encode() for name, each in JOURNALS.items()} | {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """A folder outside the store, which must never change."""
     outside = tmp_path / "outside"

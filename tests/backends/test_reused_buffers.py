@@ -35,9 +35,14 @@ def create(place: Any, parts: Any, nbytes: int) -> Any:
     """Create an array of uncompressed chunks; return it as the store opens it again, with the configured pipeline."""
     is_session = isinstance(place, icechunk.Session)
     store = ps.PartsStore.from_session(place) if is_session else ps.PartsStore(place)
-    shape = {"shape": (COUNT * nbytes // 4,), "chunks": (nbytes // 4,), "dtype": "i4", "compressors": None}
+    shape: dict[str, Any] = {
+        "shape": (COUNT * nbytes // 4,),
+        "chunks": (nbytes // 4,),
+        "dtype": "i4",
+        "compressors": None,
+    }
     if parts is None:
-        zarr.create_array(store, name="a", **shape)  # type: ignore[arg-type]
+        zarr.create_array(store, name="a", **shape)
     else:
         ps.create_array(store, "a", parts=parts, **shape)
     return zarr.open_array(store, path="a")

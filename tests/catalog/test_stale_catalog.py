@@ -31,11 +31,6 @@ SUFFIXED: list[str | ps.Part] = [".a", ps.Part(".b", size=2)]
 VALUES = np.arange(1, 9, dtype="uint16")
 
 
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
-
-
 def create(store: ps.PartsStore, parts: Any = FIRST, path: str = "g/x", **arguments: Any) -> zarr.Array[Any]:
     chosen: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "uint16", "compressors": None}
     return ps.create_array(store, path, parts=parts, **(chosen | arguments))

@@ -95,9 +95,9 @@ def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3S
             counted.append(Counter(call.key.partition("/")[2] for call in calls))
     assert read["parts"] == read["fused"]
     at_end = {f"a/c/{row}/{column}" for row in range(3) for column in range(3) if 2 in (row, column)}
-    for counted in read["parts"]:
-        assert {key.removesuffix(".index") for key in counted} == at_end
-        assert set(counted.values()) == {1}
+    for requests in read["parts"]:
+        assert {key.removesuffix(".index") for key in requests} == at_end
+        assert set(requests.values()) == {1}
 
 
 SHARD_NUMBERS = np.kron(np.arange(16).reshape(4, 4), np.ones((16, 16), int))
