@@ -183,13 +183,13 @@ def test_interrupted_run_prints_its_table(sent: signal.Signals) -> None:
     restore = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     )
-    soak = [sys.executable, "-m", "integration.soak", "--only", "attack-mirrors", "--minutes", "5"]
+    soak = [sys.executable, "-m", "integration.soak", "--only", "mirrors", "--minutes", "5"]
     command = [sys.executable, "-c", restore, *soak]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "attack-mirrors: 5 minutes\n"
+        assert process.stdout.readline() == "mirrors: 5 minutes\n"
         process.send_signal(sent)
         output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert output.startswith("scenario")
-    assert "attack-mirrors" in output
+    assert "mirrors" in output

@@ -4,14 +4,18 @@
 tests that are marked as sampled, and with a tenth of the random examples (`tests.effort`). `make test` runs all.
 """
 
+import itertools
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zarr
 from hypothesis import HealthCheck, settings
+from obstore.store import LocalStore, MemoryStore
 
 from parts_store.engine import executor
 from tests import effort
@@ -31,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if "not slow" in config.option.markexpr else "full")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
     return (os.cpu_count() or 1) * 3 // 2
@@ -65,6 +70,28 @@ def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
         yield name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a store, which is not there yet."""
+    return tmp_path / "objects"
+
+
+@pytest.fixture(params=["memory", "disk"])
+def place(request: pytest.FixtureRequest, folder: Path) -> Callable[[], Any]:
+    """Return a function that makes an empty obstore store, in memory and on a local disk."""
+    if request.param == "memory":
+        return MemoryStore
+    numbers = itertools.count()
+    # Without clean-up, obstore leaves empty folders behind, and lists them.
+    return lambda: LocalStore(folder / str(next(numbers)), mkdir=True, automatic_cleanup=True)
+
+
+@pytest.fixture
+def objects(place: Callable[[], Any]) -> Any:
+    """Make an empty obstore store, in memory and on a local disk."""
+    return place()
 
 
 @pytest.fixture

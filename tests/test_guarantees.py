@@ -23,8 +23,8 @@ from parts_store.errors import (
     PartsStoreError,
     ServerFeatureError,
 )
-from tests.attacks.certified import NBYTES, PARTS, create, is_whole, new_value, read, write
-from tests.attacks.s3_server import Flaws, S3Server
+from tests.certified import NBYTES, PARTS, create, is_whole, new_value, read, write
+from tests.s3_server import Flaws, S3Server
 
 KEY = "a/c/0"
 OLD, ONE, TWO = (new_value(random.Random(seed)) for seed in range(3))

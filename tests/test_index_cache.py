@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,15 @@ import obstore
 import pytest
 import zarr
 from numpy.typing import NDArray
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import MemoryStore
 
 import parts_store as ps
-from parts_store.backends.local_disk import LocalBackend
-from parts_store.backends.object_store import ObjectBackend
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.shard_index import ShardIndex
 from parts_store.index_cache import IndexCache
 from parts_store.transactions.shards import VersionedIndex
 from parts_store.transactions.versions import Version
+from tests.store.interrupted import Watched, backend_of
 
 PARTS = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHAPE = (16, 16)
@@ -113,39 +111,15 @@ def test_many_threads_never_exceed_the_bound() -> None:
 
 
 @dataclass(slots=True)
-class Recording:
+class Recording(Watched):
     """A backend that writes down the requests that are made to it."""
 
-    backend: Any
     requests: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
-    def capabilities(self) -> Any:
-        return self.backend.capabilities
-
-    def require_writable(self) -> None:
-        self.backend.require_writable()
-
-    def lock(self, lock: Any) -> Any:
-        return self.backend.lock(lock)
-
-    def _note(self, request: Any) -> None:
+    def before(self, request: Any) -> None:
         # On a disk, a read checks for a writer: nothing else reads the objects beside a chunk.
         if ".parts-txn" not in getattr(request, "key", ""):
             self.requests.append((type(request).__name__, request.key))
-
-    async def perform(self, request: Any) -> Any:
-        self._note(request)
-        return await self.backend.perform(request)
-
-    def perform_sync(self, request: Any) -> Any:
-        self._note(request)
-        return self.backend.perform_sync(request)
-
-
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "objects", mkdir=True)
 
 
 def values(seed: int, *, holes: bool = False) -> NDArray[Any]:
@@ -164,7 +138,7 @@ def create(objects: Any, drawn: NDArray[Any], **arguments: Any) -> None:
 def recorded(objects: Any, **options: Any) -> tuple[Any, Recording, ps.PartsStore]:
     """The array, and what is asked of its objects."""
     array: Any = zarr.open_array(ps.PartsStore(objects, **options), path="a", mode="r")
-    recording = Recording(LocalBackend(objects) if isinstance(objects, LocalStore) else ObjectBackend(objects))
+    recording = Recording(backend_of(objects))
     array.store._backend = recording
     return array, recording, array.store
 
@@ -349,7 +323,7 @@ def test_index_with_holes_that_changed_is_an_error_and_read_again(objects: Any, 
 
         __slots__ = ()
 
-        def _note(self, request: Any) -> None:
+        def before(self, request: Any) -> None:
             if (type(request).__name__, request.key) == DATA and not self.requests:
                 self.requests.append(DATA)
                 ps.PartsStore(objects).set_sync("a/c/0/0", changed)

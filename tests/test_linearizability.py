@@ -8,7 +8,8 @@ from obstore.store import LocalStore, MemoryStore
 
 from tests.histories import CLIENTS, OPERATIONS, PARTS, Operation, is_linearizable, record, violations
 
-SEEDS = 6
+# `make soak` runs more.
+SEEDS = 2
 
 
 def operation(begin: float, end: float, written: Any = None, found: Any = None) -> Operation:

@@ -23,8 +23,8 @@ import parts_store as ps
 from parts_store import chunk_reads
 from parts_store.errors import PartSizeError
 from parts_store.transactions import journaled
-from tests.attacks.s3_server import Call, Flaws, S3Server
 from tests.conftest import PIPELINES
+from tests.s3_server import Call, Flaws, S3Server
 from tests.test_index_cache import SHAPE, Recording, asked, values
 
 KEY = "a/c/0/0"
@@ -43,11 +43,6 @@ def oldest_new_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Let the files of these tests count as old, except in the tests of new files: no program can make a file old."""
     if "new_file" not in request.function.__name__:
         monkeypatch.setattr(journaled, "_COARSEST_CLOCK_SECONDS", 0)
-
-
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "objects", mkdir=True)
 
 
 @pytest.fixture(params=sorted(PIPELINES))

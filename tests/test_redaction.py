@@ -106,3 +106,8 @@ def test_a_value_that_is_shown_has_no_secret_in_it() -> None:
     assert describe(long) == "'https://***@host/x'"
     assert "xxx" not in describe([long, {"a": long}])
     assert describe({"secret_access_key": "abc", "region": "x"}) == "{'region': 'x', 'secret_access_key': '***'}"
+
+
+@pytest.mark.parametrize("text", ["root: /data/basic run/x", "expected basic types, found 'x'", "a bearer of news"])
+def test_plain_words_are_not_taken_for_credentials(text: str) -> None:
+    assert hide_in_text(text) == text

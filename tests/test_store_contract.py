@@ -1,7 +1,6 @@
 """zarr's own conformance suite and state machines, on memory and on a local disk, with and without parts."""
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,17 +107,6 @@ MACHINE = settings(
     print_blob=True,
 )
 EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=0)]}
-
-
-@pytest.fixture(params=["memory", "disk"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A way to make an empty obstore store."""
-    if request.param == "memory":
-        yield MemoryStore
-    else:
-        numbers = iter(range(10**9))
-        # Without clean-up, obstore leaves empty folders behind, and lists them.
-        yield lambda: LocalStore(tmp_path / str(next(numbers)), mkdir=True, automatic_cleanup=True)
 
 
 @pytest.mark.slow

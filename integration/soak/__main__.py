@@ -1,4 +1,4 @@
-"""A long run: histories, kills, network faults and attacks with new seeds, until the time is over.
+"""A long run: histories, kills, network faults and random tests with new seeds, until the time is over.
 
     make soak MINUTES=30                                # all scenarios, for half an hour
     make soak ONLY=kills-disk,kills-s3                  # these alone, for ten minutes

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from integration.soak.scenarios import Found, Scenario
 
-# A seed that takes longer hangs. A module of the attack suite takes some minutes on a slow machine.
+# A seed that takes longer hangs. A module of unit tests takes some minutes on a slow machine.
 MAX_SECONDS = 900.0
 
 

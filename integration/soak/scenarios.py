@@ -28,16 +28,18 @@ from integration.conftest import new_bucket
 from integration.server import Server
 from integration.test_session_history import repository
 from parts_store.options import Concurrency
-from tests.attacks import catalog_schedules, deletion_schedules
-from tests.attacks.test_leftovers import S3, test_writers_at_once_in_any_order_leave_few_objects
-from tests.attacks.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
+from tests.backends import deletion_schedules
+from tests.catalog import schedules as catalog_schedules
 from tests.conftest import PIPELINES
 from tests.histories import PARTS, record, violations
+from tests.maintenance.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
 from tests.model.checker import Checker
 from tests.model.merging_scenarios import LARGE_MERGES
+from tests.model.mutants import MUTANTS
 from tests.model.random_scenarios import RANDOM
 from tests.sessions.histories import INTERLEAVINGS, KINDS, OPERATIONS, SOLVERS
 from tests.sessions.stage import Stage
+from tests.transactions.test_leftovers import S3, test_writers_at_once_in_any_order_leave_few_objects
 
 WALKS, SCHEDULES, CONFLICTS = 50, 50, 10
 KILLS, KILLING_SECONDS, NETWORK_SECONDS = 30, 20.0, 6.0
@@ -77,7 +79,7 @@ def linearizability(seed: int, servers: Servers) -> Found:
 def model(seed: int, _servers: Servers) -> Found:
     """Walk through random orders of requests, faults and crashes of the model of the write protocol."""
     chance = random.Random(seed)
-    checker = Checker(chance.choice([*RANDOM, *LARGE_MERGES]))
+    checker = Checker(chance.choice([*RANDOM, *LARGE_MERGES, *(mutant.unmutated for mutant in MUTANTS)]))
     for _ in range(WALKS):
         checker.walk(chance.getrandbits(32))
     return Found(checker.transitions)
@@ -168,11 +170,11 @@ def mirrors(seed: int, _servers: Servers) -> Found:
     return Found(1)
 
 
-def attack_tests(seed: int, _servers: Servers) -> Found:
-    """Run a module of the attack suite, or the comparison with zarr's pipeline, with other random examples."""
-    others = [ROOT / "tests/backends/test_redirects.py", ROOT / "tests/pipeline/test_values.py"]
-    modules = [*(ROOT / "tests/attacks").glob("test_*.py"), *others]
-    module = random.Random(seed).choice(sorted(modules))
+def random_tests(seed: int, _servers: Servers) -> Found:
+    """Run a module of unit tests that draws random examples, with other ones and another order of sets."""
+    modules = sorted((ROOT / "tests").rglob("test_*.py"))
+    is_random = re.compile(r"hypothesis|sessions\.machine")
+    module = random.Random(seed).choice([path for path in modules if is_random.search(path.read_text())])
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
     environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}
@@ -189,11 +191,11 @@ SCENARIOS: dict[str, Scenario] = {
     "kills-disk": kills_on_disk,
     "kills-s3": kills_on_s3,
     "network": bad_network,
-    "attack-catalog": catalog,
-    "attack-deletion": deletion,
-    "attack-leftovers": leftovers,
-    "attack-mirrors": mirrors,
-    "attack-tests": attack_tests,
+    "catalog": catalog,
+    "deletion": deletion,
+    "leftovers": leftovers,
+    "mirrors": mirrors,
+    "random-tests": random_tests,
 }
 """The scenarios by the names that `--only` takes."""
 

@@ -1,7 +1,8 @@
 """Adopt files into a repository in memory, and compare them with what h5py reads."""
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,23 @@ def adopted(file: Path, **options: Any) -> tuple[Adoption, ps.PartsStore]:
     session = repository(file.parent).writable_session("main")
     report = adopt(file, into=session, **options)
     return report, ps.PartsStore.from_session(session)
+
+
+def adopted_samples(
+    paths: Iterable[Path], can_be_read: Callable[[Path], bool], counts: Counter[str]
+) -> Iterator[tuple[Path, Adoption, ps.PartsStore]]:
+    """Adopt files of other packages, and yield those that are not refused; only what cannot be read may be refused."""
+    for path in sorted(paths):
+        counts["files"] += 1
+        settle(path)
+        session = repository(path.parent).writable_session("main")
+        try:
+            report = adopt(path, into=session)
+        except ps.PartsStoreError:
+            counts["files refused"] += 1
+            assert not can_be_read(path), path
+            continue
+        yield path, report, ps.PartsStore.from_session(session)
 
 
 def array(store: ps.PartsStore, name: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import parts_store as ps
 from parts_store.errors import AdoptionError
 from tests.adoption.formats.tiff import test_several_files as ome_tiff
-from tests.attacks.s3_server import BUCKET, Call, Reply, S3Server, refusal
+from tests.s3_server import BUCKET, Call, Reply, S3Server, refusal
 
 
 def write_hdf5(folder: Path) -> tuple[str, str]:

@@ -8,8 +8,8 @@ import h5py
 import pytest
 
 import parts_store as ps
-from parts_store.adoption import AdoptedArray, adopt
-from tests.adoption.adopting import array, bits, datasets, flat, repository, settle
+from parts_store.adoption import AdoptedArray
+from tests.adoption.adopting import adopted_samples, array, bits, datasets, flat
 from tests.package_sources import sources
 
 PACKAGES = ["pyfive", "h5py", "netCDF4"]
@@ -45,20 +45,11 @@ def is_equal(dataset: h5py.Dataset, store: ps.PartsStore, each: AdoptedArray) ->
 
 
 @pytest.mark.slow
-def test_datasets_of_public_samples_are_equal_or_reported(tmp_path: Path) -> None:
+def test_datasets_of_public_samples_are_equal_or_reported() -> None:
     counts = Counter[str]()
     reasons = Counter[str]()
-    for path in sorted(each for package in PACKAGES for each in sources(package).rglob("*") if is_hdf5(each)):
-        counts["files"] += 1
-        settle(path)
-        session = repository(path.parent).writable_session("main")
-        try:
-            report = adopt(path, into=session)
-        except ps.PartsStoreError:
-            counts["files refused"] += 1
-            assert not can_be_opened(path), path
-            continue
-        store = ps.PartsStore.from_session(session)
+    paths = [each for package in PACKAGES for each in sources(package).rglob("*") if is_hdf5(each)]
+    for path, report, store in adopted_samples(paths, can_be_opened, counts):
         adopted = {each.path: each for each in report.arrays}
         skipped = {each.name: each.reason for each in report.skipped}
         lost = {each.name for each in report.skipped if each.has_values}

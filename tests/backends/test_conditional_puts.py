@@ -14,7 +14,7 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 from parts_store.backends.conditional_puts import SingleRequests, pauses, was_not_carried_out, without_retries
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Condition, Done, IfAbsent, IfMatch, Lost, Outcome, Put, Refused
-from tests.attacks.s3_server import Call, Reply, S3Server, refusal
+from tests.s3_server import Call, Reply, S3Server, refusal
 
 MANY: Any = {"max_retries": 3, "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 2}}
 PUTS: dict[str, Condition] = {"create": IfAbsent(), "overwrite": IfMatch('"0cc175b9c0f1b6a831c399e269772661"', None)}

@@ -27,11 +27,6 @@ TAG = Tag("0" * 32, "s", (1,))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def backend(folder: Path) -> LocalBackend:
     return LocalBackend(LocalStore(folder, mkdir=True, automatic_cleanup=True))
 

@@ -42,11 +42,6 @@ def has_names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def backend(folder: Path) -> LocalBackend:
     return LocalBackend(LocalStore(folder, mkdir=True, automatic_cleanup=True))
 
@@ -291,6 +286,20 @@ def test_a_lock_ends_with_the_steps_that_took_it(
         release()
 
 
+def test_a_holder_never_removes_the_lock_file_of_another(backend: LocalBackend, folder: Path) -> None:
+    first = backend.lock(LOCK)
+    assert first is not None
+    # Another program removes the file.
+    (folder / LOCK.key).unlink()
+    second = backend.lock(LOCK)
+    assert second is not None
+    first()
+    assert (folder / LOCK.key).exists()
+    assert backend.lock(LOCK) is None
+    second()
+    assert not (folder / LOCK.key).exists()
+
+
 # --- shared locks -----------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +315,12 @@ def test_a_lock_is_shared_until_its_last_holder_releases_it(backend: LocalBacken
         assert exclusive is not None
         assert backend.lock(CHUNK) is None
         exclusive()
+    # A client that waits for an exclusive lock goes first.
+    gate = backend.lock(GATE)
+    assert gate is not None
+    assert backend.lock(CHUNK) is None
+    gate()
+    assert list(folder.rglob("*")) == []
 
 
 def test_a_shared_lock_whose_file_was_removed_is_taken_again(backend: LocalBackend, folder: Path) -> None:

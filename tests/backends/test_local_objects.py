@@ -32,11 +32,6 @@ WANTED = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def store(folder: Path) -> LocalStore:
     return LocalStore(folder, mkdir=True)
 

@@ -1,4 +1,4 @@
-"""`parts-store check` without a server; the tests with servers are in `tests/attacks`."""
+"""`parts-store check` without a server; the tests with servers are in `tests/backends`."""
 
 import json
 from pathlib import Path

@@ -66,7 +66,7 @@ def arrays(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(case=arrays(), data=st.data())
 def test_arrays_round_trip_whole_and_in_part(case: Any, data: st.DataObject, pipeline: str) -> None:
     values, chunks, codecs = case

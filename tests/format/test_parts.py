@@ -425,7 +425,7 @@ def is_beyond_the_schema(data: Any) -> bool:
     )
 
 
-@settings(max_examples=examples(1000))
+@settings(max_examples=examples(100))
 @given(transformers)
 @example(FIRST_EXAMPLE)
 @example(SECOND_EXAMPLE)

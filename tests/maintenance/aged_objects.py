@@ -1,6 +1,7 @@
 """Objects with a clock, and repairs of the array that they store."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Self
@@ -64,6 +65,18 @@ class Aged(Objects):
         if not isinstance(outcome, Listed):
             return outcome
         return Listed(tuple(replace(each, modified=self.modified.get(each.key, LONG_AGO)) for each in outcome.entries))
+
+    def start_watch(self) -> Callable[[], float]:
+        begin = self.now
+
+        def watch() -> float:
+            return (self.now - begin).total_seconds()
+
+        return watch
+
+    def beside(self) -> list[str]:
+        """Return the keys of all objects of the write protocol."""
+        return [key for key in self.stored if "/.parts-txn/" in key]
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,6 @@ NEW = [b"ABCDEF", b"GH"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
 def store(folder: Path) -> ps.PartsStore:
     store = ps.PartsStore.from_url(folder)
     create(store)

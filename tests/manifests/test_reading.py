@@ -24,6 +24,7 @@ from parts_store.backends.registered_files import find_store
 from parts_store.errors import LocationError, PartsStoreError, StoreConfigError
 from parts_store.format.ranges import Span
 from parts_store.manifests import PartsArray, PartsGroup
+from parts_store.manifests.path_numbers import number_paths
 from parts_store.manifests.pieces import FileRange, merge_pieces, nbytes_of, slice_pieces
 from parts_store.manifests.reading import ReadPlan
 from tests.effort import examples
@@ -246,7 +247,7 @@ def test_read_settings_and_registries_are_checked() -> None:
 # --- the plan -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(1, 9)), max_size=8),
     st.integers(0, 6),
@@ -387,3 +388,24 @@ def test_fsspec_reads_kerchunk_export(tmp_path: Path) -> None:
     files = import_module("fsspec").filesystem("reference", fo=json.loads(json.dumps(references)), asynchronous=True)
     opened: Any = zarr.open_group(zarr.storage.FsspecStore(files, read_only=True, path=""), mode="r")
     assert opened["a"][:].tobytes() == b"abcd"
+
+
+PATHS = st.lists(st.sampled_from(["", "s3://b/a", "s3://b/b", "file:///a long path that is not kept in place"]))
+
+
+@given(names=PATHS, is_matrix=st.booleans())
+def test_paths_are_numbered_by_first_occurrence(names: list[str], is_matrix: bool) -> None:
+    paths = np.array(names, np.dtypes.StringDType())
+    grid = (len(names), 1) if is_matrix else (len(names),)
+    known, numbers = number_paths(paths.reshape(grid))
+    assert known == tuple(dict.fromkeys(names))
+    assert numbers.shape == grid
+    assert [known[number] for number in numbers.reshape(-1)] == names
+
+
+@pytest.mark.parametrize("dtype", [np.dtypes.StringDType(), "U20"], ids=str)
+def test_single_chunk_without_axes_has_a_number(dtype: object) -> None:
+    known, numbers = number_paths(np.array("s3://b/a", dtype))  # type: ignore[call-overload]
+    assert known == ("s3://b/a",)
+    assert numbers.shape == ()
+    assert int(numbers) == 0

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -250,3 +252,20 @@ def test_dimension_names_follow_their_axes() -> None:
     assert stacked.metadata.dimension_names == ("y", "x", None)
     broadcast: Any = np.broadcast_to(array, (3, 4, 4))
     assert broadcast.metadata.dimension_names == (None, "y", "x")
+
+
+ABSENT = "import sys; sys.modules['virtualizarr'] = None\n"
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("use", ["ps.manifests", "ps.PartsStore.from_url('memory://').manifest('a')"])
+def test_what_is_missing_is_named(use: str) -> None:
+    program = f"{ABSENT}import parts_store as ps\ntry:\n    {use}\nexcept ImportError as error:\n    print(error)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert "pip install 'parts_store[virtual]'" in ran.stdout
+
+
+def test_importing_parts_store_imports_no_virtualizarr_or_xarray() -> None:
+    program = "import sys, parts_store; print(sorted({'virtualizarr', 'xarray', 'obspec_utils'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]"

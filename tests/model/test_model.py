@@ -18,9 +18,10 @@ pytestmark = pytest.mark.slow
 
 EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
 RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
-WALKS = 84
+# `make soak` walks more often, also through the scenarios of mutants.
+WALKS = 20
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
-UNMUTATED_STATES = 12_000
+UNMUTATED_STATES = 3_000
 
 
 @pytest.mark.parametrize("scenario", EXHAUSTIVE, ids=lambda each: each.name)

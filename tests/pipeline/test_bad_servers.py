@@ -19,7 +19,7 @@ from obstore.store import MemoryStore
 
 import parts_store as ps
 from parts_store.errors import PartsStoreError, StoreConfigError
-from tests.attacks.s3_server import Call, Reply, S3Server
+from tests.s3_server import Call, Reply, S3Server
 
 SECONDS = 300
 WORKERS = 4

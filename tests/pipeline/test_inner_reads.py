@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from obstore.store import LocalStore, MemoryStore
 from zarr.abc.store import ByteRequest, RangeByteRequest
 
 import parts_store as ps
@@ -15,11 +14,6 @@ from parts_store.format.shard_index import ShardIndex
 INDEX = ShardIndex(4 * 16 + 4, "end", 4, "<u8", has_checksum=True)
 VALUES = np.arange(1, 17, dtype="uint8")
 PARTS: dict[str, Any] = {"no parts": None, "two parts": [ps.Part(""), ps.Part(".index", size=4 * 16 + 4)]}
-
-
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
 
 
 def create(objects: Any, parts: Any, **arguments: Any) -> zarr.Array[Any]:

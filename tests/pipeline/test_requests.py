@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import parts_store as ps
-from tests.attacks.s3_server import Call, S3Server
 from tests.conftest import PIPELINES
+from tests.s3_server import Call, S3Server
 
 POINTS = np.random.default_rng(0).integers(0, 64, (2, 64))
 VALUES = np.arange(1, 64 * 64 + 1, dtype="uint16").reshape(64, 64)
@@ -95,9 +95,9 @@ def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3S
             counts.append(Counter(call.key.partition("/")[2] for call in calls))
     assert read["parts"] == read["fused"]
     at_end = {f"a/c/{row}/{column}" for row in range(3) for column in range(3) if 2 in (row, column)}
-    for keys in read["parts"]:
-        assert {key.removesuffix(".index") for key in keys} == at_end
-        assert set(keys.values()) == {1}
+    for requests in read["parts"]:
+        assert {key.removesuffix(".index") for key in requests} == at_end
+        assert set(requests.values()) == {1}
 
 
 SHARD_NUMBERS = np.kron(np.arange(16).reshape(4, 4), np.ones((16, 16), int))

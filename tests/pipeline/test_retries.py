@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import MemoryStore
 from zarr.core.buffer import cpu
 
 import parts_store as ps
@@ -19,11 +18,6 @@ from tests.conftest import PIPELINES
 
 PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
 CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
-
-
-@pytest.fixture(params=["memory", "local"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
 
 
 def create(objects: Any, parts: Any, **arguments: Any) -> Any:

@@ -37,13 +37,6 @@ def test_arrays_in_a_session_behave_like_those_of_numpy(kind: str) -> None:
     run(MACHINES[kind], examples=6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(MACHINES))
-@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_arrays_in_a_session_behave_like_those_of_numpy_at_length(kind: str) -> None:
-    run(MACHINES[kind], examples=30)
-
-
 # --- xarray ---------------------------------------------------------------------------------------------------------
 
 

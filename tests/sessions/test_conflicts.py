@@ -50,13 +50,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("files"), lambda files: repository(files=files))
 
 
-def test_conflicts_within_a_chunk_end_as_without_parts(stage: Stage) -> None:
-    some = ("overwrite a chunk", "write a part of a chunk", "delete a chunk", "refer to a file", "delete the array")
-    for (first, second), solver in itertools.product(pairs(some), FEW_SOLVERS):
-        stage.require_as_plain(IN_THREE, first, second, solver, FIRST)
-    assert stage.scene(IN_THREE).cases >= 75
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_two_operations_by_every_solver_end_as_without_parts(stage: Stage, solver: str) -> None:
     """Since there are more operations and solvers than interleavings, this is in every interleaving too."""

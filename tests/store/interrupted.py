@@ -20,13 +20,13 @@ SHAPE = (16, 16)
 
 
 @dataclass(slots=True)
-class Interrupted:
-    """A backend that calls a function just before its `at`-th request, and counts its requests."""
+class Watched:
+    """A backend whose `before` is called with each request before the request is made."""
 
-    backend: Place
-    at: int
-    act: Callable[[], None]
-    made: int = 0
+    backend: Any
+
+    def before(self, request: Any) -> None:
+        """Do something before a request."""
 
     @property
     def capabilities(self) -> Any:
@@ -41,18 +41,30 @@ class Interrupted:
     def keep_lock(self, key: str) -> Any:
         return self.backend.keep_lock(key)
 
-    def _step(self) -> None:
+    async def perform(self, request: Any) -> Any:
+        self.before(request)
+        return await self.backend.perform(request)
+
+    def perform_sync(self, request: Any) -> Any:
+        self.before(request)
+        return self.backend.perform_sync(request)
+
+
+@dataclass(slots=True)
+class Interrupted(Watched):
+    """A backend that calls a function just before its `at`-th request, and counts its requests."""
+
+    at: int
+    act: Callable[[], None]
+    made: int = 0
+
+    def before(self, request: Any) -> None:
         self.made += 1
         if self.made == self.at + 1:
             self.act()
 
     async def perform(self, request: Any) -> Any:
-        self._step()
-        return self.backend.perform_sync(request)
-
-    def perform_sync(self, request: Any) -> Any:
-        self._step()
-        return self.backend.perform_sync(request)
+        return self.perform_sync(request)
 
 
 def backend_of(objects: Any) -> Place:

@@ -265,3 +265,19 @@ def test_empty_key_is_absent_as_in_zarrs_local_store(kind: str, tmp_path: Path) 
     assert sorted(sync(collect(store.list()))) == before
     with pytest.raises(FileNotFoundError):
         sync(store.getsize(""))
+
+
+CALLS: dict[str, Callable[[ps.PartsStore], object]] = {
+    "create": lambda store: ps.create_array(store, "a\tb", parts=[".d"], shape=(8,), dtype="int32"),
+    "verify": lambda store: store.verify("../x"),
+    "repair": lambda store: store.repair("../x", min_age=0),
+    "explain": lambda store: store.explain("a\nb", ()),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_key_that_no_store_takes_is_our_error(call: str, kind: str, tmp_path: Path) -> None:
+    store = ps.PartsStore(MemoryStore()) if kind == "memory" else ps.PartsStore.from_url(tmp_path)
+    with pytest.raises(ps.errors.PartsStoreError):
+        CALLS[call](store)

@@ -249,9 +249,6 @@ def test_lost_response_is_resolved_by_another_request(lost: str, at: int) -> Non
                     return Lost(OSError("connection reset"))
             return self.backend.perform_sync(request)
 
-        async def perform(self, request: Any) -> Any:
-            return self.perform_sync(request)
-
     store = ps.PartsStore(objects)
     array = create(store, compressed=True)
     store._backend = Lossy(ObjectBackend(objects), at, lambda: None)  # type: ignore[assignment]
@@ -272,9 +269,6 @@ def test_responses_that_are_always_lost_raise() -> None:
             if isinstance(request, Put):
                 return Lost(OSError("connection reset"))
             return self.backend.perform_sync(request)
-
-        async def perform(self, request: Any) -> Any:
-            return self.perform_sync(request)
 
     objects = MemoryStore()
     store = ps.PartsStore(objects)

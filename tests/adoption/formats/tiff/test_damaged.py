@@ -8,10 +8,12 @@ import struct
 import time
 import tracemalloc
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 import tifffile
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 
 from parts_store.adoption.description import Chunked, Contiguous
 from parts_store.adoption.formats import tiff
+from parts_store.adoption.formats.tiff.image_sizes import IMAGE_COMPRESSIONS, size_of_image
 from parts_store.errors import AdoptionError, PartsStoreError
 from tests.adoption.adopting import adopted
 from tests.adoption.formats.tiff.files import read, reason
@@ -316,7 +319,7 @@ def described(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
 def test_any_damage_gives_a_named_error_or_ranges_in_the_file(changes: list[tuple[int, bytes]]) -> None:
     data = bytearray(SAMPLE)
@@ -325,3 +328,38 @@ def test_any_damage_gives_a_named_error_or_ranges_in_the_file(changes: list[tupl
     began = time.process_time()
     described(bytes(data[: len(SAMPLE)]))
     assert time.process_time() - began < 5
+
+
+# For values of three samples, or of one.
+COLOUR: list[tuple[int, Callable[..., Any]]] = [
+    (7, imagecodecs.jpeg8_encode),
+    (34712, lambda values: imagecodecs.jpeg2k_encode(values, codecformat="j2k")),
+    (34887, imagecodecs.lerc_encode),
+    (34933, imagecodecs.png_encode),
+    (50001, lambda values: imagecodecs.webp_encode(values, lossless=True)),
+    (50001, lambda values: imagecodecs.webp_encode(values, lossless=False, level=50)),
+    (50001, lambda values: imagecodecs.webp_encode(np.dstack([values, values[..., 0]]), lossless=False, level=50)),
+]
+GRAY: list[tuple[int, Callable[..., Any]]] = [
+    (7, lambda values: imagecodecs.jpeg8_encode(values, lossless=True)),
+    *((34887, partial(imagecodecs.lerc_encode, version=number)) for number in range(2, 7)),
+    (34933, imagecodecs.png_encode),
+]
+
+
+@pytest.mark.parametrize("size", [(2, 3), (17, 300), (301, 16)])
+def test_the_size_of_an_image_is_read(size: tuple[int, int]) -> None:
+    colour = np.random.default_rng(1).integers(0, 256, (*size, 3)).astype("u1")
+    gray = np.ascontiguousarray(colour[..., 0])
+    for values, encoders in ((colour, COLOUR), (gray, GRAY)):
+        for compression, encode in encoders:
+            data = bytes(encode(values))
+            assert size_of_image(compression, data) == size, (compression, data[:32])
+            for length in range(min(len(data), 40)):
+                assert size_of_image(compression, data[:length]) in (None, size)
+
+
+@given(st.sampled_from(sorted(IMAGE_COMPRESSIONS)), st.binary(max_size=64))
+def test_other_bytes_have_no_size_or_any(compression: int, data: bytes) -> None:
+    found = size_of_image(compression, data)
+    assert found is None or all(isinstance(each, int) for each in found)

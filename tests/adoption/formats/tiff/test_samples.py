@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import parts_store as ps
-from parts_store.adoption import Adoption, adopt
-from tests.adoption.adopting import repository, settle
+from parts_store.adoption import Adoption
+from tests.adoption.adopting import adopted_samples
 from tests.adoption.formats.tiff.files import images_of, read, require_equal
 from tests.package_sources import sources
 
@@ -74,20 +74,12 @@ def compare(path: Path, report: Adoption, store: ps.PartsStore, counts: Counter[
 
 
 @pytest.mark.slow
-def test_images_of_public_samples_are_equal_or_named(tmp_path: Path) -> None:
+def test_images_of_public_samples_are_equal_or_named() -> None:
     counts = Counter[str]()
     reasons = Counter[str]()
-    for path in sorted(each for package in PACKAGES for each in sources(package).rglob("*") if is_tiff(each)):
-        counts["files"] += 1
-        settle(path)
-        session = repository(path.parent).writable_session("main")
-        try:
-            report = adopt(path, into=session)
-        except ps.PartsStoreError:
-            counts["files refused"] += 1
-            assert not can_be_read(path), path
-            continue
-        compare(path, report, ps.PartsStore.from_session(session), counts)
+    paths = [each for package in PACKAGES for each in sources(package).rglob("*") if is_tiff(each)]
+    for path, report, store in adopted_samples(paths, can_be_read, counts):
+        compare(path, report, store, counts)
         reasons.update(each.reason[:50] for each in report.skipped)
     print(dict(counts), *reasons.most_common(), sep="\n")
     assert counts["equal"] >= LEAST_EQUAL

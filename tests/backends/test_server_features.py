@@ -1,5 +1,6 @@
 """A server that lacks what the write protocol needs is refused by name, before anything is written to it."""
 
+import itertools
 import json
 import pickle
 import threading
@@ -18,7 +19,7 @@ from parts_store import cli
 from parts_store.errors import ServerFeatureError, StoreConfigError
 from parts_store.options import Concurrency
 from parts_store.transactions import server
-from tests.attacks.s3_server import Call, Flaws, Reply, S3Server, refusal
+from tests.s3_server import Call, Flaws, Reply, S3Server, refusal
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHARDED: dict[str, Any] = {"shape": (16, 16), "chunks": (4, 4), "shards": (16, 16), "dtype": "uint16"}
@@ -30,6 +31,8 @@ CONDITIONS = [
 ]
 # The other parts of an overwrite are in the metadata.
 METADATA = [Flaws(drops_metadata=True), Flaws(lowers_metadata=True), Flaws(most_metadata=1500)]
+SMALL: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "int32", "compressors": None}
+TWO_PARTS: list[Any] = [ps.Part(".h", size=4), ""]
 PROBE = {"put": 4, "head": 1, "delete": 1}
 SERVER_PROBE = {"PUT": 4, "HEAD": 1, "POST": 1}
 
@@ -55,6 +58,11 @@ def create(store: ps.PartsStore, **more: Any) -> zarr.Array[Any]:
 def written(running: S3Server) -> set[str]:
     """The keys below the array."""
     return {key for key in running.objects() if key.startswith("data/a/") or ".parts-txn" in key}
+
+
+def small_values(store: ps.PartsStore, path: str) -> list[Any]:
+    found: list[Any] = np.asarray(zarr.open_array(store, path=path, mode="r")[:]).tolist()
+    return found
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -313,6 +321,56 @@ def test_repair_removes_what_a_probe_left_that_was_killed() -> None:
         np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES)
 
 
+@pytest.mark.parametrize("flaws", [Flaws(ignores_if_none_match=True), Flaws(drops_metadata=True)], ids=str)
+def test_a_refused_creation_changes_nothing_on_the_server(flaws: Flaws) -> None:
+    group = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"k": 1}}).encode()
+    with S3Server(flaws) as running:
+        running.put_object("p/g/zarr.json", group)
+        with pytest.raises(ServerFeatureError):
+            ps.create_array(ps.PartsStore(running.store(prefix="p")), "g/x", parts=TWO_PARTS, **SMALL)
+        assert running.objects() == {"p/g/zarr.json": group}
+
+
+def test_exclusive_keeps_group_attributes_if_conditions_are_ignored() -> None:
+    group = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"k": 1}}).encode()
+    with S3Server(Flaws(ignores_if_none_match=True)) as running:
+        running.put_object("p/g/zarr.json", group)
+        store = ps.PartsStore(running.store(prefix="p"), concurrency="exclusive")
+        ps.create_array(store, "g/x", parts=TWO_PARTS, **SMALL)[:] = 5
+        assert running.objects()["p/g/zarr.json"] == group
+        assert small_values(store, "g/x") == [5] * 8
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("at", range(6))
+def test_lost_response_of_the_probe_refuses_no_good_server(at: int) -> None:
+    with S3Server() as running:
+        count = itertools.count()
+
+        def lose(call: Call) -> Reply | None:
+            if "probe-" in call.key and next(count) == at:
+                with running._lock:
+                    running._answer(call, running.buckets["bucket"])
+                return refusal(500)
+            return None
+
+        running.before = lose
+        ps.create_array(ps.PartsStore(running.store(prefix="p")), "x", parts=TWO_PARTS, **SMALL)[:] = 5
+        assert small_values(ps.PartsStore(running.store(prefix="p")), "x") == [5] * 8
+        assert not [key for key in running.objects() if "probe-" in key]
+
+
+def test_a_writer_that_may_write_below_the_array_alone_can_write() -> None:
+    with S3Server() as running:
+        ps.create_array(ps.PartsStore(running.store()), "data/x", parts=TWO_PARTS, **SMALL)
+        server._known.clear()
+        running.before = lambda call: (
+            refusal(403) if call.method == "PUT" and not call.key.startswith("data/") else None
+        )
+        zarr.open_array(ps.PartsStore(running.store()), path="data/x", mode="r+")[:] = 5
+        assert small_values(ps.PartsStore(running.store()), "data/x") == [5] * 8
+
+
 # --- the report -------------------------------------------------------------------------------------------------------
 
 EVERYTHING: dict[str, Any] = {
@@ -367,13 +425,6 @@ def test_check_reports_each_flaw_and_no_other(
         levels = expected.get("levels", EVERYTHING["levels"])
         assert lines[-1].split("  ")[-1] == (", ".join(levels) or "none, only reading")
         assert running.objects() == {}
-
-
-def test_check_of_a_folder_makes_no_folder_and_no_request(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", str(tmp_path)]) == 0
-    assert "exclusive, writers, full" in capsys.readouterr().out
-    assert cli.main(["check", str(tmp_path / "absent")]) == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_check_names_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import icechunk
 import numpy as np
 import obstore
 import pytest
@@ -19,7 +20,7 @@ from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format.metadata import layout_of
 from parts_store.maintenance.report import Problem
 from parts_store.options import Concurrency
-from tests.attacks.catalog_schedules import Result, run_in_memory, run_in_processes, run_on_disk
+from tests.catalog.schedules import Result, run_in_memory, run_in_processes, run_on_disk
 from tests.effort import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
@@ -28,11 +29,6 @@ FIRST: list[str | ps.Part] = ["", ps.Part(".t", size=2)]
 REORDERED: list[str | ps.Part] = [ps.Part(".t", size=2), ""]
 SUFFIXED: list[str | ps.Part] = [".a", ps.Part(".b", size=2)]
 VALUES = np.arange(1, 9, dtype="uint16")
-
-
-@pytest.fixture(params=["memory", "disk"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
 
 
 def create(store: ps.PartsStore, parts: Any = FIRST, path: str = "g/x", **arguments: Any) -> zarr.Array[Any]:
@@ -424,6 +420,58 @@ def test_pickled_handle_raises_for_a_recreated_array(tmp_path: Path, opened: str
         pickle.loads(pickled)[:]
 
 
+# --- sessions, and documents of Zarr v2 ------------------------------------------------------------------------------
+
+
+def values(store: ps.PartsStore) -> list[Any]:
+    found: list[Any] = np.asarray(zarr.open_array(store, path="g/x", mode="r")[:]).tolist()
+    return found
+
+
+def test_handle_raises_after_a_rebase_onto_a_recreated_array() -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    first = repository.writable_session("main")
+    create(ps.PartsStore.from_session(first), dtype="int32")[:] = 3
+    first.commit("one")
+    mine = repository.writable_session("main")
+    handle = zarr.open_array(ps.PartsStore.from_session(mine), path="g/x", mode="r+")
+    assert np.asarray(handle[:]).tolist() == [3] * 8
+    other = repository.writable_session("main")
+    create(ps.PartsStore.from_session(other), overwrite=True, dtype="float32")[:] = 1.5
+    other.commit("two")
+    mine.rebase(icechunk.ConflictDetector())
+    with pytest.raises(LayoutChangedError):
+        handle[:]
+    with pytest.raises(LayoutChangedError):
+        handle[:] = 7
+    assert values(ps.PartsStore.from_session(mine)) == [1.5] * 8
+
+
+def test_a_handle_of_the_same_layout_goes_on_after_a_commit() -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    store = ps.PartsStore.from_session(session)
+    handle = create(store)
+    handle[:] = 3
+    session.commit("one")
+    assert np.asarray(handle[:]).tolist() == [3] * 8
+
+
+def test_consolidated_metadata_of_zarr_v2_that_is_out_of_date_raises() -> None:
+    objects = MemoryStore()
+    store = ps.PartsStore(objects)
+    zarr.create_group(store, path="g", zarr_format=2)
+    create_plain(store, zarr_format=2)[:] = 1
+    zarr.consolidate_metadata(store, path="g", zarr_format=2)
+    create(store, [".d"], overwrite=True)[:] = 5
+    handle: Any = zarr.open_consolidated(ps.PartsStore(objects), path="g", zarr_format=2)["x"]
+    with pytest.raises(LayoutChangedError):
+        handle[:]
+    with pytest.raises(LayoutChangedError):
+        handle[:] = 9
+    assert values(ps.PartsStore(objects)) == [5] * 8
+
+
 # --- random schedules -----------------------------------------------------------------------------------------------
 
 
@@ -445,13 +493,3 @@ def test_random_schedules_of_two_stores_on_a_local_disk(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_random_schedules_of_two_processes_on_a_local_disk(tmp_path: Path) -> None:
     require_right(run_in_processes(range(20_000, 20_000 + examples(60)), tmp_path))
-
-
-@pytest.mark.slow
-def test_many_random_schedules_of_two_stores() -> None:
-    require_right(run_in_memory(range(100_000, 101_000)))
-
-
-@pytest.mark.slow
-def test_many_random_schedules_of_two_processes(tmp_path: Path) -> None:
-    require_right(run_in_processes(range(200_000, 200_300), tmp_path))

@@ -1,4 +1,4 @@
-"""The S3 server of the attack tests behaves like S3 where nothing is switched off, and differs where it is told to."""
+"""The S3 server of the tests behaves like S3 where nothing is switched off, and differs where it is told to."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-from tests.attacks.s3_server import Call, Flaws, Reply, S3Server, refusal
+from tests.s3_server import Call, Flaws, Reply, S3Server, refusal
 
 QUICK = {"max_retries": 0}
 

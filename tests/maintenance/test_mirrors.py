@@ -233,8 +233,9 @@ def test_parts_whose_sizes_no_write_had_are_refused() -> None:
         assert find_inconsistency(record, parts) == expected
 
 
+# Every choice that follows from the seed; `make soak` runs more.
 @pytest.mark.sampled(7)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_retag_never_makes_mixed_data_and_index_readable(seed: int) -> None:
     chance = np.random.default_rng(seed)
     compressors: Any = [None, [ZstdCodec()], [ZstdCodec(), Crc32cCodec()]][seed % 3]

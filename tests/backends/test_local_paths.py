@@ -24,7 +24,7 @@ from parts_store.errors import IncompleteChunkError, LocalPathError, PartsStoreE
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
-from tests.attacks.certified import PARTS, create, is_whole, new_value, read, write
+from tests.certified import PARTS, create, is_whole, new_value, read, write
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -59,11 +59,6 @@ TEXTS = {name: json.dumps(each).encode() for name, each in JOURNALS.items()} | {
     "deeply nested": b"[" * 200_000,
     "a huge number": b'{"key": "c/0", "gen": 1' + b"0" * 10_000 + b"}",
 }
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
 
 
 @pytest.fixture

@@ -28,9 +28,10 @@ import parts_store as ps
 from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
 from parts_store.transactions import journaled
-from tests.attacks.s3_server import Flaws, S3Server
 from tests.conftest import PIPELINES
 from tests.effort import examples
+from tests.s3_server import Flaws, S3Server
+from tests.store.interrupted import Watched
 
 type Values = NDArray[np.uint16]
 
@@ -149,31 +150,18 @@ ACTIONS = st.lists(
 
 
 @dataclass(slots=True)
-class Meddling:
+class Meddling(Watched):
     """A backend that calls a function before the request of a given number for a chunk."""
 
-    backend: Any
-    before: Callable[[], None]
+    meddle: Callable[[], None]
     number: int
     seen: int = 0
 
-    @property
-    def capabilities(self) -> Any:
-        return self.backend.capabilities
-
-    def _note(self, request: Any) -> None:
+    def before(self, request: Any) -> None:
         if "/c/" in getattr(request, "key", ""):
             self.seen += 1
             if self.seen == self.number:
-                self.before()
-
-    async def perform(self, request: Any) -> Any:
-        self._note(request)
-        return await self.backend.perform(request)
-
-    def perform_sync(self, request: Any) -> Any:
-        self._note(request)
-        return self.backend.perform_sync(request)
+                self.meddle()
 
 
 def objects_in(objects: Any, folder: str) -> dict[str, bytes]:

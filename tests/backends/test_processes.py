@@ -14,8 +14,8 @@ import parts_store as ps
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.engine.steps import Lock, Move
 from parts_store.errors import ConcurrentWriteError
-from tests.attacks.certified import create, new_value, read, write
-from tests.attacks.pausing import Paused
+from tests.backends.pausing import Paused
+from tests.certified import create, new_value, read, write
 
 FORK = """
 import asyncio, os, signal, sys, tempfile

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import parts_store as ps
-from tests.attacks.certified import CHUNKS, NBYTES, create, is_whole, read
+from tests.certified import CHUNKS, NBYTES, create, is_whole, read
 
 
 def files(folder: Path) -> list[str]:
@@ -26,7 +26,7 @@ def schedule(folder: Path, processes: int, count: int, seed: int) -> Counter[str
     store = ps.PartsStore.from_url(folder)
     create(store, "g/a")
     document = (folder / "g/a/zarr.json").read_bytes()
-    command = [sys.executable, "-m", "tests.attacks.certified", str(folder)]
+    command = [sys.executable, "-m", "tests.certified", str(folder)]
     running = [
         subprocess.Popen(
             [*command, str(seed * 1000 + number), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

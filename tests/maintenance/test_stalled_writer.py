@@ -10,20 +10,17 @@ from obstore.store import MemoryStore
 
 import parts_store as ps
 from parts_store.engine.steps import Steps
-from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError, StoreConfigError
+from parts_store.errors import ConcurrentWriteError, StoreConfigError
 from parts_store.format.keys import Chunk
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import MAX_STALL
 from parts_store.transactions.versions import Absent, Seen
-from tests.attacks.aging import Bucket, in_array, repair
+from tests.maintenance.aged_objects import IN_PARTS, WITH_TAGS, Aged, in_array, repair, what_is_read
 from tests.transactions.interruptions import (
-    LAYOUTS,
-    PLACES,
     Layout,
     Place,
     holds_old,
-    ids,
     parts_of,
     stored_as,
     value_of,
@@ -31,31 +28,21 @@ from tests.transactions.interruptions import (
 from tests.transactions.objects import Objects, Returned, next_batch, protocol, settings
 
 SHORT = timedelta(minutes=15)
-WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
-IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
 
 
-def what_is_read(bucket: Bucket, chunk: Chunk) -> bytes | str | None:
-    try:
-        found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
-    except (IncompleteChunkError, PartSizeError):
-        return "damaged"
-    return None if found is None else b"".join(found.values[0] or ())
-
-
-def timed(bucket: Bucket, place: Place) -> ChunkProtocol:
+def timed(bucket: Aged, place: Place) -> ChunkProtocol:
     untimed = place.protocol()
     return replace(untimed, rules=replace(untimed.rules, start_watch=bucket.start_watch))
 
 
-def begin(bucket: Bucket, chunk: Chunk, layout: Layout, place: Place, seen: Seen | None) -> Steps[None]:
+def begin(bucket: Aged, chunk: Chunk, layout: Layout, place: Place, seen: Seen | None) -> Steps[None]:
     return timed(bucket, place).write(chunk, parts_of(layout, 3), seen)
 
 
 class Stalled:
     """A writer after so many batches of requests, whose last answers it has not taken yet."""
 
-    def __init__(self, bucket: Bucket, steps: Steps[None], batches: int) -> None:
+    def __init__(self, bucket: Aged, steps: Steps[None], batches: int) -> None:
         self.bucket, self.steps = bucket, steps
         batch = next_batch(steps)
         for _ in range(batches - 1):
@@ -76,10 +63,10 @@ class Stalled:
 
 def every_stall(
     start: Objects, chunk: Chunk, layout: Layout, place: Place, *, conditional: bool
-) -> Iterator[tuple[Bucket, Stalled]]:
+) -> Iterator[tuple[Aged, Stalled]]:
     """The bucket and the writer, for every batch after which it stalls."""
     for batches in itertools.count(1):
-        bucket = Bucket(start)
+        bucket = Aged(start)
         seen: Seen | None = None
         if conditional:
             found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
