@@ -1,6 +1,5 @@
 """Listings: the keys of a local disk are those of obstore, and a listing between two keys is exact or refused."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,12 @@ import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import LocalStore
 from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.backends import local_listing
 from parts_store.backends.local_disk import LocalBackend
-from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.backend import LIST_PAGE, MAX_PAGES
-from parts_store.engine.steps import List, Listed, Refused
 from parts_store.errors import PartsStoreError
 from tests.effort import examples
 
@@ -148,35 +144,3 @@ def test_folder_that_vanishes_while_it_is_listed_is_left_out(tmp_path: Path) -> 
     assert list(pages) == []
     store = ps.PartsStore(LocalStore(tmp_path / "root"))
     assert not sync(store.is_empty(""))
-
-
-NEIGHBOURS = st.sets(
-    st.integers(0, 120).map(str) | st.integers(0, 120).map(lambda number: f"{number}.index"), max_size=40
-)
-
-
-def backend_with(keys: list[str]) -> ObjectBackend:
-    objects = MemoryStore()
-    for key in keys:
-        obstore.put(objects, key, key.encode())
-    return ObjectBackend(objects)
-
-
-@given(NEIGHBOURS, st.tuples(st.integers(0, 120), st.integers(0, 120)).map(lambda pair: sorted(map(str, pair))))
-def test_listing_has_the_objects_from_the_first_to_the_last_key(names: set[str], bounds: list[str]) -> None:
-    backend = backend_with([f"a/c/{name}" for name in names])
-    first, last = (f"a/c/{name}" for name in bounds)
-    expected = {key: len(key) for key in (f"a/c/{name}" for name in names) if first <= key <= last}
-    request = List("a/c", "test", only=(first, last))
-    for outcome in (backend.perform_sync(request), asyncio.run(backend.perform(request))):
-        assert isinstance(outcome, Listed)
-        assert {entry.key: entry.nbytes for entry in outcome.entries} == expected
-        assert all(entry.etag for entry in outcome.entries)
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_listing_of_too_many_objects_is_refused(more: int) -> None:
-    count = MAX_PAGES * LIST_PAGE + more
-    keys = [f"a/c/{number:05}" for number in range(count)]
-    outcome: Any = backend_with(keys).perform_sync(List("a/c", "test", only=(keys[0], keys[-1])))
-    assert isinstance(outcome, Refused) if more else len(outcome.entries) == count
