@@ -1,4 +1,4 @@
-"""Listings: the keys of a local disk are those of obstore, and a listing between two keys is exact or refused."""
+"""Listings: the keys of a local disk are those of obstore."""
 
 import os
 from pathlib import Path
