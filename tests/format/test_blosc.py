@@ -90,7 +90,9 @@ def test_documents_that_are_copied_by_hand_name_codecs_of_zarr(name: str, sharde
         group = {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": members}
         obstore.put(memory, "zarr.json", json.dumps(group).encode())
     for target in (memory, MemoryStore()):
-        served = json.loads(sync(ps.PartsStore(memory).get(key, default_buffer_prototype())).to_bytes())
+        read = sync(ps.PartsStore(memory).get(key, default_buffer_prototype()))
+        assert read is not None
+        served = json.loads(read.to_bytes())
         changed = default_buffer_prototype().buffer.from_bytes(json.dumps(served | {"attributes": {"b": 1}}).encode())
         sync(ps.PartsStore(target).set(key, changed))
         found = json.loads(bytes(obstore.get(target, key).bytes()))
