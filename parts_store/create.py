@@ -138,7 +138,7 @@ def _require_data_apart(
     store: PartsStore, path: str, *, overwrite: bool, data: object = None, write_data: bool = True, **_: Any
 ) -> None:
     """Raise `StoreConfigError` if zarr would delete the data before it reads it."""
-    if not (overwrite and write_data and isinstance(data, zarr.Array)):
+    if not (overwrite and write_data and isinstance(data, zarr.Array | zarr.AsyncArray)):
         return
     if not are_apart(data.store_path.store, data.path, store, path):
         problem = f"an array apart from {path!r}, because `overwrite=True` deletes {path!r} before `data` is read"

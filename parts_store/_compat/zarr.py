@@ -141,5 +141,8 @@ def watch_caller() -> Callable[[], bool]:
             frame = frame.f_back
         return False
 
-    caller = next((thread for thread, frame in sys._current_frames().items() if is_in_stack(frame)), -1)  # noqa: SLF001
+    caller = next((thread for thread, frame in sys._current_frames().items() if is_in_stack(frame)), None)  # noqa: SLF001
+    if caller is None:
+        # Another function than zarr's waits, or a greenlet that does not run now. A write must not stop for that.
+        return lambda: True
     return lambda: is_in_stack(sys._current_frames().get(caller))  # noqa: SLF001

@@ -61,10 +61,15 @@ def accept(catalog: Catalog, path: str, written: bytes, options: StoreOptions) -
         catalog.forget(path)
         return written
     if metadata.is_array(document):
+        document, written = _known_elsewhere(document, written)
         catalog.protocol.require_keepable(document, path)
         return (yield from _accept_array(catalog, path, written, document, options))
     changed = False
-    for member_path, member, replace_member in _consolidated(path, document):
+    for member_path, served, replace_member in _consolidated(path, document):
+        member = metadata.without_checks(served)
+        if member != served:
+            replace_member(member)
+            changed = True
         if metadata.is_array(member) and not member.get("storage_transformers"):
             entry = yield from catalog.read(member_path, trust_consolidated=True)
             if (before := document_not_served(entry)) is not None:
@@ -72,6 +77,15 @@ def accept(catalog: Catalog, path: str, written: bytes, options: StoreOptions) -
                 changed = True
     catalog.learn_written(path, Plain.NO_ARRAY)
     return metadata.dump(document) if changed else written
+
+
+def _known_elsewhere(document: Document, written: bytes) -> tuple[Document, bytes]:
+    """Return a document, and its bytes, with the names of codecs that other software knows.
+
+    A caller that copies or changes what zarr is served, byte by byte, writes the names that only this package knows.
+    """
+    known = metadata.without_checks(document)
+    return (document, written) if known == document else (known, metadata.dump(known))
 
 
 def _accept_array(

@@ -38,6 +38,7 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
 # Codecs that return undefined values for a chunk that was cut off, and those that zarr gets instead.
 _SZIP = "imagecodecs_szip"
 _CHECKED = {_SZIP: "parts_store.szip", **CHECKED}
+_UNCHECKED = {checked: name for name, checked in _CHECKED.items()}
 # The codecs that nearly all arrays turn into bytes with.
 _TO_BYTES = ("bytes", "sharding_indexed")
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -321,6 +322,22 @@ def _checked(codec: object) -> object:
     if name in _CHECKED and (name != _SZIP or inner.get("header") is True):
         return {**codec, "name": _CHECKED[name]}
     return codec
+
+
+def without_checks(document: Document) -> Document:
+    """Return a document with the names of codecs that other software knows, if it was read from a store and changed."""
+    codecs = document.get("codecs")
+    return {**document, "codecs": [_unchecked(codec) for codec in codecs]} if isinstance(codecs, list) else document
+
+
+def _unchecked(codec: object) -> object:
+    if not isinstance(codec, dict):
+        return codec
+    name, inner = codec.get("name"), codec.get("configuration")
+    if name == "sharding_indexed" and isinstance(inner, dict):
+        return {**codec, "configuration": without_checks(inner)}
+    known = _UNCHECKED.get(str(name))
+    return codec if known is None else {**codec, "name": known}
 
 
 def complete(document: Document) -> Document:

@@ -11,9 +11,11 @@ import pytest
 import zarr
 from numcodecs import Blosc
 from obstore.store import MemoryStore
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec
 
 import parts_store as ps
+from parts_store._compat.zarr import sync
 from parts_store.errors import CodecError
 from parts_store.format.blosc import require_blosc_sizes
 from tests.codecs.arrays import document
@@ -75,6 +77,28 @@ def test_what_zarr_writes_again_names_its_own_codec() -> None:
     array[:] = VALUES
     assert json.loads(bytes(obstore.get(memory, "zarr.json").bytes()))["codecs"] == text["codecs"]
     np.testing.assert_array_equal(zarr.open_array(zarr.storage.ObjectStore(memory))[:], VALUES)
+
+
+@pytest.mark.parametrize(("name", "sharded"), [("blosc", False), ("blosc", True), ("numcodecs.blosc", False)])
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
+def test_documents_that_are_copied_by_hand_name_codecs_of_zarr(name: str, sharded: bool, consolidated: bool) -> None:
+    memory, text = stored(name, "lz4", sharded=sharded)
+    key = "zarr.json"
+    if consolidated:
+        members = {"kind": "inline", "must_understand": False, "metadata": {"a": text}}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": members}
+        obstore.put(memory, "zarr.json", json.dumps(group).encode())
+    for target in (memory, MemoryStore()):
+        read = sync(ps.PartsStore(memory).get(key, default_buffer_prototype()))
+        assert read is not None
+        served = json.loads(read.to_bytes())
+        changed = default_buffer_prototype().buffer.from_bytes(json.dumps(served | {"attributes": {"b": 1}}).encode())
+        sync(ps.PartsStore(target).set(key, changed))
+        found = json.loads(bytes(obstore.get(target, key).bytes()))
+        assert found["attributes"] == {"b": 1}
+        array = found["consolidated_metadata"]["metadata"]["a"] if consolidated else found
+        assert array["codecs"] == text["codecs"]
 
 
 def test_codec_of_an_opened_array_is_equal_to_that_of_zarr() -> None:

@@ -1,10 +1,15 @@
 """Ctrl-C in a write: chunks that have not begun are not written, and later writes stay."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from zarr.core.sync import _get_loop, _runner
+
+import parts_store as ps
 
 ROOT = Path(__file__).parents[2]
 # The write of chunk 0 waits in its thread. SIGINT interrupts the main thread, which writes the other chunks itself.
@@ -71,3 +76,11 @@ def test_ctrl_c_stops_chunks_that_have_not_begun(how: str, tmp_path: Path) -> No
     assert ran.returncode == 0, ran.stderr
     # The chunk that had begun is written to its end.
     assert ran.stdout.split("\n")[0] == "[0, 0, 0, 0] [1, 1, 1, 1] {2}"
+
+
+def test_write_is_whole_if_another_function_than_that_of_zarr_waits_for_it() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    array: Any = ps.create_array(store, "a", parts=["", ps.Part(".end", size=2)], shape=(40,), chunks=(4,), dtype="i4")
+    writing = _runner(array.async_array.setitem(slice(None), 1))
+    assert asyncio.run_coroutine_threadsafe(writing, _get_loop()).result() is None
+    assert set(array[:].tolist()) == {1}

@@ -112,3 +112,11 @@ def test_array_can_be_overwritten_by_its_values_or_without_them() -> None:
     empty: Any = ps.create_array(store, "a", parts=PARTS, data=converted, overwrite=True, write_data=False)
     assert empty.shape == VALUES.shape
     assert not empty[...].any()
+
+
+def test_asynchronous_array_is_not_overwritten_by_itself() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    array = zarr.create_array(store, name="a", data=VALUES, chunks=(4,))
+    with pytest.raises(StoreConfigError, match="deletes 'a' before"):
+        convert(store, "a", array.async_array)
+    np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES)
