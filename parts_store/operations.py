@@ -355,14 +355,14 @@ class Operations:
         try:
             stored = yield from documents.accept(self.catalog, path, bytes(value), options)
             # The catalog knows the array now, unless the document is a group's or cannot be understood.
-            if path in (arrays := self.catalog.arrays()):
-                yield from self.require_server(path, arrays[path].parts)
+            if isinstance(entry := self.catalog.record(path).entry, ArrayRecord):
+                yield from self.require_server(path, entry.parts)
             if only_if_absent:
                 yield from self.protocol.put_if_absent(key, stored, "document")
             else:
                 yield from self.protocol.put_document(key, stored)
-            if (record := self.catalog.arrays().get(path)) is not None:
-                yield from part_nodes.follow(path, record)
+            if isinstance(entry := self.catalog.record(path).entry, ArrayRecord):
+                yield from part_nodes.follow(path, entry)
         except BaseException:
             # It is unknown whether the document was written.
             self.catalog.doubt(path)
