@@ -6,7 +6,7 @@ from pathlib import Path
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from parts_store._compat.zarr import sync
+from parts_store._compat.zarr import sync, unwrap
 from parts_store.backends.addresses import THIS_MACHINE, address_of
 from parts_store.engine.steps import get_all
 from parts_store.errors import StoreConfigError, describe
@@ -45,7 +45,8 @@ def require_outside_arrays(ancestors: Mapping[str, Documents], path: str, option
 def are_apart(store: Store, path: str, other: Store, other_path: str) -> bool:
     """Return whether neither of two paths is at or below the other, whichever stores lead there.
 
-    Only obstore, local paths and Icechunk sessions tell where their objects are; other stores are taken to be apart.
+    Only obstore, local paths and Icechunk sessions tell where their objects are, also inside wrappers of zarr. Other
+    stores are taken to be apart.
     """
     (place, first), (other_place, second) = _address(store, path), _address(other, other_path)
     contains = not first or not second or f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
@@ -54,6 +55,7 @@ def are_apart(store: Store, path: str, other: Store, other_path: str) -> bool:
 
 def _address(store: Store, path: str) -> tuple[object, str]:
     """Return the place of a store, and the path there, without symbolic links."""
+    store = unwrap(store)
     if isinstance(store, LocalStore):
         return THIS_MACHINE, (store.root / path).resolve().as_posix().strip("/")
     # The store of obstore, or the session of Icechunk, that a store is on.

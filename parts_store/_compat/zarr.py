@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Whether a store can be read and written without an event loop.
+from zarr.abc.store import Store
 from zarr.abc.store import _store_supports_sync_io as supports_sync_io
 
 # What zarr does with an array that is assigned to a Zarr array.
@@ -48,6 +49,7 @@ from zarr.core.sync import _runner, sync
 
 # The rules for the path of a node: a path must mean the same to us as to zarr.
 from zarr.errors import UnstableSpecificationWarning
+from zarr.storage import WrapperStore
 from zarr.storage._utils import normalize_path
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "supports_sync_io",
     "sync",
     "unstable_types",
+    "unwrap",
     "watch_caller",
 ]
 
@@ -120,6 +123,13 @@ def is_converted_by_zarr() -> bool:
     """
     code = sys._getframe(2).f_code  # noqa: SLF001
     return code is _set_selection.__code__
+
+
+def unwrap(store: Store) -> Store:
+    """Return the store inside the wrappers of zarr, such as a cache or a log, which do not show it."""
+    while isinstance(store, WrapperStore):
+        store = store._store  # noqa: SLF001
+    return store
 
 
 def watch_caller() -> Callable[[], bool]:

@@ -29,6 +29,7 @@ SOURCES: dict[str, Callable[[Path, ps.PartsStore], tuple[Any, str]]] = {
     "higher": lambda folder, _: (ps.PartsStore.from_url(folder.parent), f"{folder.name}/g/a"),
     "link": lambda folder, _: (ps.PartsStore.from_url(folder), "link/a"),
     "zarr's LocalStore": lambda folder, _: (zarr.storage.LocalStore(folder), "g/a"),
+    "wrapped": lambda _, store: (zarr.storage.LoggingStore(store), "g/a"),
     "zarr's ObjectStore": lambda folder, _: (zarr.storage.ObjectStore(LocalStore(folder)), "g/a"),
 }
 # The stores of which zarr itself can tell that they are on the same objects as a PartsStore.
@@ -54,6 +55,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     by_zarr=st.booleans(),
 )
 @example(source="same store", target="g/a", in_parts=False, by_zarr=False)
+@example(source="wrapped", target="g/a", in_parts=True, by_zarr=False)
 @example(source="other parts", target="g/a", in_parts=True, by_zarr=True)
 def test_conversion_keeps_all_values_or_is_refused_and_changes_nothing(
     source: str, target: str, *, in_parts: bool, by_zarr: bool
