@@ -210,9 +210,3 @@ def test_stores_made_from_a_durable_store_are_durable(store: ps.PartsStore, monk
         with pytest.raises(ps.errors.StorageError, match="could not be synchronised"):
             put(each, NEW)
     assert read(store) == OLD
-
-
-def test_equal_stores_have_the_same_durability(tmp_path: Path) -> None:
-    objects = LocalStore(tmp_path)
-    assert ps.PartsStore(objects, durable=True) == ps.PartsStore(objects, durable=True)
-    assert ps.PartsStore(objects, durable=True) != ps.PartsStore(objects)
