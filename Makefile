@@ -26,7 +26,7 @@ endif
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check check-code unit coverage integration model conformance zarr-tests soak minio bench bench-quick bench-docs bench-details bench-archive docs clean
+.PHONY: help demo test check check-code unit test-virtual coverage integration model conformance zarr-tests soak minio bench bench-quick bench-docs bench-details bench-archive docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -45,6 +45,9 @@ check: check-code ## the fast checks: ruff, mypy, and the unit tests with sample
 
 unit: $(VENV)/ready ## the unit tests alone, the slow ones included
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
+
+test-virtual: $(VENV)/ready ## the unit tests of existing files alone: parsers, references, adoption
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/virtual
 
 coverage: $(VENV)/ready ## the unit tests of `make check`, and the lines and branches that they do not reach
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' --cov --cov-report=term tests

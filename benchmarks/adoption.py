@@ -35,7 +35,7 @@ import parts_store as ps
 from benchmarks.places import minio, objects
 from integration.proxy import CountingProxy
 from integration.server import Server
-from parts_store.adoption import adopt
+from parts_store.virtual.adopt import adopt
 
 # Chunks of 16 x 16 numbers, 1,000 of them in a time step of a variable.
 ROWS, COLUMNS, SIDE, SLAB_STEPS, REPEAT = 25, 40, 16, 4, 3

@@ -18,7 +18,7 @@ import parts_store as ps
 from benchmarks.places import minio, objects
 from integration import toxics
 from integration.server import Server
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 CHUNKS, AT_ONCE, REPEAT = 64, 8, 3
 SIZES = {"64 kB": 1 << 16, "1 MB": 1 << 20}

@@ -67,6 +67,11 @@ class Breaking:
         found: Capabilities = self.inner.capabilities
         return found
 
+    @property
+    def has_latency(self) -> bool:
+        found: bool = self.inner.has_latency
+        return found
+
     def _is_here(self, request: Any) -> bool:
         with self._lock:
             if self.is_dead and not self.interrupts:
@@ -174,6 +179,7 @@ class ContentEtags:
         self._lock = threading.Lock()
         self.store = inner.store
         self.capabilities = replace(inner.capabilities, has_unique_etags=False)
+        self.has_latency = inner.has_latency
 
     async def perform(self, request: BackendRequest) -> Outcome:
         # Without an await in it, it happens at once.

@@ -27,7 +27,7 @@ READ_ONLY = {
 @pytest.fixture
 def large_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small parts count as too large for the tag of the anchor, so that overwrites have staged copies."""
-    monkeypatch.setattr("parts_store.options.MAX_EMBEDDED", 0)
+    monkeypatch.setattr("parts_store.transactions.protocol_choice.MAX_EMBEDDED", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from zarr.core.sync import sync
 import parts_store as ps
 from integration.breaking import Breaking, ContentEtags, Crash, How, keys_of, read_plainly, remove_plainly, repair
 from parts_store import Part, PartsStore
-from parts_store.catalog.known_arrays import Catalog
-from parts_store.catalog.records import Entry
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Get, Head, List, Lock, Put
-from parts_store.options import Concurrency
+from parts_store.store.catalog import Catalog, CatalogEntry
+from parts_store.store.options import Concurrency
 
 PROTOTYPE = default_buffer_prototype()
 LAYOUTS: dict[str, dict[str, int | None]] = {"three": {".h": 4, "": None, ".i": 6}, "one": {"": None}}
@@ -114,7 +113,7 @@ def document_of(layout: str) -> bytes:
 
 
 @lru_cache
-def record_of(layout: str) -> Entry:
+def record_of(layout: str) -> CatalogEntry:
     """Return what a store knows about an array of this layout."""
     objects = MemoryStore()
     obstore.put(objects, "a/zarr.json", document_of(layout))

@@ -20,7 +20,7 @@ import parts_store as ps
 from integration import azurite
 from integration.azurite import Azurite
 from integration.store import test_contract as contract
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from tests.test_guarantees import (  # noqa: F401 - the tests run here, with the fixture `objects` of this module
     test_a_client_that_may_only_read_sees_what_a_dead_writer_committed,
     test_a_missing_or_damaged_part_raises,

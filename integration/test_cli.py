@@ -10,7 +10,7 @@ import pytest
 import parts_store as ps
 from integration.conftest import Bucket
 from integration.server import Server, free_port
-from parts_store.repositories import open_branch, open_store
+from parts_store.store.repositories import open_branch, open_store
 from tests.cli.places import (
     DAMAGED,
     LEFTOVERS,

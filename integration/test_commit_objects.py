@@ -14,7 +14,7 @@ from benchmarks.archive.sources import Archive
 from integration.conftest import Bucket
 from integration.proxy import CountingProxy
 from integration.server import Server
-from parts_store.repositories import open_repository
+from parts_store.store.repositories import open_repository
 
 FILES, VARIABLES = 5, 4
 # Time, y and x.

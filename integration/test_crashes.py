@@ -45,7 +45,7 @@ from parts_store import PartsStore
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Lock
 from parts_store.maintenance.report import Problem
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 PLACES = ["memory", "memory with digests", "disk", "minio"]
 LEVELS: list[Concurrency] = ["exclusive", "writers", "full"]

@@ -11,7 +11,7 @@ import parts_store as ps
 from integration.conftest import Bucket
 from parts_store.cli import main
 from parts_store.errors import AdoptionError, StoreConfigError
-from tests.adoption.months import LAYOUTS, Layout, read, write_months
+from tests.virtual.months import LAYOUTS, Layout, read, write_months
 
 
 def upload(bucket: Bucket, paths: list[Path]) -> list[str]:

@@ -23,7 +23,7 @@ from integration.conftest import Bucket
 from integration.proxy import CountingProxy
 from integration.request_counts.counting import counted, objects_below
 from integration.server import Server
-from tests.adoption.formats.n5.containers import numbers, read_z5py, write_java, write_z5py
+from tests.virtual.parsers.n5.containers import numbers, read_z5py, write_java, write_z5py
 
 BLOCKS = (8, 8, 8)
 

@@ -13,8 +13,8 @@ from integration.conftest import Bucket
 from integration.proxy import CountingProxy
 from integration.server import Server
 from integration.test_adoption import repository, upload
-from parts_store.adoption import adopt
-from tests.adoption.formats.tiff.test_several_files import NAMES, VALUES, write_all
+from parts_store.virtual.adopt import adopt
+from tests.virtual.parsers.tiff.test_several_files import NAMES, VALUES, write_all
 
 FILE = "files/a.tif"
 # More than 64 tiles become shards, others are references. Strips, the last of which is short, are never in shards.

@@ -14,7 +14,7 @@ from integration.proxy import CountingProxy
 from integration.server import Server
 from integration.test_adoption import repository
 from parts_store.errors import LocationError, SessionError
-from tests.adoption import raw_files
+from tests.virtual import raw_files
 
 MONTHS = [31, 28, 31, 30]
 VALUES = np.arange(sum(MONTHS) * 8, dtype="<i4").reshape(-1, 8)

@@ -22,7 +22,7 @@ from integration.server import Server
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import ConcurrentWriteError
 from parts_store.maintenance.report import Problem
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from tests.conftest import PIPELINES
 
 SPAWN = multiprocessing.get_context("spawn")

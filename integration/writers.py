@@ -6,10 +6,10 @@ from enum import Enum
 from zarr.core.buffer import cpu
 
 from parts_store import PartsStore
-from parts_store.catalog.owners import OwnedChunk
-from parts_store.engine.steps import Put, Request, Steps
+from parts_store.engine.steps import Put, StepRequest, Steps
 from parts_store.format.keys import Chunk, is_protocol_key
-from parts_store.options import StoreOptions
+from parts_store.store.catalog import OwnedChunk
+from parts_store.store.options import StoreOptions
 
 
 class Death(Enum):
@@ -51,7 +51,7 @@ def buffer(value: bytes) -> cpu.Buffer:
     return cpu.Buffer.from_bytes(value)
 
 
-def _is(after: Death, request: Request, chunk: Chunk, *, is_committed: bool) -> bool:
+def _is(after: Death, request: StepRequest, chunk: Chunk, *, is_committed: bool) -> bool:
     if not isinstance(request, Put):
         return False
     match after:

@@ -7,19 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from parts_store import codecs, errors, headers, manifests
-    from parts_store.adoption import adopt, adopt_in_place, open_virtual_dataset, open_virtual_mfdataset, parsers
-    from parts_store.adoption.to_icechunk import to_icechunk
+    from parts_store import codecs, errors, headers, manifests, parsers
     from parts_store.copying import Copied, copy
-    from parts_store.create import create_array
     from parts_store.engine.stats import Request
     from parts_store.errors import PartsStoreError
     from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
     from parts_store.format.references import Reference
     from parts_store.maintenance.report import Report
     from parts_store.pipeline.opening import fast, open_array, open_group
-    from parts_store.repositories import open_repository
-    from parts_store.store import PartsStore
+    from parts_store.store.create import create_array
+    from parts_store.store.repositories import open_repository
+    from parts_store.store.store import PartsStore
+    from parts_store.virtual.adopt import adopt
+    from parts_store.virtual.in_place import adopt_in_place
+    from parts_store.virtual.opening import open_virtual_dataset, open_virtual_mfdataset
+    from parts_store.virtual.write import to_icechunk
 
     __version__: str
 
@@ -58,25 +60,24 @@ _MODULES: Final = {
     "ConcatParts": "parts_store.format.parts",
     "Copied": "parts_store.copying",
     "Part": "parts_store.format.parts",
-    "PartsStore": "parts_store.store",
+    "PartsStore": "parts_store.store.store",
     "PartsStoreError": "parts_store.errors",
     "Reference": "parts_store.format.references",
     "Report": "parts_store.maintenance.report",
     "Request": "parts_store.engine.stats",
-    "adopt": "parts_store.adoption",
-    "adopt_in_place": "parts_store.adoption",
+    "adopt": "parts_store.virtual.adopt",
+    "adopt_in_place": "parts_store.virtual.in_place",
     "copy": "parts_store.copying",
-    "create_array": "parts_store.create",
+    "create_array": "parts_store.store.create",
     "fast": "parts_store.pipeline.opening",
     "open_array": "parts_store.pipeline.opening",
     "open_group": "parts_store.pipeline.opening",
-    "open_repository": "parts_store.repositories",
-    "open_virtual_dataset": "parts_store.adoption",
-    "open_virtual_mfdataset": "parts_store.adoption",
-    "parsers": "parts_store.adoption",
-    "to_icechunk": "parts_store.adoption.to_icechunk",
+    "open_repository": "parts_store.store.repositories",
+    "open_virtual_dataset": "parts_store.virtual.opening",
+    "open_virtual_mfdataset": "parts_store.virtual.opening",
+    "to_icechunk": "parts_store.virtual.write",
 }
-_SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests")
+_SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests", "parsers")
 # Names that need packages of the extra `virtual`.
 _VIRTUAL: Final = (
     *("adopt", "adopt_in_place", "manifests", "open_virtual_dataset", "open_virtual_mfdataset", "parsers"),

@@ -43,8 +43,10 @@ The package raises other exceptions only where zarr or Python expects them:
 Exceptions of zarr (`ContainsArrayError`, `NodeNotFoundError` ...) are not changed.
 """
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn, override
+from typing import Any, ClassVar, NoReturn, dataclass_transform, override
 
 from parts_store.redaction import SHOWN, hide_in_text, hide_secrets
 
@@ -90,11 +92,18 @@ def describe(value: object) -> str:
         return f"a value of type {type(value).__name__}"
 
 
+@dataclass_transform(eq_default=False)
 class PartsStoreError(Exception):
-    """The base class of all errors of parts_store."""
+    """The base class of all errors of parts_store. A subclass with annotated fields becomes a dataclass."""
 
     # The message, with the names of the fields in braces. An error without a template makes its message itself.
     template: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        """Make the annotated fields of a subclass the arguments of its constructor."""
+        super().__init_subclass__()
+        if inspect.get_annotations(cls):
+            dataclass(eq=False, repr=False)(cls)
 
     def __post_init__(self) -> None:
         """Remove passwords and signatures from the fields, and make the fields the `args`, so that errors pickle."""
@@ -118,6 +127,12 @@ def _hide(value: Any) -> Any:
             return value
 
 
+def _listed(problems: Sequence[tuple[str, str]]) -> str:
+    """Return the first problems by the names of what has them, and the number of the others."""
+    shown = "; ".join(f"{name}: {problem}" for name, problem in problems[:_MAX_SHOWN])
+    return f"{shown}; and {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else shown
+
+
 def raise_translated(error: PartsStoreError, original: BaseException | None = None) -> NoReturn:
     """Raise an error of this package in place of an error of another library, which may contain secrets.
 
@@ -136,7 +151,6 @@ def without_secrets(error: BaseException) -> Exception:
     return Exception(f"{type(error).__name__}: {text}").with_traceback(error.__traceback__)
 
 
-@dataclass(eq=False, repr=False)
 class PartsConfigError(PartsStoreError, ValueError):
     """The parts of an array are not allowed by the specification, or cannot be written."""
 
@@ -155,7 +169,6 @@ class PartsConfigError(PartsStoreError, ValueError):
         return f"{where}concat-parts, {self.member!r}: expected {self.expected}, found {self.found}"
 
 
-@dataclass(eq=False, repr=False)
 class UnknownTransformerError(PartsStoreError, ValueError):
     """The array has an unknown storage transformer, or more than one."""
 
@@ -164,7 +177,6 @@ class UnknownTransformerError(PartsStoreError, ValueError):
     found: str
 
 
-@dataclass(eq=False, repr=False)
 class StoreConfigError(PartsStoreError, ValueError):
     """The store cannot be opened from this URL or with these options."""
 
@@ -185,7 +197,6 @@ class ServerFeatureError(StoreConfigError):
         self.server, self.lacks, self.needed_for, self.advice = self.args
 
 
-@dataclass(eq=False, repr=False)
 class StorageError(PartsStoreError):
     """The object store refused a request, failed to carry it out, or did not answer.
 
@@ -205,7 +216,6 @@ class StorageError(PartsStoreError):
         return f"object store, {self.operation} {self.key!r}: {code}{self.message}"
 
 
-@dataclass(eq=False, repr=False)
 class SessionError(PartsStoreError):
     """The Icechunk session does not support this, or failed. The cause is the error of Icechunk."""
 
@@ -222,7 +232,6 @@ class NoAccessError(SessionError):
     """The chunk is a reference to a file, and the repository was opened without access to the folder of the file."""
 
 
-@dataclass(eq=False, repr=False)
 class AdoptionError(PartsStoreError):
     """The file cannot be adopted, or not all of it with `strict=True`. Nothing was written."""
 
@@ -231,12 +240,9 @@ class AdoptionError(PartsStoreError):
 
     @override
     def __str__(self) -> str:
-        shown = "; ".join(f"{name}: {reason}" for name, reason in self.problems[:_MAX_SHOWN])
-        more = f"; and {len(self.problems) - _MAX_SHOWN} more" if len(self.problems) > _MAX_SHOWN else ""
-        return f"file {self.location!r} cannot be adopted, nothing was written: {shown}{more}"
+        return f"file {self.location!r} cannot be adopted, nothing was written: {_listed(self.problems)}"
 
 
-@dataclass(eq=False, repr=False)
 class ManifestError(PartsStoreError, ValueError):
     """The references of a manifest are wrong, or do not support an operation that needs the values."""
 
@@ -246,7 +252,6 @@ class ManifestError(PartsStoreError, ValueError):
     found: str
 
 
-@dataclass(eq=False, repr=False)
 class LocationError(PartsStoreError):
     """The file of a reference is in no registered store, cannot be read, is too short, or was changed."""
 
@@ -255,7 +260,6 @@ class LocationError(PartsStoreError):
     problem: str
 
 
-@dataclass(eq=False, repr=False)
 class LocalPathError(PartsStoreError):
     """The key leads out of the local folder, or what is there is not the file or the folder that it should be."""
 
@@ -264,7 +268,6 @@ class LocalPathError(PartsStoreError):
     problem: str
 
 
-@dataclass(eq=False, repr=False)
 class ClusterWriteError(PartsStoreError):
     """Some tasks of a cluster failed. Nothing was committed, and the session is unchanged."""
 
@@ -274,13 +277,10 @@ class ClusterWriteError(PartsStoreError):
 
     @override
     def __str__(self) -> str:
-        shown = "; ".join(f"{region}: {problem}" for region, problem in self.failed[:_MAX_SHOWN])
-        more = f"; and {len(self.failed) - _MAX_SHOWN} more" if len(self.failed) > _MAX_SHOWN else ""
         count = f"{len(self.failed)} of {self.tasks} tasks failed"
-        return f"array {self.array!r}: {count}, nothing was committed: {shown}{more}"
+        return f"array {self.array!r}: {count}, nothing was committed: {_listed(self.failed)}"
 
 
-@dataclass(eq=False, repr=False)
 class ReservedKeyError(PartsStoreError, ValueError):
     """The key belongs to a part of a chunk or to the write protocol, and cannot be written directly."""
 
@@ -289,7 +289,6 @@ class ReservedKeyError(PartsStoreError, ValueError):
     owner: str
 
 
-@dataclass(eq=False, repr=False)
 class ChunkSizeError(PartsStoreError, ValueError):
     """The bytes of a chunk do not fit the sizes of its parts. Nothing was written."""
 
@@ -299,7 +298,6 @@ class ChunkSizeError(PartsStoreError, ValueError):
     found: int
 
 
-@dataclass(eq=False, repr=False)
 class PartSizeError(PartsStoreError):
     """A stored part has not the size that the array or its tag gives."""
 
@@ -309,7 +307,6 @@ class PartSizeError(PartsStoreError):
     found: int
 
 
-@dataclass(eq=False, repr=False)
 class IncompleteChunkError(PartsStoreError):
     """The chunk exists, but some of its parts are missing or from another write."""
 
@@ -327,7 +324,6 @@ class IncompleteChunkError(PartsStoreError):
         return f"chunk {self.chunk_key!r} is incomplete: {' and '.join(missing + mixed)}"
 
 
-@dataclass(eq=False, repr=False)
 class ShardFileError(PartsStoreError):
     """The shard is a file that another program has changed after it was written, so that its index does not fit it."""
 
@@ -338,7 +334,6 @@ class ShardFileError(PartsStoreError):
     key: str
 
 
-@dataclass(eq=False, repr=False)
 class LayoutChangedError(PartsStoreError):
     """The array was created again with another layout since it was opened. Nothing was written.
 
@@ -350,7 +345,6 @@ class LayoutChangedError(PartsStoreError):
     problem: str
 
 
-@dataclass(eq=False, repr=False)
 class ConcurrentWriteError(PartsStoreError):
     """Another client wrote the chunk while it was read or changed. This client did not write it."""
 
@@ -359,7 +353,6 @@ class ConcurrentWriteError(PartsStoreError):
     problem: str
 
 
-@dataclass(eq=False, repr=False)
 class AmbiguousWriteError(PartsStoreError):
     """The store did not answer, so it is unknown whether the chunk was written."""
 
@@ -368,7 +361,6 @@ class AmbiguousWriteError(PartsStoreError):
     problem: str
 
 
-@dataclass(eq=False, repr=False)
 class CopyMismatchError(PartsStoreError):
     """The destination of a copy does not return the bytes that were written."""
 
@@ -382,7 +374,6 @@ class CopyMismatchError(PartsStoreError):
         return f"copy at {self.key!r}: expected the {self.expected} bytes that were written, found {found}"
 
 
-@dataclass(eq=False, repr=False)
 class CodecError(PartsStoreError, ValueError):
     """The chunk cannot be encoded, or the stored bytes cannot be decoded."""
 
@@ -417,7 +408,6 @@ class UnboundPaddingError(CodecError):
         self.args = (self.codec, self.argument)
 
 
-@dataclass(eq=False, repr=False)
 class HeaderError(PartsStoreError, ValueError):
     """The file format has no header for such a chunk."""
 

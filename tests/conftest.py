@@ -20,6 +20,9 @@ from obstore.store import LocalStore, MemoryStore
 from parts_store.engine import executor
 from tests import effort
 
+# Busy machines make processes of dask connect late. Worker processes inherit it.
+os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "300s")
+
 COMMON = settings(
     deadline=None,
     print_blob=True,

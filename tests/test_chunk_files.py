@@ -19,7 +19,7 @@ from zarr.codecs.numcodecs import Zlib
 import parts_store as ps
 from parts_store.errors import HeaderError, StoreConfigError
 from parts_store.headers import TiffHeader
-from tests.adoption.adopting import repository
+from tests.virtual.adopting import repository
 
 VALUES = np.random.default_rng(1).integers(1, 255, (50, 70)).astype("uint16")
 IMAGE: dict[str, Any] = {"chunk_file": "tiff", "shape": (50, 70), "chunks": (32, 32), "dtype": "uint16"}

@@ -7,8 +7,8 @@ from icechunk import Repository, in_memory_storage
 from obstore.store import MemoryStore
 
 import parts_store as ps
-from parts_store import destination
 from parts_store.errors import StoreConfigError
+from parts_store.store import destination
 
 
 @pytest.fixture(params=["objects", "session"])

@@ -1,7 +1,6 @@
 """The links of the documentation lead somewhere, and every page can be found."""
 
 import re
-import tomllib
 import unicodedata
 from pathlib import Path
 
@@ -79,9 +78,3 @@ def test_every_page_is_in_the_navigation_once() -> None:
     _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     listed = [line.rpartition(" ")[2] for line in navigation.splitlines() if line.endswith(".md") and "#" not in line]
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES[1:])
-
-
-def test_landing_page_lists_every_extra() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (DOCS / "index.md").read_text(), re.MULTILINE)
-    assert sorted(re.findall(r"\w+", " ".join(table))) == sorted(extras)

@@ -19,10 +19,10 @@ from parts_store.engine.steps import Found
 from parts_store.format.files.description import member_of, recorded_format
 from parts_store.format.files.seal import build_tail
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Span
+from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 from parts_store.transactions import staging
-from parts_store.transactions.journal import Journal, journal_key, staged_keys
+from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs/format").glob("*.md"))

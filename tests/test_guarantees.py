@@ -14,7 +14,7 @@ import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
-from parts_store.engine.steps import Done, Lock, Outcome, Refused, Request, Wait
+from parts_store.engine.steps import Done, Lock, Outcome, Refused, StepRequest, Wait
 from parts_store.errors import (
     ConcurrentWriteError,
     IncompleteChunkError,
@@ -52,7 +52,7 @@ class Client:
         self.steps = operation(self.store)
         self.error: PartsStoreError | None = None
         self.has_ended = False
-        self.batch: tuple[Request, ...] = ()
+        self.batch: tuple[StepRequest, ...] = ()
         self._send(None)
 
     def _send(self, outcomes: tuple[Outcome, ...] | None) -> None:
@@ -71,7 +71,7 @@ class Client:
     def step(self) -> None:
         self._send(tuple(self._perform(request) for request in self.batch))
 
-    def _perform(self, request: Request) -> Outcome:
+    def _perform(self, request: StepRequest) -> Outcome:
         match request:
             case Wait():
                 return Done()

@@ -138,6 +138,14 @@ def test_what_http_cannot_do_is_not_promised_and_refused_by_name(address: str, t
         store.delete_sync("a/c/0/0")
     with pytest.raises(StoreConfigError, match="one that can only be read"):
         store.with_read_only(read_only=False)
+    copied = ps.create_array(
+        ps.PartsStore.from_url("memory://"),
+        "a",
+        parts=[""],
+        data=zarr.open_array(store, path="a", mode="r"),
+        overwrite=True,
+    )
+    np.testing.assert_array_equal(copied[...], VALUES)
 
     async def listed() -> list[str]:
         return [key async for key in store.list()]

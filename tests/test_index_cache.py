@@ -16,9 +16,9 @@ from obstore.store import MemoryStore
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.shard_index import ShardIndex
-from parts_store.index_cache import IndexCache
+from parts_store.store.chunk_reads import IndexCache
+from parts_store.transactions.reading import Version
 from parts_store.transactions.shards import VersionedIndex
-from parts_store.transactions.versions import Version
 from tests.store.interrupted import Watched, backend_of
 
 PARTS = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]

@@ -10,8 +10,7 @@ from obstore.store import MemoryStore
 
 import parts_store as ps
 from parts_store.errors import StoreConfigError
-from parts_store.inspection import find, inspect, similar_path
-from parts_store.nodes import Node, Stored
+from parts_store.store.inspection import Node, StoredSizes, find, inspect, similar_path
 
 PARTS = ps.ConcatParts([ps.Part(""), ps.Part(".tail", size=2)])
 
@@ -37,7 +36,7 @@ def test_inspect_finds_groups_and_arrays(store: ps.PartsStore) -> None:
 def test_inspect_counts_chunks_objects_and_bytes(store: ps.PartsStore) -> None:
     stored = {node.path: node.stored for node in inspect(store, sizes=True)}
     # Three chunks of eight bytes in two parts each, and one chunk of two bytes.
-    assert stored == {"": None, "g": None, "g/a": Stored(3, 6, 24), "plain": Stored(1, 1, 2)}
+    assert stored == {"": None, "g": None, "g/a": StoredSizes(3, 6, 24), "plain": StoredSizes(1, 1, 2)}
 
 
 def test_inspect_lists_groups_only(store: ps.PartsStore) -> None:

@@ -13,7 +13,7 @@ import zarr
 import parts_store as ps
 from parts_store.engine.stats import Request, Requests
 from parts_store.maintenance.report import Finding, Problem
-from parts_store.nodes import Node, Tree
+from parts_store.store.inspection import Node, Tree
 from parts_store.text import size
 
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,29 +14,21 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 import parts_store as ps
 from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.options import StoreOptions, parse_count, parse_patterns, protocol_of
+from parts_store.store.options import StoreOptions, parse_count, parse_patterns, protocol_of
 from parts_store.transactions.rules import Level
 
 NAMES = [field.name for field in fields(StoreOptions)]
 LEVELS: list[Any] = ["exclusive", "writers", "full"]
 
 
-def capabilities(
-    identity: WriteIdentity, *, has_conditions: bool = True, has_unique_etags: bool = True
-) -> Capabilities:
-    return Capabilities(
-        identifies_writes_by=identity,
-        has_conditions=has_conditions,
-        has_unique_etags=has_unique_etags,
-        is_remote=True,
-        is_writable=identity is not WriteIdentity.ETAGS,
-        is_listable=identity is not WriteIdentity.ETAGS,
-    )
+def backend(identity: WriteIdentity, *, has_conditions: bool = True, has_unique_etags: bool = True) -> Any:
+    can = Capabilities(identity, has_conditions=has_conditions, has_unique_etags=has_unique_etags)
+    return SimpleNamespace(capabilities=can)
 
 
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_a_level_is_what_it_is_called(concurrency: Any) -> None:
-    rules = protocol_of(StoreOptions(concurrency=concurrency), capabilities(WriteIdentity.TAGS)).rules
+    rules = protocol_of(StoreOptions(concurrency=concurrency), backend(WriteIdentity.TAGS)).rules
     assert rules.level is Level(concurrency)
     assert rules.level.value == concurrency
 
@@ -50,7 +43,7 @@ def test_a_level_that_there_is_not_is_refused_with_those_that_there_are(wrong: A
     ("identity", "lacks"), [(WriteIdentity.TAGS, "conditional PUTs"), (WriteIdentity.JOURNAL, "locks that end with")]
 )
 def test_unsupported_concurrency_is_refused_with_an_alternative(identity: WriteIdentity, lacks: str) -> None:
-    without = capabilities(identity, has_conditions=False)
+    without = backend(identity, has_conditions=False)
     for concurrency in LEVELS:
         if concurrency == "exclusive":
             assert protocol_of(StoreOptions(concurrency=concurrency), without).rules.level is Level.EXCLUSIVE
@@ -95,18 +88,19 @@ def test_what_each_store_can_do_is_known_by_its_kind(tmp_path: Any) -> None:
         if each.has_unique_etags and each.identifies_writes_by is WriteIdentity.TAGS
     }
     assert unique == {"AzureStore", "GCSStore", "MemoryStore"}
-    assert [name for name, each in facts.items() if not each.is_writable] == ["HTTPStore"]
+    assert not ps.PartsStore(HTTPStore("https://x.invalid")).supports_writes
+    assert not ps.PartsStore(HTTPStore("https://x.invalid")).supports_listing
 
 
 def test_writers_check_for_each_other_only_if_etags_recur() -> None:
     for concurrency, unique in itertools.product(LEVELS, (True, False)):
-        found = capabilities(WriteIdentity.TAGS, has_unique_etags=unique)
+        found = backend(WriteIdentity.TAGS, has_unique_etags=unique)
         rules = protocol_of(StoreOptions(concurrency=concurrency), found).rules
         assert rules.is_registered is (not unique and concurrency != "exclusive")
 
 
 def test_every_generation_is_new_and_of_32_hexadecimal_digits() -> None:
-    rules = protocol_of(StoreOptions(), capabilities(WriteIdentity.TAGS)).rules
+    rules = protocol_of(StoreOptions(), backend(WriteIdentity.TAGS)).rules
     generations = [rules.new_generation() for _ in range(1000)]
     assert len(set(generations)) == 1000
     assert all(len(each) == 32 and int(each, 16) >= 0 and each == each.lower() for each in generations)

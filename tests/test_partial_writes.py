@@ -1,4 +1,4 @@
-"""The assumptions about zarr in `parts_store.partial_writes`, each tested with zarr itself."""
+"""The assumptions about zarr in `parts_store.store.partial_writes`, each tested with zarr itself."""
 
 import contextvars
 import weakref
@@ -13,10 +13,10 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 import parts_store as ps
 from parts_store.engine.steps import Steps
-from parts_store.operations import Operations
-from parts_store.partial_writes import EarlierReads, WholeRead
-from parts_store.transactions.merging import Unknown
-from parts_store.transactions.versions import Absent
+from parts_store.store.operations import Operations
+from parts_store.store.partial_writes import EarlierReads, WholeRead
+from parts_store.transactions.protocol import Unknown
+from parts_store.transactions.reading import Absent
 
 BREAKS = "zarr calls a store in another way now: see parts_store/partial_writes.py"
 NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)

@@ -20,8 +20,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import ObjectStore
 
 import parts_store as ps
-from parts_store import chunk_reads
 from parts_store.errors import PartSizeError
+from parts_store.store import chunk_reads
 from parts_store.transactions import journaled
 from tests.conftest import PIPELINES
 from tests.s3_server import Call, Flaws, S3Server

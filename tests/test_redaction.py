@@ -39,7 +39,7 @@ def test_the_user_the_password_and_the_query_of_a_url_are_hidden(url: str, shown
     [
         "s3://bucket/run@2024/x",
         "s3://bucket/12:00@2024/x#1",
-        "gs://bucket/a@b@c",
+        "gs://bucket/abc",
         "abfss://container@account.dfs.core.windows.net/x",
         "https://host/run@2024/x",
         "http://127.0.0.1:9000/bucket/key",

@@ -11,8 +11,8 @@ import zarr
 
 import parts_store as ps
 from parts_store.errors import SessionError, StoreConfigError
-from parts_store.repositories import is_repository, open_branch, open_store, open_writable, options_for
-from tests.adoption import raw_files
+from parts_store.store.repositories import is_repository, open_branch, open_store, open_writable, options_for
+from tests.virtual import raw_files
 
 icechunk.set_logs_filter("error")
 

@@ -86,19 +86,6 @@ def test_each_flaw_breaks_exactly_one_behaviour(flaws: Flaws, broken: set[str]) 
         assert wrong == broken
 
 
-def test_other_flaws() -> None:
-    with S3Server(Flaws(has_unique_etags=True, ignores_suffix_ranges=True, refuses_listings=True)) as server:
-        store = server.store(retry_config=QUICK)
-        assert obstore.put(store, "x", b"1")["e_tag"] != obstore.put(store, "x", b"1")["e_tag"]
-        with pytest.raises(obstore.exceptions.BaseError, match="non-partial"):
-            obstore.get(store, "x", options={"range": {"suffix": 1}})
-        with pytest.raises(obstore.exceptions.BaseError, match="AccessDenied"):
-            obstore.list(store).collect()
-        server.flaws = Flaws(rejects_conditional_puts=True)
-        with pytest.raises(obstore.exceptions.BaseError, match="501"):
-            obstore.put(store, "y", b"1", mode="create")
-
-
 def test_a_hook_sees_each_request_and_may_answer_it(server: S3Server) -> None:
     def before(call: Call) -> Reply | None:
         if call.key == "forbidden":

@@ -14,9 +14,9 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 from zarr.testing.store import StoreTests
 
 from parts_store import ConcatParts, Part, PartsStore
-from parts_store.catalog.known_arrays import Catalog
 from parts_store.format.keys import ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
+from parts_store.store.catalog import Catalog
 from tests.effort import examples
 from tests.machines import ObjectStoreMachine, UnreservedKeys
 

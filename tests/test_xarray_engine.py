@@ -16,8 +16,8 @@ import zarr
 from xarray.backends import ZarrBackendEntrypoint
 
 import parts_store as ps
-from parts_store.xarray_engine import PartsStoreEntrypoint
-from tests.adoption.adopting import adopted, repository, settle
+from parts_store.virtual.xarray_engine import PartsStoreEntrypoint
+from tests.virtual.adopting import adopted, repository, settle
 
 # The name in the entry point is tested once: other tests do not need an installed package.
 ENGINE: Any = PartsStoreEntrypoint

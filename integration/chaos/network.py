@@ -9,7 +9,7 @@ from integration.chaos.driver import Report
 from integration.chaos.plan import Kind, Plan
 from integration.conftest import Bucket
 from integration.toxics import Proxy, Toxic, toxic
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 LANES: tuple[Kind, ...] = ("blind", "compared", "created", "shard", "inner")
 # Toxiproxy draws lots for every connection: so each is for one request. On a busy machine, any request may take long.

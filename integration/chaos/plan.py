@@ -16,7 +16,7 @@ import parts_store as ps
 from integration.server import Server
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, StorageError
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from parts_store.transactions.server import Features
 
 ROOT = Path(__file__).parent.parent.parent

@@ -19,7 +19,7 @@ from integration.writers import Death, abandon, buffer, chunk_of
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.errors import IncompleteChunkError, PartSizeError
 from parts_store.maintenance.report import Finding, Problem, Report
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 PARTS = [Part(".head", size=10), Part(""), Part(".tail", size=4)]
 SHARD_PARTS = [Part(""), Part(".index", size=SHARD_INDEX)]

@@ -14,7 +14,7 @@ from integration.proxy import CountingProxy
 from integration.request_counts.counting import LAYOUTS, counted, create_chunk
 from integration.writers import buffer
 from parts_store import PartsStore
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from parts_store.transactions.tagged import TaggedProtocol
 
 type Costs = dict[str, int]

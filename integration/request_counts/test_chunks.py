@@ -31,7 +31,7 @@ from integration.request_counts.places import (
 )
 from integration.writers import Death, abandon, buffer, disturb
 from parts_store import Part, PartsStore
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 
 @pytest.mark.parametrize("count", LAYOUTS)

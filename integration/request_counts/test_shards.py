@@ -32,7 +32,7 @@ from integration.request_counts.counting import (
 from integration.request_counts.places import COLUMNS, KEY, LEVELS, Costs, Place, stored_parts, table
 from integration.writers import Death, abandon
 from parts_store import SHARD_INDEX, Part, PartsStore
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 
 
 def offsets_of(bucket: Bucket, shard: str) -> NDArray[Any]:

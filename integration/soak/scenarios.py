@@ -27,9 +27,8 @@ from integration.chaos.plan import LANES, ROOT, Plan
 from integration.conftest import new_bucket
 from integration.server import Server
 from integration.test_session_history import repository
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from tests.backends import deletion_schedules
-from tests.catalog import schedules as catalog_schedules
 from tests.conftest import PIPELINES
 from tests.histories import PARTS, record, violations
 from tests.maintenance.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
@@ -39,6 +38,7 @@ from tests.model.mutants import MUTANTS
 from tests.model.random_scenarios import RANDOM
 from tests.sessions.histories import INTERLEAVINGS, KINDS, OPERATIONS, SOLVERS
 from tests.sessions.stage import Stage
+from tests.store import schedules as catalog_schedules
 from tests.transactions.test_leftovers import S3, test_writers_at_once_in_any_order_leave_few_objects
 
 WALKS, SCHEDULES, CONFLICTS = 50, 50, 10

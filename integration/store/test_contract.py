@@ -19,7 +19,7 @@ from integration.conftest import Bucket
 from integration.store.arrays import document
 from parts_store import Part, PartsStore
 from parts_store.errors import ChunkSizeError
-from parts_store.options import Concurrency
+from parts_store.store.options import Concurrency
 from tests.machines import ObjectStoreMachine, UnreservedKeys
 
 LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")

@@ -17,7 +17,7 @@ import pytest
 import zarr.core.codec_pipeline
 import zarr.registry
 import zarr.storage
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -155,7 +155,13 @@ class LocalStore(_Store):
 def pytest_collection() -> None:
     """Run few examples of each property: zarr's own profile has 300, and `make soak` is for new seeds."""
     settings.register_profile(
-        "zarr_suite", max_examples=10, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+        "zarr_suite",
+        max_examples=10,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        # A property that must fail is not made smaller.
+        phases=(Phase.explicit, Phase.generate),
     )
     settings.load_profile("zarr_suite")
 

@@ -1,6 +1,10 @@
-"""Names of zarr that have no public address yet."""
+"""Names of zarr that have no public address yet, each with the reason and with what to ask of zarr.
+
+An issue to open at zarr-python is marked with "Ask".
+"""
 
 import asyncio
+import inspect
 import sys
 import threading
 import warnings
@@ -10,29 +14,39 @@ from types import CoroutineType, FrameType
 from typing import Any
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
+from zarr.abc.buffer import Buffer
+from zarr.abc.codec import Codec
 
-# Whether a store can be read and written without an event loop.
+# Whether a store can be read and written without an event loop: the rule by which zarr's pipeline decides it.
+# Ask: a property of `zarr.abc.store.Store`.
 from zarr.abc.store import Store
 from zarr.abc.store import _store_supports_sync_io as supports_sync_io
+from zarr.codecs import ShardingCodec
 
-# What zarr does with an array that is assigned to a Zarr array.
+# What zarr does with an array that is assigned to a Zarr array; see `is_converted_by_zarr`.
 from zarr.core.array import _set_selection
 
-# Codecs and metadata documents cannot be written without these classes. zarr names them in the signatures of its public
-# codec classes, so a public address is to be expected, probably in `zarr.abc.codec` and `zarr.metadata`.
+# Codecs and metadata documents cannot be written without these classes, which zarr names in the signatures of its
+# public codec classes. Ask: a public address, for example in `zarr.abc.codec` and `zarr.metadata`.
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding
 
-# The pipeline that ours extends. `zarr.abc.codec.CodecPipeline` is the public interface.
-# What zarr does with a chunk that is missing, in one place.
+# The pipeline that ours extends, and what it consists of. Ours needs its methods without an event loop, `read_sync` and
+# `write_sync`, and `sync_transform`, which says whether there are any. An object that contains that pipeline would need
+# the same private names, and ten methods that only pass on their arguments.
+# Ask: methods without an event loop in `zarr.abc.codec.CodecPipeline`, and a public address of the fused pipeline.
 from zarr.core.chunk_utils import ChunkTransform, scatter_chunk
 from zarr.core.codec_pipeline import FusedCodecPipeline, codecs_from_list_unchecked
 
 # `zarr.dtype.parse_dtype` guesses from strings; this function takes a NumPy data type as it is.
+# Ask: a public address.
 from zarr.core.dtype import get_data_type_from_native_dtype
 from zarr.core.dtype.wrapper import TBaseDType, TBaseScalar
 from zarr.core.group import GroupMetadata
+
+# The orders in which the sharding codec writes inner chunks. Ask: a method of `ShardingCodec`.
 from zarr.core.indexing import colexicographic_order_coords, lexicographic_order_coords, morton_order_coords
 from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
 
@@ -45,11 +59,12 @@ except ImportError:
 
 # Runs a coroutine on zarr's event loop from a thread without one. Icechunk and xarray import it from here as well.
 # The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.
+# Ask: a public address of `sync`, and that it cancels its task when the thread leaves it.
 from zarr.core.sync import _runner, sync
-
-# The rules for the path of a node: a path must mean the same to us as to zarr.
 from zarr.errors import UnstableSpecificationWarning
 from zarr.storage import WrapperStore
+
+# The rules for the path of a node: a path must mean the same to us as to zarr. Ask: a public address.
 from zarr.storage._utils import normalize_path
 
 __all__ = [
@@ -64,11 +79,18 @@ __all__ = [
     "RegularChunkGridMetadata",
     "TBaseDType",
     "TBaseScalar",
+    "async_group_of",
+    "can_sync",
     "codecs_from_list_unchecked",
+    "decode_sync",
+    "encode_sync",
     "get_data_type_from_native_dtype",
+    "inner_spec_of",
     "is_converted_by_zarr",
     "normalize_path",
     "read_metadata",
+    "repaired",
+    "replace_async_array",
     "scatter_chunk",
     "subchunk_order",
     "supports_sync_io",
@@ -92,18 +114,21 @@ def unstable_types() -> Iterator[None]:
         yield
 
 
+def repaired(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of an array as zarr reads it, which repairs chunk grids that older software has stored."""
+    return document if repair_array_document is None else dict(repair_array_document(document, 3)[0])
+
+
 def read_metadata(document: dict[str, Any]) -> ArrayV3Metadata:
     """Return the metadata that zarr reads from a document, without zarr's warning of a document that it has to repair.
 
     zarr gives this warning by itself when it opens the array.
     """
-    if repair_array_document is not None:
-        repaired, _ = repair_array_document(document, 3)
-        grid = repaired.get("chunk_grid")
-        # zarr reads some regular grids as rectilinear ones, which it would refuse as a document without a setting.
-        if isinstance(grid, dict) and grid.get("name") == "regular":
-            document = dict(repaired)
-    return ArrayV3Metadata.from_dict(document)
+    valid = repaired(document)
+    grid = valid.get("chunk_grid")
+    # zarr reads some regular grids as rectilinear ones, which it would refuse as a document without a setting.
+    is_regular = isinstance(grid, dict) and grid.get("name") == "regular"
+    return ArrayV3Metadata.from_dict(valid if is_regular else document)
 
 
 _ORDERS = {"morton": morton_order_coords, "colexicographic": colexicographic_order_coords}
@@ -119,14 +144,46 @@ def is_converted_by_zarr() -> bool:
     """Return whether zarr asks for an attribute of an array because it was assigned to a Zarr array.
 
     zarr converts what has no attribute `shape` to NumPy. Of everything else it takes pieces, one for each chunk, and
-    there is no method that zarr would call to convert all of it before.
+    there is no method that zarr would call to convert all of it before. Ask: that zarr calls `__array__`.
     """
-    code = sys._getframe(2).f_code  # noqa: SLF001
-    return code is _set_selection.__code__
+    frame = inspect.currentframe()
+    attribute = None if frame is None else frame.f_back
+    caller = None if attribute is None else attribute.f_back
+    return caller is not None and caller.f_code is _set_selection.__code__
+
+
+def decode_sync(codec: Any, data: Buffer, spec: ArraySpec) -> Any:
+    """Decode with a codec, without an event loop. Ask: a public name of the method."""
+    return codec._decode_sync(data, spec)  # noqa: SLF001
+
+
+def encode_sync(codec: Any, data: Any, spec: ArraySpec) -> Any:
+    """Encode with a codec, without an event loop. Ask: a public name of the method."""
+    return codec._encode_sync(data, spec)  # noqa: SLF001
+
+
+def can_sync(codec: Codec) -> bool:
+    """Return whether a codec can be used without an event loop."""
+    return hasattr(codec, "_decode_sync") and hasattr(codec, "_encode_sync")
+
+
+def inner_spec_of(codec: ShardingCodec, spec: ArraySpec) -> ArraySpec:
+    """Return the specification of the inner chunks of a shard. Ask: a public name of the method."""
+    return codec._get_chunk_spec(spec)  # noqa: SLF001
+
+
+def async_group_of(group: zarr.Group) -> zarr.AsyncGroup:
+    """Return the asynchronous group in a group. Ask: a property as `zarr.Array.async_array` is."""
+    return group._async_group  # noqa: SLF001
+
+
+def replace_async_array(array: zarr.Array[Any], inner: zarr.AsyncArray[Any]) -> None:
+    """Replace the asynchronous array in an array. Ask: an argument for the codec pipeline of an array."""
+    array._async_array = inner  # noqa: SLF001
 
 
 def unwrap(store: Store) -> Store:
-    """Return the store inside the wrappers of zarr, such as a cache or a log, which do not show it."""
+    """Return the store inside the wrappers of zarr, such as a cache or a log. Ask: a property that shows it."""
     while isinstance(store, WrapperStore):
         store = store._store  # noqa: SLF001
     return store

@@ -2,6 +2,6 @@
 
 import atexit
 
-from parts_store.backends.foreign_threads import wait_for_foreign_threads
+from parts_store._compat.foreign_threads import wait_for_foreign_threads
 
 atexit.register(wait_for_foreign_threads)

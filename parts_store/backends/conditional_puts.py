@@ -25,8 +25,8 @@ from typing import Any, Final
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from parts_store.backends.obstore_options import client_options_of_environment
-from parts_store.backends.obstore_outcomes import REFUSALS
+from parts_store.backends.addresses import client_options_of_environment
+from parts_store.backends.failures import REFUSALS
 
 # How long connections are not kept after a refusal. Where many clients write to an object, refusals follow each other,
 # on a busy machine with seconds in between.

@@ -1,11 +1,14 @@
 """The backend for Icechunk sessions: chunks and documents of a session in place of objects.
 
 Calls Icechunk, translates its errors, and labels each chunk with its write: that of a tag, or the session's snapshot.
+Records which write each chunk is from, and which writes are in progress (`Writes`), because Icechunk does not say it.
 Knows which array the nodes of parts belong to, and nothing else about what is stored.
 """
 
 import re
 import secrets
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,19 +32,81 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
-from parts_store.backends.session_changes import Writes
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.steps import Found, Outcome
 from parts_store.errors import NoAccessError, ReadOnlySessionError, SessionError, StoreConfigError, raise_translated
 from parts_store.format.keys import DOCUMENT, NodeKey, is_metadata, join, parse_node_key, split, splits
+from parts_store.format.layout import Span, Wanted, resolve
 from parts_store.format.metadata import Document, is_array, parse, without_constants
-from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.references import ENCODED_SCHEMES, Reference, ReferenceTable
 from parts_store.format.tags import Tag
 from parts_store.redaction import hide_secrets, may_hold_secret
-from parts_store.transactions import part_nodes
+from parts_store.transactions.session import owner_of_node
+
+
+@dataclass(slots=True)
+class Writes:
+    """A record of the writes to a session in this process."""
+
+    generations: dict[str, str] = field(default_factory=dict)
+    under_way: Counter[str] = field(default_factory=Counter)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    # The snapshot at the last check, whether it had changes, and how often all labels were replaced.
+    snapshot: str = ""
+    has_changes: bool = False
+    discards: int = 0
+
+    def base(self, session: Session) -> str:
+        """Return the label of all chunks that were not written: the snapshot, and another label after each discard."""
+        with self.guard:
+            # Read under the guard, so that a write that ends at this moment is not taken for a discard.
+            snapshot, has_changes = session.snapshot_id, session.has_uncommitted_changes
+            if snapshot != self.snapshot:
+                # Committed or rebased: the chunks are those of the new snapshot.
+                self.generations.clear()
+                self.snapshot, self.has_changes = snapshot, False
+            elif self.has_changes and not has_changes and not self.under_way:
+                self.generations.clear()
+                self.discards, self.has_changes = self.discards + 1, False
+            self.has_changes |= has_changes
+            return f"{snapshot}, {self.discards} discarded" if self.discards else snapshot
+
+    def label(self, key: str, base: str) -> str | None:
+        """Return the label of the write that a chunk is from; None while it is being written."""
+        with self.guard:
+            return None if self.under_way[key] else self.generations.get(key, base)
+
+    @contextmanager
+    def writing(self, key: str, generation: str, *, or_same: bool = False) -> Iterator[None]:
+        """Record that a chunk is written in this block; with `or_same`, a write that fails did not change it."""
+        with self.guard:
+            self.under_way[key] += 1
+        is_changed = not or_same
+        try:
+            yield
+            is_changed = True
+        finally:
+            with self.guard:
+                if is_changed:
+                    self.generations[key] = generation
+                self.has_changes = True
+                self.under_way[key] -= 1
+                if not self.under_way[key]:
+                    del self.under_way[key]
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Record that any chunks are written in this block: all chunks get another label."""
+        try:
+            yield
+        finally:
+            with self.guard:
+                self.generations.clear()
+                self.discards += 1
+                self.has_changes = True
+
 
 # A session does not say when a chunk was written.
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
@@ -63,10 +128,8 @@ class SessionBackend:
         identifies_writes_by=WriteIdentity.SESSION,
         has_conditions=True,
         has_unique_etags=True,
-        is_remote=True,
-        is_writable=True,
-        is_listable=True,
     )
+    has_latency: ClassVar[bool] = True
     # The chunks and nodes of a session are not files.
     file_stamp: ClassVar[None] = None
 
@@ -345,7 +408,7 @@ class SessionBackend:
         if node is None or array is None:
             return False
         if node not in self._owners:
-            owner = part_nodes.owner_of(await self._document(place.node))
+            owner = owner_of_node(await self._document(place.node))
             if owner is None:
                 return False
             self._owners[node] = owner

@@ -18,16 +18,16 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final, override
 
-from parts_store.backends import local_files, local_listing, local_locks, local_objects
+from parts_store.backends import local_files, local_locks
 from parts_store.backends.failures import name_and_key, translated
-from parts_store.backends.local_sync import NO_SYNC, DiskSync, Sync
+from parts_store.backends.local_files import NO_SYNC, DiskSync, Sync
 from parts_store.backends.object_store import Calls, ObjectBackend, run_calls
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest
 from parts_store.engine.steps import Condition, Outcome
 from parts_store.errors import ConcurrentWriteError, LocalPathError
 from parts_store.format.keys import PROTOCOL_FOLDER, is_protocol_key
-from parts_store.format.ranges import Wanted
+from parts_store.format.layout import Wanted
 from parts_store.format.tags import Tag
 
 # The number of files that are removed without giving other tasks a turn.
@@ -67,7 +67,7 @@ class LocalBackend(ObjectBackend):
                 return self.perform_sync(request)
             case steps.Delete(keys) if len(keys) <= _MAX_AT_ONCE:
                 return self.perform_sync(request)
-            case steps.Get(key, wanted) if local_objects.is_path(key):
+            case steps.Get(key, wanted) if local_files.is_path(key):
                 if (outcome := self._get_at_once(request, key, wanted)) is not None:
                     return outcome
         # Short requests under a lock run on this thread: in a thread, a cancelled request would continue without the
@@ -77,7 +77,7 @@ class LocalBackend(ObjectBackend):
     def _get_at_once(self, request: steps.Get, key: str, wanted: Wanted) -> Outcome | None:
         """Read a file that takes less time than to hand the request to another thread; None if it may take longer."""
         try:
-            outcome = local_objects.read_at_once(self._root, key, wanted)
+            outcome = local_files.read_at_once(self._root, key, wanted)
             return None if outcome is None else self._answered(request, outcome)
         except BaseException as error:
             self._raise_translated(request, error)
@@ -92,12 +92,12 @@ class LocalBackend(ObjectBackend):
     def _perform_on_files(self, request: BackendRequest) -> Outcome:
         """Carry out a request without obstore, where that is possible."""
         match request:
-            case steps.Get(key, wanted) if local_objects.is_path(key):
-                return self._answered(request, local_objects.read(f"{self._root}/{key}", key, wanted))
-            case steps.Head(key) if local_objects.is_path(key):
-                return self._answered(request, local_objects.look(f"{self._root}/{key}", key))
-            case steps.Put(key, data, None, None) if local_objects.is_path(key):
-                local_objects.write(f"{self._root}/{key}", key, data, sync=self._sync)
+            case steps.Get(key, wanted) if local_files.is_path(key):
+                return self._answered(request, local_files.read(f"{self._root}/{key}", key, wanted))
+            case steps.Head(key) if local_files.is_path(key):
+                return self._answered(request, local_files.look(f"{self._root}/{key}", key))
+            case steps.Put(key, data, None, None) if local_files.is_path(key):
+                local_files.write(f"{self._root}/{key}", key, data, sync=self._sync)
                 return steps.Done()
             case steps.Put(tag=Tag()) | steps.Put(condition=steps.IfAbsent()):
                 return self._put(request)
@@ -124,7 +124,7 @@ class LocalBackend(ObjectBackend):
 
     def _path(self, key: str) -> str:
         """Return the path of a key; raise if it is not below the store's folder, or in a linked protocol folder."""
-        if not local_objects.is_path(key):
+        if not local_files.is_path(key):
             _require_inside(key)
         if is_protocol_key(key):
             # Files of the write protocol are moved, overwritten and removed, so they must not be outside the store.
@@ -175,7 +175,7 @@ class LocalBackend(ObjectBackend):
     def stamp(self, key: str) -> tuple[int, ...] | None:
         """Return what identifies the file at a key, so that a replacement is noticed; None if there is no file."""
         try:
-            found = os.stat(f"{self._root}/{key}" if local_objects.is_path(key) else self._path(key))
+            found = os.stat(f"{self._root}/{key}" if local_files.is_path(key) else self._path(key))
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
@@ -318,13 +318,13 @@ class LocalBackend(ObjectBackend):
 
     @override
     async def list_keys(self, folder: str, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
-        pages = local_listing.list_files(self._root, folder, page)
+        pages = local_files.list_files(self._root, folder, page)
         listed: list[list[str]] = []
         try:
             while (keys := await asyncio.to_thread(next, pages, None)) is not None:
                 listed.append(keys)
                 yield keys
-        except local_listing.LeftToObstoreError:
+        except local_files.LeftToObstoreError:
             known = {key for keys in listed for key in keys}
             async for more in ObjectBackend.list_keys(self, folder, page=page):
                 yield [key for key in more if key not in known]
@@ -332,8 +332,8 @@ class LocalBackend(ObjectBackend):
     @override
     async def list_folder(self, prefix: str) -> tuple[Sequence[str], Sequence[str]]:
         try:
-            return await asyncio.to_thread(local_listing.list_folder, self._root, prefix)
-        except local_listing.LeftToObstoreError:
+            return await asyncio.to_thread(local_files.list_folder, self._root, prefix)
+        except local_files.LeftToObstoreError:
             return await ObjectBackend.list_folder(self, prefix)
 
     @override

@@ -27,7 +27,7 @@ except ImportError:  # Windows has no such locks
 else:
     HAS_LOCKS = True
 
-type _Kind = Literal["shared", "exclusive", "none"]
+type _LockKind = Literal["shared", "exclusive", "none"]
 type Release = Callable[[], None]
 
 # The errors of a filesystem without locks.
@@ -79,7 +79,7 @@ def has_names() -> bool:
         os.close(descriptor)
 
 
-def _set_lock(descriptor: int, kind: _Kind) -> bool:
+def _set_lock(descriptor: int, kind: _LockKind) -> bool:
     """Lock or unlock a whole file without waiting; return whether that was possible."""
     if has_names():
         return _set_range(descriptor, kind, _WHOLE)
@@ -91,7 +91,7 @@ def _set_lock(descriptor: int, kind: _Kind) -> bool:
     return True
 
 
-def _set_range(descriptor: int, kind: _Kind, start: int) -> bool:
+def _set_range(descriptor: int, kind: _LockKind, start: int) -> bool:
     """Lock or unlock one byte of a file without waiting; return whether that was possible.
 
     As with `flock`, the lock belongs to the descriptor, and not to the process.
@@ -106,7 +106,7 @@ def _set_range(descriptor: int, kind: _Kind, start: int) -> bool:
     return True
 
 
-def _lock(path: str, key: str, root: str, kind: _Kind) -> int | None:
+def _lock(path: str, key: str, root: str, kind: _LockKind) -> int | None:
     """Lock a file without waiting, and return its descriptor; None if the lock is held."""
     for _ in range(MAX_TRIES):
         try:

@@ -13,18 +13,18 @@ from obstore.exceptions import NotSupportedError
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.backends.addresses import secrets_of, shown_address
+from parts_store.backends.addresses import require_store, secrets_of, shown_address, without_redirects
 from parts_store.backends.conditional_puts import Clock, SingleRequests, pauses, was_not_carried_out
-from parts_store.backends.failures import name_and_key, translated
-from parts_store.backends.obstore_options import require_store, without_redirects
-from parts_store.backends.obstore_outcomes import (
+from parts_store.backends.failures import (
     ABSENT,
     entry_of,
     found_of,
     is_not_implemented,
+    name_and_key,
     outcome_of,
     range_of,
     require_about_object,
+    translated,
 )
 from parts_store.engine import steps
 from parts_store.engine.backend import (
@@ -36,7 +36,7 @@ from parts_store.engine.backend import (
 )
 from parts_store.engine.steps import Outcome
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
-from parts_store.format.ranges import Wanted
+from parts_store.format.layout import Wanted
 from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import ATTRIBUTE
 from parts_store.redaction import hide_in_url, hide_secrets
@@ -60,6 +60,7 @@ class ObjectBackend:
 
     store: Any
     capabilities: Capabilities = field(init=False)
+    has_latency: bool = field(init=False)
     _conditional: SingleRequests = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +70,7 @@ class ObjectBackend:
         require_store(self.store)
         object.__setattr__(self, "store", without_redirects(self.store))
         object.__setattr__(self, "capabilities", self._capabilities())
+        object.__setattr__(self, "has_latency", not isinstance(self.store, LocalStore | MemoryStore))
         object.__setattr__(self, "_conditional", SingleRequests(self.store))
 
     @property
@@ -112,14 +114,11 @@ class ObjectBackend:
             has_conditions=identity is WriteIdentity.TAGS and not is_disabled,
             # On S3 the ETag may be a digest of the bytes.
             has_unique_etags=isinstance(self.store, GCSStore | AzureStore | MemoryStore),
-            is_remote=not isinstance(self.store, LocalStore | MemoryStore),
-            is_writable=identity is not WriteIdentity.ETAGS,
-            is_listable=identity is not WriteIdentity.ETAGS,
         )
 
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request."""
-        if not self.capabilities.is_remote:
+        if not self.has_latency:
             # Memory answers at once.
             return self.perform_sync(request)
         try:

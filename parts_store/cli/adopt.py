@@ -11,9 +11,9 @@ from parts_store.cli.parameters import Message, Options, Output, Url, new_argume
 from parts_store.errors import PartsStoreError, SessionError, StoreConfigError
 
 if TYPE_CHECKING:
-    from parts_store.adoption import Adoption
-    from parts_store.adoption.parsers import Parser
-    from parts_store.store import PartsStore
+    from parts_store.store.store import PartsStore
+    from parts_store.virtual.parsers.file_parsers import Parser
+    from parts_store.virtual.report import Adoption
 
 _FILES: Final = "Which files"
 _COPY_ONLY: Final = "no --copy: a copy of one HDF5 or TIFF file becomes an array"
@@ -106,8 +106,9 @@ def adopt(
     HDF5, netCDF, TIFF, N5, Zarr and kerchunk files are recognised by their content, others need `--parser`. The data is
     not copied: the arrays refer to the files. Several files become one dataset.
     """
-    from parts_store.adoption.preparation import AdoptionRequest
-    from parts_store.repositories import is_repository, open_branch, options_for
+    from parts_store.store.repositories import is_repository, open_branch, options_for
+    from parts_store.virtual.adopt import prepare
+    from parts_store.virtual.options import AdoptOptions
 
     given = parse_options(option)
     if copy:
@@ -116,7 +117,8 @@ def adopt(
         return _copy(files, into, given, path=path, strict=strict, overwrite=overwrite, output=output)
     # The files are parsed before a repository is created for them.
     with _executor(jobs) as executor, output.progress("parse", "files") as progress:
-        request = AdoptionRequest(
+        options = AdoptOptions(
+            path=path,
             parser=_find_parser(parser),
             concat_dim=concat_dim,
             append_dim=append_dim,
@@ -125,25 +127,27 @@ def adopt(
             executor=executor,
             on_error="skip" if skip_errors else "raise",
             strict=strict,
+            overwrite=overwrite,
             progress=progress,
+            is_complete=variable is None,
         )
         is_remote = any(options_for(each, given) for each in (*files, *(virtual or ())))
-        prepared = request.prepare(files, given if is_remote else {}, virtual=virtual or ())
+        prepared = prepare(files, options, given if is_remote else {}, virtual=virtual or ())
     is_new = not is_repository(into, **given)
     if is_new and branch != "main":
         raise StoreConfigError("--branch", "'main', because there is no repository yet", repr(branch))
     if is_new and append_dim is not None:
         raise StoreConfigError("INTO", "a repository with arrays to append to", f"none at {into!r}")
     # What is stored may refer to other folders, and is compared with the files of an append.
-    folders = [*prepared.folders, *(virtual or ())]
+    folders = [*prepared.report.folders, *(virtual or ())]
     if is_new or dry_run:
         # Everything is checked before a repository is created.
         scratch = _open_for_reading(into, folders, given, branch=branch, is_new=is_new)
-        report = prepared.write(scratch, path, append_dim=append_dim, overwrite=overwrite, dry_run=True)
+        report = prepared.write(scratch, dry_run=True)
     if not dry_run:
         store = open_branch(into, branch=branch, virtual=folders, create=is_new, **given)
         with output.progress("adopt", "arrays") as progress:
-            report = prepared.write(store, path, append_dim=append_dim, overwrite=overwrite, progress=progress)
+            report = prepared.write(store, progress=progress)
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
             _store_folders(into, folders, given)
@@ -166,7 +170,7 @@ def adopt_in_place(
     A zarr.json is written beside each attributes.json. N5 programs go on
     reading the container, except for z5py, which refuses it.
     """
-    from parts_store.adoption import adopt_in_place as adopt_container
+    from parts_store.virtual.in_place import adopt_in_place as adopt_container
 
     given = parse_options(option)
     with output.progress("adopt", "documents") as progress:
@@ -191,10 +195,10 @@ def _copy(
     overwrite: bool,
     output: Output,
 ) -> int:
-    from parts_store.adoption import adopt as adopt_files
-    from parts_store.adoption import require_file
-    from parts_store.repositories import options_for
-    from parts_store.store import PartsStore
+    from parts_store.store.repositories import options_for
+    from parts_store.store.store import PartsStore
+    from parts_store.virtual.adopt import adopt as adopt_files
+    from parts_store.virtual.adopt_copy import require_file
 
     if len(files) != 1:
         raise StoreConfigError("FILE", "one file, because a copy of it becomes an array", f"{len(files)} files")
@@ -220,7 +224,7 @@ def _open_for_reading(
     into: str, folders: Sequence[str], given: Mapping[str, Any], *, branch: str, is_new: bool
 ) -> "PartsStore":
     """Return a store for a dry run: on the repository, or in memory if there is none yet."""
-    from parts_store.repositories import open_branch, open_memory
+    from parts_store.store.repositories import open_branch, open_memory
 
     if is_new:
         return open_memory(virtual=folders, **given)
@@ -229,7 +233,7 @@ def _open_for_reading(
 
 def _store_folders(into: str, folders: Sequence[str], given: Mapping[str, Any]) -> None:
     """Store in the configuration of a repository which folders its chunks refer to, after the commit was made."""
-    from parts_store.repositories import open_repository
+    from parts_store.store.repositories import open_repository
 
     try:
         open_repository(into, virtual=folders, **given)
@@ -261,7 +265,7 @@ def _find_parser(name: str | None) -> "Parser | None":
     from importlib import import_module
 
     module, _, attribute = name.rpartition(":")
-    places = [module] if module else ["parts_store.adoption.parsers", "virtualizarr.parsers"]
+    places = [module] if module else ["parts_store.parsers", "virtualizarr.parsers"]
     for place in places:
         try:
             found = getattr(import_module(place), attribute, None)

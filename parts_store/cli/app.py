@@ -12,12 +12,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from parts_store.cli.adopt import adopt, adopt_in_place
-from parts_store.cli.bench import bench
-from parts_store.cli.check import check
+from parts_store.cli.bench import bench, demo
 from parts_store.cli.copy import copy
-from parts_store.cli.demo import demo
 from parts_store.cli.exits import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, OK, WRONG, guard, print_error
-from parts_store.cli.inspect import explain, inspect
+from parts_store.cli.inspect import check, explain, inspect
 from parts_store.cli.maintenance import repair, verify
 from parts_store.redaction import HIDDEN
 

@@ -1,14 +1,15 @@
-"""`parts-store bench`."""
+"""`parts-store bench` and `parts-store demo`: how fast the library is, and what it does."""
 
 import secrets
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from parts_store.cli.exits import OK
+from parts_store.cli.exits import DAMAGED, OK, print_error
 from parts_store.cli.parameters import Options, Output, Url, parse_options
 from parts_store.errors import StoreConfigError
 
@@ -44,7 +45,7 @@ def bench(
     import zarr
 
     from parts_store._compat.zarr import sync
-    from parts_store.repositories import open_writable
+    from parts_store.store.repositories import open_writable
 
     given = parse_options(option)
     store = open_writable(url, **given)
@@ -88,7 +89,7 @@ def _openers(objects: Any) -> "dict[str, Callable[[str, Any], Array[Any]]]":
     from zarr.storage import ObjectStore
 
     from parts_store.pipeline.opening import open_array
-    from parts_store.store import PartsStore
+    from parts_store.store.store import PartsStore
 
     def theirs() -> Any:
         return ZarrLocalStore(str(objects.prefix)) if isinstance(objects, LocalStore) else ObjectStore(objects)
@@ -123,3 +124,30 @@ def _measure(
     for row, column in corners.tolist():
         array[row : row + chunk, column : column + chunk]
     return {"write": write, "read": read, "random read": (time.perf_counter() - start) / reads}
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A new folder, or that of an earlier demo, which is replaced.")
+    ] = Path("demo-output"),
+    *,
+    output: Output,
+) -> int:
+    """Show what the library does, in five steps on this machine.
+
+    It takes less than a minute, and needs no server. The pictures, numbers and
+    code of each step are on a page, FOLDER/index.html.
+    """
+    from parts_store.demo import run
+
+    is_silent = output.as_json or output.is_quiet
+    done = run(folder, (lambda _text: None) if is_silent else _say)
+    output.show(done.to_json(), [f"open {done.page.as_uri()} in a browser"])
+    if not done.is_right:
+        print_error("a step of the demo did not find what it should find; please report it")
+        return DAMAGED
+    return OK
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

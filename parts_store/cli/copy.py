@@ -45,7 +45,7 @@ def copy(
     for the destination, unless it is a folder of this machine.
     """
     from parts_store.copying import copy as copy_arrays
-    from parts_store.repositories import open_branch, open_writable, options_for
+    from parts_store.store.repositories import open_branch, open_writable, options_for
 
     both = parse_options(read.option)
     reading = read.open(source, options=options_for(source, both), reads_chunks=True)

@@ -21,7 +21,7 @@ from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
 from parts_store.text import printable
 
 if TYPE_CHECKING:
-    from parts_store.store import PartsStore
+    from parts_store.store.store import PartsStore
 
 OK: Final = 0
 DAMAGED: Final = 1
@@ -63,9 +63,15 @@ _EXTRAS: Final = {
 class NothingFoundError(PartsStoreError):
     """An error for a URL without anything that the command can work on."""
 
+    template = "{problem}"
+    problem: str
+
 
 class DamagedError(PartsStoreError):
     """An error for an array that cannot be read."""
+
+    template = "{problem}"
+    problem: str
 
 
 def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
@@ -83,11 +89,6 @@ def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
         warnings.simplefilter("ignore", RuntimeWarning)
         print_error("interrupted")
         return INTERRUPTED
-    except SystemExit as error:
-        if not isinstance(error.code, str):
-            raise
-        print_error(error.code)
-        return DAMAGED
     # A panic of Rust code is not an `Exception`.
     except BaseException as error:
         secrets = _secrets(arguments)
@@ -127,7 +128,7 @@ def _missing(error: ImportError) -> str:
 
 def did_you_mean(store: "PartsStore", path: str) -> str:
     """Return the end of an error message with a similar path that exists; nothing if there is none."""
-    from parts_store.inspection import similar_path
+    from parts_store.store.inspection import similar_path
 
     try:
         similar = similar_path(store, path)

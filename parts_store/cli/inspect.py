@@ -1,4 +1,4 @@
-"""`parts-store inspect` and `parts-store explain`: what is stored, and how it would be read."""
+"""`parts-store inspect`, `explain` and `check`: what is stored, how it would be read, and what the server supports."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parts_store.cli.exits import DAMAGED, OK, DamagedError, NothingFoundError, did_you_mean
-from parts_store.cli.parameters import Output, Prefix, ReadOptions, Url, new_argument, parse_selection
+from parts_store.cli.parameters import (
+    Options,
+    Output,
+    Prefix,
+    ReadOptions,
+    Url,
+    new_argument,
+    new_table,
+    parse_options,
+    parse_selection,
+)
 from parts_store.errors import StoreConfigError
 from parts_store.redaction import hide_in_url
 from parts_store.text import count, printable
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree as RichTree
 
     from parts_store.engine.stats import Request
-    from parts_store.nodes import Node
+    from parts_store.store.inspection import Node
 
 
 def inspect(
@@ -30,8 +40,8 @@ def inspect(
     output: Output,
 ) -> int:
     """Show groups and arrays as a tree, with their parts."""
-    from parts_store.inspection import inspect as inspect_store
-    from parts_store.nodes import Tree
+    from parts_store.store.inspection import Tree
+    from parts_store.store.inspection import inspect as inspect_store
 
     store = read.open(url)
     with output.progress("inspect", "nodes") as progress:
@@ -91,7 +101,7 @@ def explain(
     Metadata and shard indexes are read, data is not.
     """
     chosen = parse_selection(selection)
-    from parts_store.inspection import find
+    from parts_store.store.inspection import find
 
     store = read.open(url)
     node = find(store, path)
@@ -109,21 +119,34 @@ def explain(
     names = ("kind", "key", "start", "stop", "why")
     document = [{name: getattr(each, name) for name in names} for each in requests]
     lines = [str(each) for each in requests]
-    output.show(document, lines, lambda: _table(requests))
+    output.show(document, lines, lambda: _requests_table(requests))
     return OK
 
 
-def _table(requests: Sequence["Request"]) -> "list[RenderableType]":
-    from rich.table import Table
+def _requests_table(requests: Sequence["Request"]) -> "list[RenderableType]":
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("request", no_wrap=True)
-    table.add_column("key", overflow="fold")
-    table.add_column("bytes", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for each in requests:
-        cells = (each.kind.upper(), each.key, each.span, each.why)
-        styles = ("cyan", "", "green", "dim")
-        table.add_row(*(Text(printable(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+    rows = [[(each.kind.upper(), "cyan"), (each.key, ""), (each.span, "green"), (each.why, "dim")] for each in requests]
+    table = new_table(("request", "key", "bytes", "why"), rows)
     return [table, Text(count(len(requests), "request"), style="bold")]
+
+
+def check(
+    url: Url,
+    *,
+    option: Options = None,
+    output: Output,
+) -> int:
+    """Check whether a server supports what writing needs.
+
+    A small object is written and deleted again. The exit code is 1 if the
+    server does not support the default level of concurrency.
+    """
+    from parts_store.store.repositories import open_writable
+
+    # This level needs nothing of the server. The others refuse a store whose conditional PUT requests are disabled.
+    features = open_writable(url, concurrency="exclusive", **parse_options(option)).check()
+    styles = {"yes": "green", "no": "red"}
+    rows = [[(name, ""), (answer, styles.get(answer, ""))] for name, answer in features.rows.items()]
+    output.show(features.to_json(), str(features).splitlines(), lambda: [new_table((), rows)])
+    return OK if features.supports_default else DAMAGED

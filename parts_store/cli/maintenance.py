@@ -17,18 +17,17 @@ from parts_store.cli.parameters import (
     ReadOptions,
     Url,
     new_option,
+    new_table,
     parse_age,
     parse_options,
 )
 from parts_store.redaction import hide_in_url
-from parts_store.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from parts_store.maintenance.report import Report
-    from parts_store.store import PartsStore
+    from parts_store.store.store import PartsStore
 
 
 def verify(
@@ -89,7 +88,7 @@ def repair(
     of an Icechunk repository are committed to the branch.
     """
     age = parse_age(min_age)
-    from parts_store.repositories import open_writable
+    from parts_store.store.repositories import open_writable
 
     store = open_writable(url, branch=branch, concurrency=concurrency, durable=durable, **parse_options(option))
     with output.progress("repair", "findings") as progress:
@@ -142,28 +141,14 @@ def _tables(report: "Report") -> "list[RenderableType]":
     from rich.text import Text
 
     first, *_, last = str(report).splitlines()
-    table = _findings_table(report)
+    rows = [[("not understood", "red"), (path or "/", ""), (problem, "")] for path, problem in report.not_understood]
+    for each in report.worst_first:
+        style = "green" if each.is_repaired else "red" if each.problem.is_damage else "yellow"
+        rows.append([(each.label, style), (each.chunk_key, ""), (f"{each.detail}: {', '.join(each.keys)}", "")])
     style = "bold red" if report.is_damaged else "bold green" if report.is_clean else "bold yellow"
     return [
         Text(first),
-        *([table] if table.row_count else []),
+        *([new_table(("problem", "chunk", "what was found"), rows)] if rows else []),
         *([Text(report.omitted)] if report.omitted else []),
         Text(last, style=style),
     ]
-
-
-def _findings_table(report: "Report") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("problem", "chunk", "what was found"):
-        table.add_column(name, overflow="fold")
-    for path, problem in report.not_understood:
-        table.add_row(Text("not understood", style="red"), Text(printable(path or "/")), Text(printable(problem)))
-    for each in report.worst_first:
-        style = "green" if each.is_repaired else "red" if each.problem.is_damage else "yellow"
-        problem = f"{each.problem.value}{', repaired' if each.is_repaired else ''}"
-        found = f"{each.detail}: {', '.join(each.keys)}"
-        table.add_row(Text(problem, style=style), Text(printable(each.chunk_key)), Text(printable(found)))
-    return table

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,9 +16,10 @@ from parts_store.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from parts_store.engine.stats import Progress
-    from parts_store.store import PartsStore
+    from parts_store.store.store import PartsStore
 
 # Options of the store itself, which the commands set.
 _OWN: Final = (
@@ -84,7 +85,7 @@ class ReadOptions:
         `options` replaces the options of obstore. `reads_chunks` says whether chunks will be read, and not only
         metadata.
         """
-        from parts_store.repositories import open_store
+        from parts_store.store.repositories import open_store
 
         return open_store(
             url,
@@ -129,11 +130,22 @@ class Output:
     @contextmanager
     def progress(self, description: str, unit: str) -> "Iterator[Progress]":
         """Show a progress bar on standard error, if that is a terminal."""
-        from parts_store.progress_bar import progress_bar
+        from parts_store.progress import progress_bar
 
         is_shown = not self.as_json and not self.is_quiet and sys.stderr.isatty()
         with progress_bar(description, unit, is_shown=is_shown) as progress:
             yield progress
+
+
+def new_table(columns: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> "Table":
+    """Return a table of rich with a text and a style in each cell."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, show_header=bool(columns), header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(printable(text), style=style, overflow="fold") for text, style in row))
+    return table
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from parts_store.errors import CodecConfigError, describe
-from parts_store.format.integers import parse_integer
+from parts_store.format.parts import parse_integer
 
 # The largest file offset on all supported systems.
 MAX_NBYTES = 2**63 - 1
@@ -106,26 +106,18 @@ def require_choice[T: str](codec: str, member: str, value: object, choices: tupl
     raise CodecConfigError(codec, member, f"one of {_listed(choices)}", describe(value))
 
 
-def require_text(codec: str, member: str, value: object) -> str:
-    """Return `value`; raise `CodecConfigError` unless it is text."""
-    if not isinstance(value, str):
-        raise CodecConfigError(codec, member, "base64 text", describe(value))
-    return value
-
-
 def require_bytes(codec: str, member: str, value: object, *, nbytes: int, counted_by: str) -> bytes:
     """Return bytes, or the bytes of a base64 text; raise `CodecConfigError` unless there are `nbytes` of them.
 
     `counted_by` is the member that gives the number.
     """
-    match value:
-        case str():
-            literal = _decode_base64(codec, member, value)
-        case _:
-            try:
-                literal = bytes_of(value)
-            except (TypeError, ValueError, BufferError) as error:
-                raise CodecConfigError(codec, member, "bytes, or base64 text of them", describe(value)) from error
+    if isinstance(value, str):
+        literal = _decode_base64(codec, member, value)
+    else:
+        try:
+            literal = bytes_of(value)
+        except (TypeError, ValueError, BufferError) as error:
+            raise CodecConfigError(codec, member, "bytes, or base64 text of them", describe(value)) from error
     if len(literal) != nbytes:
         raise CodecConfigError(
             codec, member, f"{nbytes} bytes, as {counted_by!r} says", f"{len(literal)} bytes after decoding"

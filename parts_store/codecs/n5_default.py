@@ -7,8 +7,7 @@ so cannot decode a block that is cut.
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, override
 
@@ -21,12 +20,12 @@ from zarr.dtype import ZDType
 from zarr.registry import get_codec_class
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
+from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar, decode_sync, encode_sync
 from parts_store.codecs.bounded import decompress
 from parts_store.codecs.configuration import read_configuration, require_integer
 from parts_store.errors import CodecConfigError, CodecError, describe
-from parts_store.format.blosc import require_blosc_sizes
-from parts_store.headers.n5 import n5, n5_nbytes, read_n5
+from parts_store.format.cut_chunks import require_blosc_sizes
+from parts_store.headers import n5, n5_nbytes, read_n5
 
 _NAME: Final = "n5_default"
 _MAX_AXES: Final = 64
@@ -67,8 +66,10 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     def __init__(self, *, ndim: int, compressor: BytesBytesCodec | None = None) -> None:
         object.__setattr__(self, "ndim", require_integer(_NAME, "ndim", ndim, minimum=1, maximum=_MAX_AXES))
-        if compressor is not None and not isinstance(compressor, BytesBytesCodec):
-            raise CodecConfigError(_NAME, "compressor", "a codec from bytes to bytes, or None", describe(compressor))
+        is_codec = isinstance(compressor, BytesBytesCodec) and hasattr(compressor, "_decode_sync")
+        if compressor is not None and not is_codec:
+            expected = "a codec from bytes to bytes that needs no event loop, or None"
+            raise CodecConfigError(_NAME, "compressor", expected, describe(compressor))
         object.__setattr__(self, "compressor", compressor)
 
     @classmethod
@@ -125,75 +126,48 @@ class N5DefaultCodec(ArrayBytesCodec):
         if native.itemsize not in _TYPES.get(native.kind, ()):
             raise CodecConfigError(_NAME, "data_type", "an integer, or a float of 32 or 64 bits", str(native))
 
-    @property
-    def _sync_capable(self) -> bool:
-        """Whether zarr may call the methods that need no event loop."""
-        return self.compressor is None or hasattr(self.compressor, "_decode_sync")
-
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        shape, body = self._split(chunk_bytes, chunk_spec)
-        with self._named_errors():
-            found = self._decode_bounded(body, _nbytes(shape, chunk_spec))
-            if found is None:
-                decode: Any = self.compressor
-                inner = replace(chunk_spec, shape=shape)
-                found = decode._decode_sync(body, inner).as_numpy_array()  # noqa: SLF001 - the protocol of zarr
+        header_nbytes = n5_nbytes(self.ndim)
+        shape, body = read_n5(chunk_bytes[:header_nbytes].to_bytes(), self.ndim), chunk_bytes[header_nbytes:]
+        if any(length > most for length, most in zip(shape, chunk_spec.shape, strict=True)):
+            raise CodecError(_NAME, f"a block of at most {chunk_spec.shape}, as the array says", f"{shape}")
+        try:
+            found = self._decompress(body, replace(chunk_spec, shape=shape))
+        except Exception as error:
+            name = type(self.compressor).__name__
+            raise CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}") from error
         return _expand(found, shape, chunk_spec)
 
     @override
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        if self._sync_capable:
-            return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-        shape, body = self._split(chunk_data, chunk_spec)
-        compressor: Any = self.compressor
-        with self._named_errors():
-            (found,) = await compressor.decode([(body, replace(chunk_spec, shape=shape))])
-        return _expand(found.as_numpy_array(), shape, chunk_spec)
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
-    def _decode_bounded(self, body: Buffer, nbytes: int) -> NDArray[Any] | None:
-        """Return the decompressed bytes, of which there must be `nbytes`; None if the compressor has to decode them.
+    def _decompress(self, body: Buffer, block_spec: ArraySpec) -> NDArray[Any]:
+        """Return the decompressed bytes, of which there must be as many as the block has.
 
         A block can be anything, and compressors do not know how much memory they may use.
         """
         if self.compressor is None:
             return body.as_numpy_array()
+        nbytes = _nbytes(block_spec.shape, block_spec)
         if isinstance(self.compressor, BloscCodec):
-            require_blosc_sizes(body, nbytes)
-            return None
-        found = decompress(self.compressor.to_dict(), body.to_bytes(), nbytes)
-        return None if found is None else np.frombuffer(found, np.uint8)
-
-    def _split(self, block: Buffer, chunk_spec: ArraySpec) -> tuple[tuple[int, ...], Buffer]:
-        """Return the shape of a block and what is behind its header; raise `CodecError` if it is too large."""
-        nbytes = n5_nbytes(self.ndim)
-        shape = read_n5(block[:nbytes].to_bytes(), self.ndim)
-        if any(length > most for length, most in zip(shape, chunk_spec.shape, strict=True)):
-            raise CodecError(_NAME, f"a block of at most {chunk_spec.shape}, as the array says", f"{shape}")
-        return shape, block[nbytes:]
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Raise `CodecError` in place of any error of the compressor."""
-        try:
-            yield
-        except Exception as error:
-            name = type(self.compressor).__name__
-            raise CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}") from error
+            require_blosc_sizes(memoryview(body.as_numpy_array()), nbytes)
+        elif (found := decompress(self.compressor.to_dict(), body.to_bytes(), nbytes)) is not None:
+            return np.frombuffer(found, np.uint8)
+        decoded: NDArray[Any] = decode_sync(self.compressor, body, block_spec).as_numpy_array()
+        return decoded
 
     def _encode_sync(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
-        body: Any = _body(chunk_array, chunk_spec)
+        buffer = chunk_spec.prototype.buffer
+        values = chunk_array.as_numpy_array().astype(_big_endian(chunk_spec), copy=False)
+        body: Any = buffer.from_bytes(values.tobytes(order="F"))
         if self.compressor is not None:
-            encode: Any = self.compressor
-            body = encode._encode_sync(body, chunk_spec)  # noqa: SLF001 - zarr's protocol
-        return _block(body, chunk_spec)
+            body = encode_sync(self.compressor, body, chunk_spec)
+        return None if body is None else buffer.from_bytes(n5(chunk_spec.shape)).combine([body])
 
     @override
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
-        if self._sync_capable:
-            return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
-        compressor: Any = self.compressor
-        (body,) = await compressor.encode([(_body(chunk_data, chunk_spec), chunk_spec)])
-        return _block(body, chunk_spec)
+        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
     @override
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
@@ -233,15 +207,3 @@ def _expand(body: NDArray[Any], shape: tuple[int, ...], chunk_spec: ArraySpec) -
         whole[tuple(slice(length) for length in shape)] = values
         values = whole
     return chunk_spec.prototype.nd_buffer.from_ndarray_like(values)
-
-
-def _body(chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
-    values = chunk_array.as_numpy_array().astype(_big_endian(chunk_spec), copy=False)
-    return chunk_spec.prototype.buffer.from_bytes(values.tobytes(order="F"))
-
-
-def _block(body: Buffer | None, chunk_spec: ArraySpec) -> Buffer | None:
-    """Return the header of a whole chunk, and the body behind it."""
-    if body is None:
-        return None
-    return chunk_spec.prototype.buffer.from_bytes(n5(chunk_spec.shape)).combine([body])

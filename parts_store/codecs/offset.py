@@ -2,12 +2,11 @@
 
 from collections.abc import Buffer
 from dataclasses import dataclass
-from typing import ClassVar, Self, override
+from typing import override
 
 from zarr.types import JSON
 
-from parts_store.codecs.configuration import read_configuration, require_text
-from parts_store.codecs.padding import Padding, PaddingCodec, PaddingFunction, PaddingNames
+from parts_store.codecs.pad import Padding, PaddingCodec, PaddingFunction, PaddingNames
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -40,7 +39,8 @@ class OffsetCodec(PaddingCodec):
 
     content: Padding
 
-    names: ClassVar = PaddingNames("offset", "offset", "prefix", "prefix_func")
+    names = PaddingNames("offset", "offset", "prefix", "prefix_func")
+    location = "start"
 
     def __init__(
         self, offset: int, *, prefix: Buffer | str | None = None, prefix_func: PaddingFunction | None = None
@@ -61,22 +61,6 @@ class OffsetCodec(PaddingCodec):
     def prefix_func(self) -> PaddingFunction | None:
         """The callable that makes the header, None if no callable is bound."""
         return self.content.function
-
-    @property
-    @override
-    def at_start(self) -> bool:
-        return True
-
-    @override
-    def bound(self, function: PaddingFunction) -> Self:
-        return type(self)(self.offset, prefix_func=function)
-
-    @classmethod
-    @override
-    def from_dict(cls, data: dict[str, JSON]) -> Self:
-        members = read_configuration(data, "offset", required=("offset",), optional=("prefix",))
-        require_text("offset", "prefix", members.get("prefix", ""))
-        return cls(**members)
 
     @override
     def to_dict(self) -> dict[str, JSON]:

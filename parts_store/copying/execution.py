@@ -6,20 +6,18 @@ write. If the copy fails, what it wrote is deleted.
 """
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 
-from parts_store import destination as target_path
 from parts_store._compat.zarr import normalize_path, sync
-from parts_store.catalog.owners import OwnedChunk
 from parts_store.copying import plan
-from parts_store.copying.chunk_copier import ChunkCopier
-from parts_store.copying.plan import Contents
-from parts_store.destination import Documents
+from parts_store.copying.plan import ChunkBatch, Contents
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import List, Listed, Steps, get_all, remove
@@ -33,10 +31,14 @@ from parts_store.errors import (
 from parts_store.executors import ExecutorLike, Workers, open_workers
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
 from parts_store.format.metadata import is_array, parse
-from parts_store.options import parse_count
+from parts_store.format.shard_index import has_same_chunks
 from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_secrets
-from parts_store.store import PartsStore
+from parts_store.store import destination as target_path
+from parts_store.store.catalog import OwnedChunk
+from parts_store.store.destination import Documents
+from parts_store.store.options import parse_count
+from parts_store.store.store import PartsStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def copy(
     documents |= _missing_groups(contents, ancestors)
     copier = ChunkCopier(reading, writing, start, into, verify, max_concurrency)
     with open_workers(executor) as workers, report_progress(progress, "copy", "chunks") as update:
-        job = _Job(copier, contents, documents, update)
+        job = _CopyJob(copier, writing, into, contents, documents, update)
         try:
             if overwrite:
                 target_path.clear(writing, into)
@@ -247,11 +249,84 @@ async def _collect(keys: AsyncIterator[str]) -> list[str]:
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkCopier:
+    """What copies chunks below a path of one store to a path of another store. Workers get a copy of it."""
+
+    source: PartsStore
+    destination: PartsStore
+    path: str
+    to: str
+    # Whether each chunk is read back and compared.
+    verify: bool
+    # How many chunks are copied at the same time.
+    max_concurrency: int
+
+    async def copy(self, key: str) -> int:
+        """Copy the chunk at a key below the path, and return its size."""
+        value = await self.source.get(join(self.path, key), cpu.buffer_prototype)
+        if value is None:
+            raise ConcurrentWriteError(join(self.path, key), "it was deleted during the copy")
+        target = join(self.to, key)
+        await self.destination.set(target, value)
+        if self.verify:
+            found = await self.destination.get(target, cpu.buffer_prototype)
+            if found is None or not self._is_copy(target, _view(found), _view(value)):
+                raise CopyMismatchError(target, len(value), None if found is None else len(found))
+        return len(value)
+
+    def _is_copy(self, key: str, found: memoryview, value: memoryview) -> bool:
+        """Return whether what was found at a key of the destination is the chunk that was written.
+
+        If shards are files, they are written as files, with the same inner chunks.
+        """
+        if found == value:
+            return True
+        # The destination has just written the chunk, so this sends no request.
+        owner = self.destination.carry_out(self.destination.catalog.owner(key))
+        if not isinstance(owner, OwnedChunk) or owner.record.ends is None or owner.record.shard_index is None:
+            return False
+        return has_same_chunks(owner.record.shard_index, found, value)
+
+    def for_workers(self) -> "ChunkCopier":
+        """Return a copier that can be pickled, if both stores allow that, and that writes to a fork of a session."""
+        session = self.destination.session
+        if session is not None and session.branch is None:
+            found = "a fork of a session"
+            raise StoreConfigError("destination", "a session that can be committed, for an executor", found)
+        return replace(self, source=self.source.for_workers(), destination=self.destination.for_workers())
+
+    def copy_batch(self, batch: ChunkBatch) -> tuple[int, Any]:
+        """Copy some chunks; return their size, and the fork of the session that they were written to, if any."""
+        if self.destination.session is not None:
+            # Every task needs a fork of its own, also in threads of this process.
+            destination: PartsStore = pickle.loads(pickle.dumps(self.destination))  # noqa: S301
+        else:
+            # The documents of the arrays are written after the chunks.
+            destination = self.destination.with_own_catalog()
+            for key, document in batch.arrays.items():
+                destination.catalog.expect(split(join(self.to, key))[0], document)
+        sizes: list[int] = []
+        copier = replace(self, destination=destination)
+
+        async def copy(key: str) -> None:
+            sizes.append(await copier.copy(key))
+
+        sync(run_for_each(batch.chunks, copy, self.max_concurrency))
+        return sum(sizes), destination.session
+
+
+def _view(buffer: Buffer) -> memoryview:
+    return memoryview(buffer.as_buffer_like()).cast("B")
+
+
 @dataclass(slots=True)
-class _Job:
+class _CopyJob:
     """One copy, and its progress."""
 
     copier: ChunkCopier
+    destination: PartsStore
+    to: str
     contents: Contents
     # The documents to write, by their keys in the destination.
     documents: Mapping[str, bytes]
@@ -261,16 +336,6 @@ class _Job:
     # Keys in the destination whose writes have begun.
     _begun: list[str] = field(default_factory=list)
     _task: asyncio.Task[Any] | None = None
-
-    @property
-    def destination(self) -> PartsStore:
-        """The store to write to."""
-        return self.copier.destination
-
-    @property
-    def to(self) -> str:
-        """The path in the destination."""
-        return self.copier.to
 
     def carry_out(self, workers: Workers | None) -> None:
         """Copy everything; if that fails in an object store, delete what was written."""

@@ -48,14 +48,14 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ChunkBatch:
     """Chunks that one task copies, and the documents of the array that they belong to, by keys relative to the path."""
 
     chunks: tuple[str, ...]
     arrays: Mapping[str, bytes]
 
 
-def batches(contents: Contents) -> list[Batch]:
+def batches(contents: Contents) -> list[ChunkBatch]:
     """Return all chunks in batches; chunks of different arrays are in different batches."""
     documents = contents.arrays
     arrays = {split(key)[0]: {key: data} for key, data in documents.items()}
@@ -64,7 +64,7 @@ def batches(contents: Contents) -> list[Batch]:
         array = next((path for path, _ in splits(key) if path in arrays), None)
         of_arrays.setdefault(array, []).append(key)
     return [
-        Batch(tuple(keys[at : at + _BATCH]), {} if array is None else arrays[array])
+        ChunkBatch(tuple(keys[at : at + _BATCH]), {} if array is None else arrays[array])
         for array, keys in of_arrays.items()
         for at in range(0, len(keys), _BATCH)
     ]

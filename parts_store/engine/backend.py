@@ -32,19 +32,13 @@ class WriteIdentity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do."""
+    """What a backend can do. Only `transactions/` and `backends/` ask; a store asks its protocol."""
 
     identifies_writes_by: WriteIdentity
     # A PUT can be conditional on the object that exists.
     has_conditions: bool
     # Two writes of an object never have the same ETag.
     has_unique_etags: bool
-    # Requests have a latency, so several should be sent at once.
-    is_remote: bool
-    # Objects can be written and deleted.
-    is_writable: bool
-    # Objects can be listed.
-    is_listable: bool
     # The operating system releases the locks of a process that ends.
     has_locks: bool = False
 
@@ -53,8 +47,8 @@ class Backend(Protocol):
     """A store of objects that is used with and without an event loop."""
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Return what this backend can do."""
+    def has_latency(self) -> bool:
+        """Return whether requests wait for a network, so that several should be sent at once."""
 
     async def perform(self, request: BackendRequest) -> Outcome:
         """Carry out a request; return an outcome also for an expected failure."""
@@ -68,6 +62,10 @@ class Backend(Protocol):
 
 class Place(Backend, Protocol):
     """A backend that a `PartsStore` can be opened on."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what this backend can do, for the choice of a protocol."""
 
     @property
     def store(self) -> Any:

@@ -2,22 +2,19 @@
 
 import asyncio
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import wait
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from parts_store.engine import steps
 from parts_store.engine.backend import MAX_BULK_DELETE, Backend, BackendRequest
-from parts_store.engine.concurrency import run_for_each
+from parts_store.engine.concurrency import is_one_of_many, require_not_stopped, run_for_each, run_tasks_sync
 from parts_store.engine.stats import Stats
-from parts_store.engine.steps import Found, Outcome, Request, Steps
-from parts_store.engine.threads import Threads
+from parts_store.engine.steps import Found, Outcome, StepRequest, Steps
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
 
@@ -25,13 +22,12 @@ from parts_store.forks import require_own_process
 _FIRST_WAIT_SECONDS = 0.01
 # The requests that change what is stored.
 _CHANGES = (steps.Put, steps.Refer, steps.Delete, steps.Move)
-_MAX_AT_ONCE = 64
+_MAX_AT_ONCE: Final = 64
 # How long `run_sync` may wait for a lock on the thread of an event loop, which is blocked meanwhile.
 _MAX_SECONDS_ON_LOOP = 5.0
-_MAX_THREADS = 64
-# What a thread sets that is one of many which make requests at the same time: its own requests are made one by one,
-# because handing them to other threads would cost time and send none of them earlier.
-is_one_of_many: ContextVar[bool] = ContextVar("parts_store_is_one_of_many", default=False)
+# How long a writer waits for other clients in all, and the longest of its waits between two attempts.
+_MAX_SECONDS: Final = 300.0
+_LONGEST_WAIT_SECONDS: Final = 0.5
 
 
 async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
@@ -39,6 +35,7 @@ async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     held: list[Callable[[], None]] = []
+    patience: Patience | None = None
     try:
         while True:
             try:
@@ -46,12 +43,18 @@ async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once
             except StopIteration as done:
                 value: T = done.value
                 return value
-            if isinstance(batch[0], steps.Lock):
-                outcomes = (_take(batch[0], backend, held),)
+            first = batch[0]
+            if isinstance(first, steps.Lock):
+                outcomes = (_take(first, backend, held),)
                 if isinstance(outcomes[0], steps.Done):
-                    held.append(_note_holder(batch[0], backend))
-            else:
-                outcomes = await _perform_all(batch, backend, stats, at_once)
+                    held.append(_note_holder(first, backend))
+                continue
+            if isinstance(first, steps.Wait) and first.is_for_others:
+                patience = patience or _patience.get() or Patience()
+                if patience.is_over():
+                    outcomes = (steps.Refused(),)
+                    continue
+            outcomes = await _perform_all(batch, backend, stats, at_once)
     finally:
         _end(operation, held)
 
@@ -62,6 +65,7 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
     outcomes: tuple[Outcome, ...] | None = None
     refused_since: float | None = None
     held: list[Callable[[], None]] = []
+    patience: Patience | None = None
     try:
         while True:
             try:
@@ -69,15 +73,85 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
             except StopIteration as done:
                 value: T = done.value
                 return value
-            if isinstance(batch[0], steps.Lock):
-                outcomes = (_take(batch[0], backend, held),)
+            first = batch[0]
+            if isinstance(first, steps.Lock):
+                outcomes = (_take(first, backend, held),)
                 if isinstance(outcomes[0], steps.Refused):
                     refused_since = refused_since or time.monotonic()
-                    _require_no_blocked_loop(batch[0], backend, refused_since)
-            else:
-                outcomes = _perform_all_sync(batch, backend, stats)
+                    _require_no_blocked_loop(first, backend, refused_since)
+                continue
+            if isinstance(first, steps.Wait) and first.is_for_others:
+                patience = patience or _patience.get() or Patience()
+                if patience.is_over():
+                    outcomes = (steps.Refused(),)
+                    continue
+            outcomes = _perform_all_sync(batch, backend, stats)
     finally:
         _end(operation, held)
+
+
+class Patience:
+    """How long a writer waits for other clients: five minutes since it first had to wait, whatever it waits for."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time since the writer first had to wait, which is now if it had not to wait before."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since
+
+    def is_over(self) -> bool:
+        """Return whether the writer has to give up."""
+        return self.seconds > _MAX_SECONDS
+
+
+# The patience that several operations share, because they are attempts of one write.
+_patience: ContextVar[Patience | None] = ContextVar("parts_store_patience", default=None)
+
+
+def retry(write: Callable[[], None]) -> None:
+    """Write a chunk, and write it again as long as other clients change it in between.
+
+    Only `ConcurrentWriteError` is followed by a further attempt: nothing was written then, and the next attempt reads
+    what the other client has written. After `AmbiguousWriteError` this is unknown: a second attempt could overwrite
+    what a third client wrote to the same region after the first one.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If other clients have changed the chunk for five minutes, or have held its lock. The waits of all attempts count
+        together. The error of the last attempt is its cause.
+    """
+    patience = Patience()
+    token = _patience.set(patience)
+    attempts = 0
+    try:
+        while True:
+            try:
+                write()
+            except ConcurrentWriteError as error:
+                attempts += 1
+                if patience.is_over():
+                    problem = (
+                        f"it was changed during all {attempts} attempts to write it, in {patience.seconds:.0f} seconds"
+                        "; let fewer clients write to it at the same time, or use smaller chunks or shards"
+                    )
+                    raise ConcurrentWriteError(error.chunk_key, problem) from error
+                # Every wait is random, and on average twice as long as the one before, up to the longest.
+                longest = min(_FIRST_WAIT_SECONDS / 5 * 2.0 ** min(attempts, 16), _LONGEST_WAIT_SECONDS)
+                # Nothing of this write is stored, so it can end here if the caller does not want it any more.
+                require_not_stopped()
+                time.sleep(random.uniform(0, longest))  # noqa: S311 - not for cryptography
+            else:
+                return
+    finally:
+        _patience.reset(token)
 
 
 def _end(operation: Steps[Any], held: list[Callable[[], None]]) -> None:
@@ -139,59 +213,27 @@ def _require_no_blocked_loop(lock: steps.Lock, backend: Backend, since: float) -
         raise ConcurrentWriteError(lock.key, problem)
 
 
-async def _perform_all(batch: tuple[Request, ...], backend: Backend, stats: Stats, at_once: int) -> tuple[Outcome, ...]:
+async def _perform_all(
+    batch: tuple[StepRequest, ...], backend: Backend, stats: Stats, at_once: int
+) -> tuple[Outcome, ...]:
     if len(batch) == 1:
         return (await _perform(batch[0], backend, stats),)
-    if not backend.capabilities.is_remote:
+    if not backend.has_latency:
         return tuple([await _perform(request, backend, stats) for request in batch])
-    if all(isinstance(request, steps.Get) for request in batch):
-        # After an error, what the other reads return is of no use.
-        return tuple(await run_for_each(batch, lambda request: _perform(request, backend, stats), at_once))
-    places = asyncio.Semaphore(at_once)
-
-    async def perform(request: Request) -> Outcome:
-        async with places:
-            return await _perform(request, backend, stats)
-
-    # All requests end before an error is raised, so that none of them takes effect later.
-    outcomes = await asyncio.gather(*map(perform, batch), return_exceptions=True)
-    return _without_errors(outcomes)
+    # After an error, what other reads return is of no use. All other requests end before an error is raised, so that
+    # none of them takes effect later.
+    finishes = not all(isinstance(request, steps.Get) for request in batch)
+    perform = partial(_perform, backend=backend, stats=stats)
+    return tuple(await run_for_each(batch, perform, at_once, finishes=finishes))
 
 
-def _perform_all_sync(batch: tuple[Request, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
-    if len(batch) == 1 or not backend.capabilities.is_remote or is_one_of_many.get():
-        return tuple([_perform_sync(each, backend, stats) for each in batch])
-    # A thread that would only wait makes the first request itself, unless Ctrl-C could interrupt it.
-    own = 0 if threading.current_thread() is threading.main_thread() else 1
-    futures = [_threads.submit(partial(_perform_sync, each, backend, stats)) for each in batch[own:]]
-    try:
-        first = [_outcome_or_error(each, backend, stats) for each in batch[:own]]
-        wait(futures)
-    except BaseException:
-        # Ctrl-C: a PUT that continues in its thread could overwrite a later write.
-        for future in futures:
-            future.cancel()
-        wait(futures)
-        raise
-    return _without_errors([*first, *(future.exception() or future.result() for future in futures)])
+def _perform_all_sync(batch: tuple[StepRequest, ...], backend: Backend, stats: Stats) -> tuple[Outcome, ...]:
+    if len(batch) == 1 or not backend.has_latency or is_one_of_many.get():
+        return tuple([_perform_sync(request, backend, stats) for request in batch])
+    return tuple(run_tasks_sync([partial(_perform_sync, request, backend, stats) for request in batch], _MAX_AT_ONCE))
 
 
-def _outcome_or_error(request: Request, backend: Backend, stats: Stats) -> Outcome | BaseException:
-    try:
-        return _perform_sync(request, backend, stats)
-    except Exception as error:
-        return error
-
-
-def _without_errors(outcomes: list[Outcome | BaseException]) -> tuple[Outcome, ...]:
-    """Return the outcomes; raise the first error, not an exception group, which users of zarr do not expect."""
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return tuple(outcome for outcome in outcomes if not isinstance(outcome, BaseException))
-
-
-async def _perform(request: Request, backend: Backend, stats: Stats) -> Outcome:
+async def _perform(request: StepRequest, backend: Backend, stats: Stats) -> Outcome:
     if isinstance(request, steps.Trial):
         try:
             return await _perform(request.request, backend, stats)
@@ -229,7 +271,7 @@ async def _finish(request: BackendRequest, backend: Backend) -> Outcome:
         raise
 
 
-def _perform_sync(request: Request, backend: Backend, stats: Stats) -> Outcome:
+def _perform_sync(request: StepRequest, backend: Backend, stats: Stats) -> Outcome:
     if isinstance(request, steps.Trial):
         try:
             return _perform_sync(request.request, backend, stats)
@@ -276,7 +318,3 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
             stats.count("copy")
         case never:
             assert_never(never)
-
-
-# The threads that make the requests of a batch at the same time without an event loop. All stores share them.
-_threads = Threads(_MAX_THREADS, "parts_store")

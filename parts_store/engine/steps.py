@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from parts_store.format.ranges import Span, Wanted
+from parts_store.format.layout import Span, Wanted
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
 
@@ -132,6 +132,9 @@ class Wait:
     """A request to wait before the `repeat`-th retry; each wait is longer than the one before."""
 
     repeat: int
+    # Whether other clients are waited for. Then the request is refused after the operation, and those that belong to
+    # it, have waited for five minutes in all.
+    is_for_others: bool = False
 
 
 type TrialRequest = Get | Head | Put | Delete | List
@@ -144,7 +147,7 @@ class Trial:
     request: TrialRequest
 
 
-type Request = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait | Trial
+type StepRequest = Get | Head | Put | Refer | Delete | List | Move | Lock | Wait | Trial
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,10 +233,10 @@ class Failed:
 
 
 type Outcome = Found | Missing | OutOfRange | Listed | Done | Refused | Lost | Failed
-type Steps[T] = Generator[tuple[Request, ...], tuple[Outcome, ...], T]
+type Steps[T] = Generator[tuple[StepRequest, ...], tuple[Outcome, ...], T]
 
 
-def wait_after(request: Request, outcome: Outcome, repeat: int) -> Wait:
+def wait_after(request: StepRequest, outcome: Outcome, repeat: int) -> Wait:
     """Return the wait before a retry; it is long if the backend does not retry by itself.
 
     A backend does not retry a conditional PUT without a response, and a server or a network takes time to recover.
@@ -275,6 +278,13 @@ def get_all(keys: Sequence[str], why: str) -> Steps[dict[str, bytes | None]]:
     return {key: content(outcome) for key, outcome in zip(keys, outcomes, strict=True)}
 
 
+def wait_for_others(repeat: int) -> Steps[bool]:
+    """Wait before the `repeat`-th retry; return False if the operation has waited for other clients for too long."""
+    # The wait before the fifth and all later retries is the longest.
+    (outcome,) = yield (Wait(min(repeat, 5), is_for_others=True),)
+    return isinstance(outcome, Done)
+
+
 def remove(keys: tuple[str, ...], why: str) -> Steps[None]:
     """Delete objects; raise if the store never confirms it."""
     yield from _repeat_until_answered(Delete(keys, why))
@@ -285,7 +295,7 @@ def put_if_absent(key: str, data: Buffer, why: str) -> Steps[None]:
     yield from _repeat_until_answered(Put(key, data, None, IfAbsent(), why))
 
 
-def _repeat_until_answered(request: Request) -> Steps[None]:
+def _repeat_until_answered(request: StepRequest) -> Steps[None]:
     """Repeat a request that has the same effect twice until the store answers."""
     # MinIO closes the connection after a refusal, so that the next request on it gets no response.
     outcome: Outcome = Missing()
@@ -307,7 +317,7 @@ def run_together[T](several: Sequence[Steps[T]]) -> Steps[list[T]]:
     results: dict[int, T] = {}
     outcomes: dict[int, tuple[Outcome, ...] | None] = dict.fromkeys(range(len(several)))
     while outcomes:
-        batches: dict[int, tuple[Request, ...]] = {}
+        batches: dict[int, tuple[StepRequest, ...]] = {}
         for number, given in outcomes.items():
             try:
                 batches[number] = next(several[number]) if given is None else several[number].send(given)

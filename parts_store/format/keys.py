@@ -21,6 +21,8 @@ GROUP_V2: Final = ".zgroup"
 # The names of all metadata documents, of Zarr v3 and v2.
 METADATA_NAMES: Final = (DOCUMENT, ARRAY_V2, GROUP_V2, ".zattrs", ".zmetadata")
 PROTOCOL_FOLDER: Final = ".parts-txn"
+# The end of the key of a journal, which names the write in progress on a local disk.
+JOURNAL: Final = ".journal"
 _PROBE: Final = re.compile(rf"(?:.*/)?{re.escape(PROTOCOL_FOLDER)}/probe-")
 # A file of one chunk on a local disk: its journal or a staged part, or such a file that is not finished.
 _BESIDE: Final = re.compile(r"(?P<digest>[0-9a-f]{32})\.(?:journal|[0-9a-f]{32}\.[0-9]+)(?:\.(?:lock|[0-9a-f]{16}))?")

@@ -1,18 +1,79 @@
-"""The layout of a chunk: which part holds a requested byte range, and which bytes are written to which part.
+"""Byte ranges: which bytes of a value zarr requests, which part of a chunk holds them, and which part they go to.
 
 If the sizes of parts are not known, a read first tries the place where the bytes are if the first part of unknown size
 (counted from the end that the request counts from) is large enough. The response says the size of that part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.errors import ChunkSizeError, PartsConfigError
 from parts_store.format.parts import ConcatParts
-from parts_store.format.ranges import Span, Wanted, resolve
+
+type Wanted = ByteRequest | None
+"""The part of a value that zarr requests: one of its three byte requests, or None for the whole value."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A range of bytes `start <= i < stop`. May be empty."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop:
+            raise ValueError(f"span [{self.start}, {self.stop}) is negative")
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.stop - self.start
+
+    def covers(self, other: "Span") -> bool:
+        """Return whether every byte of `other` is in this span."""
+        return self.start <= other.start and other.stop <= self.stop
+
+
+def resolve(wanted: Wanted, nbytes: int) -> Span:
+    """Return the requested bytes of a value of `nbytes` bytes, cut at its end as Python slices are."""
+    match wanted:
+        case None:
+            return Span(0, nbytes)
+        case RangeByteRequest(start=start, end=end):
+            first = min(start, nbytes)
+            return Span(first, max(first, min(end, nbytes)))
+        case OffsetByteRequest(offset=offset):
+            return Span(min(offset, nbytes), nbytes)
+        case SuffixByteRequest(suffix=suffix):
+            return Span(max(0, nbytes - suffix), nbytes)
+
+
+def coalesce(spans: Iterable[Span], *, max_gap: int, max_nbytes: int) -> tuple[Span, ...]:
+    """Return merged spans in ascending order; each of `spans` is inside exactly one of them.
+
+    Two neighbours are merged if at most `max_gap` bytes are between them and the result has at most `max_nbytes` bytes,
+    or if one covers the other.
+    """
+    merged: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
+        if merged:
+            last = merged[-1]
+            both = Span(last.start, max(last.stop, span.stop))
+            if last.covers(span) or (span.start - last.stop <= max_gap and both.nbytes <= max_nbytes):
+                merged[-1] = both
+                continue
+        merged.append(span)
+    return tuple(merged)
+
+
+def require_byte_request(wanted: object) -> None:
+    """Raise `TypeError`, with the message of zarr, unless `wanted` is a byte request or None."""
+    if wanted is not None and not isinstance(wanted, RangeByteRequest | OffsetByteRequest | SuffixByteRequest):
+        raise TypeError(f"Unexpected byte_range, got {wanted!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec
 from zarr.buffer import default_buffer_prototype
 from zarr.registry import get_codec_class
 
-from parts_store._compat.zarr import read_metadata
+from parts_store._compat.zarr import read_metadata, repaired
 from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
-from parts_store.format.blosc import CHECKED
+from parts_store.format.cut_chunks import ChunkCheck, check_of, decide_reads
 from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
@@ -35,10 +35,6 @@ _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "zstd": {"level": 0, "checksum": False},
     "gzip": {"level": 5},
 }
-# Codecs that return undefined values for a chunk that was cut off, and those that zarr gets instead.
-_SZIP = "imagecodecs_szip"
-_CHECKED = {_SZIP: "parts_store.szip", **CHECKED}
-_UNCHECKED = {checked: name for name, checked in _CHECKED.items()}
 # The codecs that nearly all arrays turn into bytes with.
 _TO_BYTES = ("bytes", "sharding_indexed")
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -67,6 +63,8 @@ class ArrayRecord:
     digest: str = ""
     # The bytes that are usually compared with the seals of the files, None if shards are not such files.
     ends: Ends | None = None
+    # How to find out whether a chunk was cut off, None if the codecs notice it.
+    check: ChunkCheck | None = None
 
     def chunk(self, path: str, relative: str) -> Chunk:
         """Return a chunk of the array at `path`; a chunk that is stored whole has a single part."""
@@ -171,12 +169,12 @@ def read_array(document: Document, path: str, placement: PartPlacement = PartPla
     try:
         # The lengths of the dimensions do not matter.
         deciding["shape"] = [0] * len(shape) if isinstance(shape, list) else shape
-        parts, encoding, layout, digest = _read_layout(json.dumps(deciding))
+        parts, encoding, layout, digest, check = _read_layout(json.dumps(deciding))
     except PartsConfigError as error:
         raise error.of_array(path) from error
     _require_known_mark(document, path)
     shard_index = shard_index_of(complete(document)) if is_sharded(document) else None
-    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document))
+    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document), check)
 
 
 def _ends(document: Document) -> Ends | None:
@@ -191,16 +189,17 @@ def _ends(document: Document) -> Ends | None:
 
 
 @lru_cache(maxsize=1024)
-def _read_layout(deciding: str) -> tuple[ConcatParts, ChunkKeyEncoding, str, str]:
-    """Return the parts, the encoding of the keys, and the digests of an array with these members.
+def _read_layout(deciding: str) -> tuple[ConcatParts, ChunkKeyEncoding, str, str, ChunkCheck | None]:
+    """Return the parts, the encoding of the keys, the digests, and the check of an array with these members.
 
     The arrays of a group often have the same members, and share the result.
     """
-    document = json.loads(deciding)
+    document = repaired(json.loads(deciding))
     parts = ConcatParts.from_json(document["storage_transformers"][0])
     encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), _ndim(document["shape"]))
     layout = layout_of(document, parts)
-    return parts, encoding, layout, _digest([layout, *(document.get(name) for name in _DECIDE_DECODING)])
+    digest = _digest([layout, *(document.get(name) for name in _DECIDE_DECODING)])
+    return parts, encoding, layout, digest, check_of(complete(document))
 
 
 def layout_of(document: Document, parts: ConcatParts) -> str:
@@ -300,46 +299,6 @@ def _ndim(shape: object) -> int:
     return len(shape)
 
 
-def serve(stored: Document) -> Document:
-    """Return the document that zarr reads: complete, and with codecs that notice chunks that were cut off."""
-    return with_checks(complete(stored))
-
-
-def with_checks(document: Document) -> Document:
-    """Return a document with codecs that notice chunks that were cut off."""
-    codecs = document.get("codecs")
-    return {**document, "codecs": [_checked(codec) for codec in codecs]} if isinstance(codecs, list) else document
-
-
-def _checked(codec: object) -> object:
-    inner = codec.get("configuration") if isinstance(codec, dict) else None
-    if not isinstance(codec, dict) or not isinstance(inner, dict):
-        return codec
-    if codec.get("name") == "sharding_indexed":
-        return {**codec, "configuration": with_checks(inner)}
-    # Without the header, which HDF5 writes, nothing says how many bytes of szip there should be.
-    name = str(codec.get("name"))
-    if name in _CHECKED and (name != _SZIP or inner.get("header") is True):
-        return {**codec, "name": _CHECKED[name]}
-    return codec
-
-
-def without_checks(document: Document) -> Document:
-    """Return a document with the names of codecs that other software knows, if it was read from a store and changed."""
-    codecs = document.get("codecs")
-    return {**document, "codecs": [_unchecked(codec) for codec in codecs]} if isinstance(codecs, list) else document
-
-
-def _unchecked(codec: object) -> object:
-    if not isinstance(codec, dict):
-        return codec
-    name, inner = codec.get("name"), codec.get("configuration")
-    if name == "sharding_indexed" and isinstance(inner, dict):
-        return {**codec, "configuration": without_checks(inner)}
-    known = _UNCHECKED.get(str(name))
-    return codec if known is None else {**codec, "name": known}
-
-
 def complete(document: Document) -> Document:
     """Return the document without the transformer, and with the members that zarr requires."""
     hidden = (_MARK, SHARD_FILE, "storage_transformers") if document.get("storage_transformers") else ()
@@ -410,17 +369,18 @@ def normalise(served: Document) -> Document | None:
 def put_back(new: Document, stored: Document) -> Document:
     """Return the document to store when zarr writes `new` for an array whose document is `stored`.
 
-    A member that zarr did not change stays as it is stored, or stays absent. A member that zarr changed, added or
-    removed is changed, added or removed.
+    A member that zarr did not change stays as it is stored, or stays absent. A member that zarr changed, added,
+    removed or repaired is changed, added, removed or repaired.
     """
-    served = serve(stored)
-    before = normalise(served) or served
+    served = complete(stored)
+    before, valid = normalise(served) or served, repaired(served)
     result = {}
     for key, value in stored.items():
         if key == "storage_transformers" or key not in before:
             result[key] = value
         elif key in new:
-            result[key] = value if is_same(new[key], before[key]) else new[key]
+            is_unchanged = is_same(new[key], before[key]) and is_same(valid[key], served[key])
+            result[key] = value if is_unchanged else new[key]
     added = {
         key: value
         for key, value in new.items()
@@ -483,3 +443,30 @@ def _require_shard_file(shard_file: FileFormat, document: Document, parts: Conca
     if len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
         expected = f"the file, and behind it the index of {index.nbytes} bytes, for `shard_file`"
         raise PartsConfigError("parts", expected, describe(parts.sizes), path)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLayout:
+    """How the chunks of an array without parts are read: the index of its shards, and how chunks are checked."""
+
+    encoding: ChunkKeyEncoding
+    shard_index: ShardIndex | None
+    check: ChunkCheck | None
+
+
+# zarr takes about as long to read a document as to open the array, so each document is read once, when a chunk of its
+# array is first used.
+@lru_cache(maxsize=1024)
+def plain_layout(stored: bytes) -> PlainLayout | None:
+    """Return how the chunks of an array with this stored document are read; None if they are passed through."""
+    document = parse(stored) if decide_reads(stored) else None
+    if document is None:
+        return None
+    completed, shape = complete(document), document.get("shape")
+    index, check = shard_index_of(completed), check_of(completed)
+    if (index is None and check is None) or not isinstance(shape, list):
+        return None
+    try:
+        return PlainLayout(ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), len(shape)), index, check)
+    except PartsConfigError:
+        return None

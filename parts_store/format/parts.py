@@ -3,16 +3,32 @@
 Decides which lists of parts are valid. Knows nothing about arrays, keys and stores.
 """
 
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, Self, SupportsIndex
 
 from parts_store.errors import PartsConfigError, describe
-from parts_store.format.integers import parse_integer
+
+
+def parse_integer(value: object, minimum: int, maximum: int | None = None) -> int | None:
+    """Return a value as an integer, None unless it is one in `minimum <= value <= maximum`.
+
+    NumPy integers count. Booleans do not, although they are integers in Python, because they are no numbers in JSON.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        # A NumPy array has the method, but only some arrays are integers.
+        return None
+    return number if minimum <= number and (maximum is None or number <= maximum) else None
+
 
 NAME: Final = "concat-parts"
 MAX_PARTS: Final = 64

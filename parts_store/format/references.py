@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format.integers import parse_integer
+from parts_store.format.parts import parse_integer
 
 # The path of such a URL is percent-encoded. In other URLs it is the key of an object, as it is.
 ENCODED_SCHEMES: Final = ("file", "http", "https")

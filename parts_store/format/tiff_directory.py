@@ -22,7 +22,7 @@ _FORMATS: Final = {SHORT: "H", LONG: "I", LONG8: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class DirectoryTag:
     """An entry of a TIFF directory: a tag, its type and its values."""
 
     number: int
@@ -30,7 +30,7 @@ class Tag:
     values: tuple[int, ...]
 
     @classmethod
-    def number_of(cls, number: int, value: int) -> "Tag":
+    def number_of(cls, number: int, value: int) -> "DirectoryTag":
         """Return a tag with one value, of the shorter type that can hold it."""
         return cls(number, SHORT if value < 2**16 else LONG, (value,))
 
@@ -42,21 +42,21 @@ class Tag:
 
 def image_tags(
     height: int, width: int, samples: int, dtype: np.dtype[Any], compression: Compression, *, is_rgb: bool
-) -> Iterator[Tag]:
+) -> Iterator[DirectoryTag]:
     """Yield the tags that describe the pixels of an image, without those that say where the pixels are."""
     sample_format = SAMPLE_FORMAT[dtype.kind]
-    yield Tag.number_of(256, width)  # ImageWidth
-    yield Tag.number_of(257, height)  # ImageLength
-    yield Tag(258, SHORT, (dtype.itemsize * 8,) * samples)  # BitsPerSample
-    yield Tag(259, SHORT, (COMPRESSION[compression],))  # Compression
-    yield Tag(262, SHORT, (2 if is_rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero
+    yield DirectoryTag.number_of(256, width)  # ImageWidth
+    yield DirectoryTag.number_of(257, height)  # ImageLength
+    yield DirectoryTag(258, SHORT, (dtype.itemsize * 8,) * samples)  # BitsPerSample
+    yield DirectoryTag(259, SHORT, (COMPRESSION[compression],))  # Compression
+    yield DirectoryTag(262, SHORT, (2 if is_rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero
     if is_rgb:
-        yield Tag(277, SHORT, (samples,))  # SamplesPerPixel
-        yield Tag(284, SHORT, (1,))  # PlanarConfiguration: the colours of a pixel are adjacent
+        yield DirectoryTag(277, SHORT, (samples,))  # SamplesPerPixel
+        yield DirectoryTag(284, SHORT, (1,))  # PlanarConfiguration: the colours of a pixel are adjacent
     if samples == RGBA:
-        yield Tag(338, SHORT, (2,))  # ExtraSamples: unassociated alpha
+        yield DirectoryTag(338, SHORT, (2,))  # ExtraSamples: unassociated alpha
     if sample_format != 1:
-        yield Tag(339, SHORT, (sample_format,) * samples)  # SampleFormat, unsigned by default
+        yield DirectoryTag(339, SHORT, (sample_format,) * samples)  # SampleFormat, unsigned by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class TiffForm:
             return struct.pack(f"{self._order}2sHHHQ", name, 43, 8, 0, 16)
         return struct.pack(f"{self._order}2sHI", name, 42, 8)
 
-    def directory_nbytes(self, tags: Sequence[Tag]) -> int:
+    def directory_nbytes(self, tags: Sequence[DirectoryTag]) -> int:
         """Return the size of a directory with the values behind it."""
         return self._entries_nbytes(len(tags)) + sum(each.nbytes for each in tags if not self._is_inside(each))
 
-    def pack(self, tags: Iterable[Tag], at: int, following: int = 0) -> bytes:
+    def pack(self, tags: Iterable[DirectoryTag], at: int, following: int = 0) -> bytes:
         """Return a directory at an offset of the file, and behind it the values that do not fit into their entries.
 
         `following` is the offset of the next directory, 0 if this is the last one.
@@ -110,7 +110,7 @@ class TiffForm:
         """The size of values that are in the entry of their tag; longer values are behind the directory."""
         return 8 if self.is_big else 4
 
-    def _is_inside(self, tag: Tag) -> bool:
+    def _is_inside(self, tag: DirectoryTag) -> bool:
         return tag.nbytes <= self._inside_nbytes
 
     def _entries_nbytes(self, count: int) -> int:

@@ -5,32 +5,22 @@ a chunk belong to one write takes a request for each part. A chunk that seems to
 write in progress is not reported as damage.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.engine.steps import Found, Get, Head, Missing, Outcome, Steps, get, head, run_together
+from parts_store.engine.steps import Found, Get, Head, Missing, Outcome, StepRequest, Steps, get, head, run_together
+from parts_store.errors import ConcurrentWriteError, PartsStoreError, ShardFileError
 from parts_store.format.keys import Chunk, PartPlacement
 from parts_store.format.metadata import ArrayRecord
-from parts_store.format.shard_index import ShardIndex
-from parts_store.format.tags import Tag
-from parts_store.maintenance.chunk_checksums import check_checksums
-from parts_store.maintenance.file_seals import check_seals
-from parts_store.maintenance.part_checks import (
-    CHECK,
-    check_index,
-    check_index_part,
-    find_problem,
-    index_part,
-    part_requests,
-)
+from parts_store.format.shard_index import ShardIndex, has_valid_checksum, needed_nbytes
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
-from parts_store.transactions import staging
-from parts_store.transactions.journal import NOT_VALID, Journal, journal_key, staged_keys
+from parts_store.transactions import shards, staging
+from parts_store.transactions.journaled import NOT_VALID, Journal, journal_key, staged_keys
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.reading import ReadSettings, is_of_layout
 
 # How often a chunk is checked that changes during the check.
 _MAX_CHECKS = 3
@@ -49,18 +39,29 @@ def diagnose_chunks(
     With `with_bytes`, chunks whose last codec is a checksum are read and compared with it.
     """
     if record.placement is PartPlacement.WHOLE:
-        checks = yield from run_together([_diagnose_whole_chunk(each.chunk, record) for each in listed])
-        findings = [each for each in checks if each is not None]
+        findings = yield from _run_checks([_diagnose_whole_chunk(each.chunk, record) for each in listed])
     else:
         findings = yield from _diagnose_parts(listed, record.shard_index, protocol)
     if record.ends is not None and record.shard_index is not None and record.placement is PartPlacement.BESIDE:
-        sealed = _readable(listed, findings) if not protocol.has_tags else _untagged(listed, findings)
-        findings += yield from check_seals(sealed, record.shard_index, protocol, settings)
+        # Where there are tags, they show that a file was changed; without tags, only a seal does.
+        sealed = _untagged(listed, findings) if protocol.has_tags else _readable(listed, findings)
+        seals = [_check_seal(each.chunk, record.shard_index, protocol, settings) for each in sealed]
+        findings += yield from _run_checks(seals)
     if with_bytes and record.placement is not PartPlacement.BESIDE:
         yield from _require_available(listed)
     if with_bytes and record.ends_in_checksum:
-        findings += yield from check_checksums(_readable(listed, findings), protocol, settings)
-    return findings + _find_leftovers(listed, findings)
+        for group in _groups(_readable(listed, findings)):
+            findings += yield from _run_checks([_check_checksum(each.chunk, protocol, settings) for each in group])
+    # An interrupted write needs what lies beside its chunk.
+    interrupted = {finding.chunk_key for finding in findings if finding.problem is Problem.INTERRUPTED}
+    beside = [each for each in listed if each.beside and each.chunk.chunk_key not in interrupted]
+    return findings + [leftovers_beside(each) for each in beside]
+
+
+def _run_checks(checks: Sequence[Steps[Finding | None]]) -> Steps[list[Finding]]:
+    """Run checks at the same time, and return what they find."""
+    found = yield from run_together(checks)
+    return [finding for finding in found if finding is not None]
 
 
 def _require_available(listed: Sequence[ListedChunk]) -> Steps[None]:
@@ -77,15 +78,9 @@ def _readable(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> lis
 
 
 def _untagged(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> list[ListedChunk]:
-    """Return the chunks without tags, where only a seal shows that a file was changed."""
+    """Return the chunks whose parts have no tags."""
     untagged = {each.chunk_key for each in findings if each.problem is Problem.UNTAGGED}
     return [each for each in listed if each.chunk.chunk_key in untagged]
-
-
-def _find_leftovers(listed: Sequence[ListedChunk], findings: Sequence[Finding]) -> list[Finding]:
-    """Return what lies beside the chunks, except beside interrupted writes, which need it."""
-    interrupted = {finding.chunk_key for finding in findings if finding.problem is Problem.INTERRUPTED}
-    return [leftovers_beside(each) for each in listed if each.beside and each.chunk.chunk_key not in interrupted]
 
 
 def leftovers_beside(listed: ListedChunk) -> Finding:
@@ -105,19 +100,12 @@ def _diagnose_whole_chunk(chunk: Chunk, record: ArrayRecord) -> Steps[Finding | 
     (outcome,) = yield (Head(key, CHECK) if index is None else Get(key, index.request, CHECK),)
     if isinstance(outcome, Missing):
         return None
-    wrong_size = _check_whole_size(chunk, record, outcome.nbytes if isinstance(outcome, Found) else 0)
-    if wrong_size is not None or index is None or not isinstance(outcome, Found):
-        return wrong_size
-    return check_index(chunk, key, index, outcome)
-
-
-def _check_whole_size(chunk: Chunk, record: ArrayRecord, nbytes: int) -> Finding | None:
-    expected = sum(size for size in record.parts.sizes if size is not None)
-    if nbytes == expected or (record.parts.unsized and nbytes > expected):
-        return None
-    least = "at least " if record.parts.unsized else ""
-    detail = f"expected {least}{expected} bytes, found {nbytes}"
-    return Finding(Problem.WRONG_SIZE, chunk.chunk_key, (chunk.chunk_key,), detail)
+    nbytes = outcome.nbytes if isinstance(outcome, Found) else 0
+    expected, unsized = sum(size for size in record.parts.sizes if size is not None), record.parts.unsized
+    if nbytes < expected or (nbytes > expected and not unsized):
+        detail = f"expected {'at least ' if unsized else ''}{expected} bytes, found {nbytes}"
+        return Finding(Problem.WRONG_SIZE, key, (key,), detail)
+    return None if index is None or not isinstance(outcome, Found) else _check_index(chunk, key, index, outcome)
 
 
 # --- parts stored as objects or chunks of their own ---------------------------------------------------------------
@@ -145,14 +133,14 @@ def _diagnose_once(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtoc
     if protocol.has_tags and len(chunk.part_keys) > 1:
         return find_problem(chunk, (yield part_requests(chunk, index)), index)
     # Without tags, the listing shows everything but the checksum of the index.
-    at = index_part(chunk, index)
+    at = _index_part(chunk, index)
     if at is None:
         return None
     requests = part_requests(chunk, index)
     # On a local disk, it costs nothing to look at the sizes of the other parts: the index may name more than there is.
     asked = range(len(requests)) if protocol.has_journal else (at,)
     outcomes = yield tuple(requests[part] for part in asked)
-    return check_index_part(chunk, dict(zip(asked, outcomes, strict=True)), index)
+    return _check_index_part(chunk, dict(zip(asked, outcomes, strict=True)), index)
 
 
 def diagnose_chunk(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[Finding | None]:
@@ -181,17 +169,19 @@ def _is_same(before: Found | None, after: Found | None) -> bool:
 def _diagnose_tagged(chunk: Chunk, index: ShardIndex | None, anchor: Found | None) -> Steps[Finding | None]:
     """Return what is wrong with a chunk by its parts, and by the staged copy that its anchor names."""
     # The copy is read first: a writer removes it after the parts belong to its write.
-    copy = yield from _read_staged_copy(chunk, None if anchor is None else anchor.tag)
+    tag = None if anchor is None else anchor.tag
+    copy = (yield from staging.read_copy(chunk, tag)) if tag is not None and tag.is_staged else None
     outcomes = yield part_requests(chunk, index)
     finding = find_problem(chunk, outcomes, index)
     # Readers use the copy only if the parts do not belong to one write.
-    if copy is None or finding is None or finding.problem is Problem.CHECKSUM or not finding.problem.is_damage:
+    if tag is None or copy is None or finding is None:
         return finding
-    if anchor is not None and anchor.tag is not None and any(staging.is_foreign(each, anchor.tag) for each in outcomes):
+    if finding.problem is Problem.CHECKSUM or not finding.problem.is_damage:
+        return finding
+    if any(staging.is_foreign(each, tag) for each in outcomes):
         return finding
     with_copy = find_problem(chunk, _replaced(outcomes, copy), None)
-    is_embedded = anchor is not None and anchor.tag is not None and anchor.tag.embedded is not None
-    place = "the tag of the anchor has" if is_embedded else "the staged copy has"
+    place = "the staged copy has" if tag.embedded is None else "the tag of the anchor has"
     return with_copy or replace(finding, problem=Problem.INTERRUPTED, detail=_interrupted(place))
 
 
@@ -203,13 +193,6 @@ def _interrupted(place: str) -> str:
 def _replaced(outcomes: Sequence[Outcome], staged: Mapping[int, Found]) -> list[Outcome]:
     """Return the responses for the parts, with staged parts in place of the parts themselves."""
     return [staged.get(part, outcome) for part, outcome in enumerate(outcomes)]
-
-
-def _read_staged_copy(chunk: Chunk, tag: Tag | None) -> Steps[Mapping[int, Found] | None]:
-    """Return the parts in the anchor's tag, or in the staged copy that it names; None if they are not there."""
-    if tag is None or not tag.is_staged:
-        return None
-    return (yield from staging.read_copy(chunk, tag))
 
 
 def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding | None]:
@@ -229,18 +212,12 @@ def _diagnose_journaled(chunk: Chunk, index: ShardIndex | None) -> Steps[Finding
     staged = {part: each for part, each in enumerate(heads) if isinstance(each, Found)}
     finding = find_problem(chunk, _replaced((yield part_requests(chunk, index)), staged), index)
     if finding is not None and _is_suspicious(finding):
-        return _without_orphans(finding, chunk)
+        # The journal says that the chunk exists, so that its parts are not orphans.
+        return _lost(chunk) if finding.problem is Problem.ORPHANS else finding
     if finding is None and not staged and (yield from _has_lost_all(chunk, journal)):
         return _lost(chunk)
     left = tuple(keys[part] for part in staged)
     return Finding(Problem.INTERRUPTED, chunk.chunk_key, left, _interrupted("the journal names")) if left else None
-
-
-def _without_orphans(finding: Finding, chunk: Chunk) -> Finding:
-    """Return the finding for a chunk with a journal, which says that the chunk exists: its parts are not orphans."""
-    if finding.problem is not Problem.ORPHANS:
-        return finding
-    return _lost(chunk)
 
 
 def _lost(chunk: Chunk) -> Finding:
@@ -253,3 +230,155 @@ def _has_lost_all(chunk: Chunk, journal: Journal) -> Steps[bool]:
     # Another client may have finished the write, and then deleted the chunk.
     again = yield from get(journal_key(chunk), "whether a write was interrupted")
     return anchor is None and Journal.parse(again, chunk) == journal
+
+
+CHECK = "whether the chunk is whole"
+
+
+def part_requests(chunk: Chunk, index: ShardIndex | None) -> tuple[StepRequest, ...]:
+    """Return a HEAD request for each part, and a GET request for a part that is a shard index with a checksum."""
+    at = _index_part(chunk, index)
+    return tuple(Get(key, None, CHECK) if part == at else Head(key, CHECK) for part, key in enumerate(chunk.part_keys))
+
+
+def _index_part(chunk: Chunk, index: ShardIndex | None) -> int | None:
+    """Return the number of the part that is the shard index and nothing else, if the index has a checksum."""
+    if index is None or not index.has_checksum:
+        return None
+    part = len(chunk.part_keys) - 1 if index.location == "end" else 0
+    return part if chunk.parts.sizes[part] == index.nbytes and part != chunk.parts.anchor else None
+
+
+def find_problem(chunk: Chunk, outcomes: Sequence[Outcome], index: ShardIndex | None) -> Finding | None:
+    """Return the worst problem that the responses for the parts of a chunk show; None if there is none."""
+    found = {part: each for part, each in enumerate(outcomes) if isinstance(each, Found)}
+    if chunk.parts.anchor not in found:
+        return _find_orphans(chunk, found)
+    if not is_of_layout(found[chunk.parts.anchor], chunk):
+        detail = "written with another layout than that of its array"
+        return Finding(Problem.OTHER_LAYOUT, chunk.chunk_key, (chunk.anchor_key,), detail)
+    missing = tuple(key for part, key in enumerate(chunk.part_keys) if part not in found)
+    if missing:
+        return Finding(Problem.INCOMPLETE, chunk.chunk_key, missing, "no such object")
+    return (
+        _find_wrong_size(chunk, found)
+        or _find_mixed_tags(chunk, found)
+        or _check_index_part(chunk, found, index)
+        or _find_untagged(chunk, found)
+    )
+
+
+def _check_index_part(chunk: Chunk, outcomes: Mapping[int, Outcome], index: ShardIndex | None) -> Finding | None:
+    """Return a finding if the part that is the shard index does not match its checksum."""
+    part = _index_part(chunk, index)
+    outcome = None if part is None else outcomes[part]
+    # The response for a staged file is without its bytes.
+    if part is None or index is None or not isinstance(outcome, Found) or outcome.span.nbytes < outcome.nbytes:
+        return None
+    return _check_index(chunk, chunk.part_keys[part], index, outcome) or _find_short_data(
+        chunk, index, outcome, outcomes
+    )
+
+
+def _check_index(chunk: Chunk, key: str, index: ShardIndex, outcome: Found) -> Finding | None:
+    """Return a finding if the bytes of a shard index do not match their checksum."""
+    if index.is_sound(bytes(memoryview(outcome.data))):
+        return None
+    return Finding(Problem.CHECKSUM, chunk.chunk_key, (key,), "the index does not match its checksum")
+
+
+def _find_short_data(chunk: Chunk, index: ShardIndex, found: Found, outcomes: Mapping[int, Outcome]) -> Finding | None:
+    """Return a finding if the index of a shard names bytes behind the end of its data."""
+    table = index.decode(bytes(memoryview(found.data)))
+    sizes = [each.nbytes for each in outcomes.values() if isinstance(each, Found)]
+    if (
+        table is None
+        or len(sizes) != len(chunk.part_keys)
+        or (missing := needed_nbytes(table, index) - sum(sizes)) <= 0
+    ):
+        return None
+    detail = f"the index names {missing} bytes more than there are"
+    return Finding(Problem.WRONG_SIZE, chunk.chunk_key, (chunk.anchor_key,), detail)
+
+
+def _find_orphans(chunk: Chunk, found: Mapping[int, Found]) -> Finding | None:
+    orphans = tuple(chunk.part_keys[part] for part in found)
+    if not orphans:
+        return None
+    return Finding(Problem.ORPHANS, chunk.chunk_key, orphans, "parts of a chunk that does not exist")
+
+
+def _find_wrong_size(chunk: Chunk, found: Mapping[int, Found]) -> Finding | None:
+    """Return the first part that has another size than its array or its own tag says."""
+    for part, each in sorted(found.items()):
+        expected = [chunk.parts.sizes[part]]
+        if each.tag is not None and len(each.tag.sizes) == len(chunk.part_keys):
+            expected.append(each.tag.sizes[part])
+        for nbytes in expected:
+            if nbytes is not None and each.nbytes != nbytes:
+                detail = f"expected {nbytes} bytes, found {each.nbytes}"
+                return Finding(Problem.WRONG_SIZE, chunk.chunk_key, (chunk.part_keys[part],), detail)
+    return None
+
+
+def _find_mixed_tags(chunk: Chunk, found: Mapping[int, Found]) -> Finding | None:
+    """Return the parts of another write than the anchor, or the parts without a tag if others have one."""
+    key, keys, anchor = chunk.chunk_key, chunk.part_keys, found[chunk.parts.anchor]
+    if len({each.generation for each in found.values() if each.tag is not None}) > 1:
+        others = tuple(keys[part] for part, each in found.items() if each.generation != anchor.generation)
+        return Finding(Problem.MIXTURE, key, others, "of another write than the anchor")
+    untagged = tuple(keys[part] for part, each in found.items() if each.tag is None)
+    if 0 < len(untagged) < len(keys):
+        return Finding(Problem.PARTLY_TAGGED, key, untagged, "no tag")
+    return None
+
+
+def _find_untagged(chunk: Chunk, found: Mapping[int, Found]) -> Finding | None:
+    if len(chunk.part_keys) == 1 or any(each.tag is not None for each in found.values()):
+        return None
+    return Finding(Problem.UNTAGGED, chunk.chunk_key, chunk.part_keys, "written by another program")
+
+
+# How many bytes are read at once, unless a single chunk is larger.
+_MAX_NBYTES = 1 << 26
+
+
+def _groups(listed: Sequence[ListedChunk]) -> Iterator[list[ListedChunk]]:
+    """Yield groups of chunks that fit into memory together."""
+    group: list[ListedChunk] = []
+    total = 0
+    for each in listed:
+        nbytes = sum(entry.nbytes for entry in each.parts.values())
+        if group and total + nbytes > _MAX_NBYTES:
+            yield group
+            group, total = [], 0
+        group.append(each)
+        total += nbytes
+    if group:
+        yield group
+
+
+def _check_checksum(chunk: Chunk, protocol: ChunkProtocol, settings: ReadSettings) -> Steps[Finding | None]:
+    try:
+        read = yield from protocol.read(chunk, [None], settings, with_anchor=True)
+    except ConcurrentWriteError:
+        # The chunk is being written, so what was listed is gone.
+        return None
+    except PartsStoreError as error:
+        return Finding(Problem.INCOMPLETE, chunk.chunk_key, chunk.part_keys, str(error))
+    if read is None or has_valid_checksum(b"".join(read.values[0] or ())):
+        return None
+    return Finding(Problem.CHECKSUM, chunk.chunk_key, chunk.part_keys, "the bytes do not match their checksum")
+
+
+def _check_seal(
+    chunk: Chunk, index: ShardIndex, protocol: ChunkProtocol, settings: ReadSettings
+) -> Steps[Finding | None]:
+    try:
+        yield from shards.read_index(protocol, chunk, index, settings, known=None, is_suspect=True)
+    except ShardFileError:
+        return Finding(Problem.UNREADABLE, chunk.chunk_key, (chunk.anchor_key,), "changed by another program")
+    except PartsStoreError:
+        # The chunk is being written. Other damage is found without the seal.
+        return None
+    return None

@@ -1,12 +1,13 @@
 """Verify and repair all chunks of a survey: in batches, on threads or other workers, with progress."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Lock
 from typing import Final, Protocol, Self
 
+from parts_store.engine.concurrency import run_tasks_sync
 from parts_store.engine.stats import Progress
 from parts_store.engine.steps import Entry, Put, Steps, remove
 from parts_store.errors import (
@@ -34,13 +35,12 @@ from parts_store.maintenance.repair import (
     repair_chunk,
 )
 from parts_store.maintenance.report import Finding, Problem, Report
-from parts_store.maintenance.survey import ListedChunk, Survey, list_entries, survey_prefix
-from parts_store.maintenance.unfinished_files import describe_unfinished
+from parts_store.maintenance.survey import ListedChunk, Survey, describe_unfinished, list_entries, survey_prefix
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.transactions.journal import is_journal
+from parts_store.transactions.journaled import is_journal
 from parts_store.transactions.locking import remove_unused_locks
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.reading import ReadSettings
 from parts_store.transactions.rules import Rules
 from parts_store.transactions.staging import MAX_STALL
 
@@ -239,12 +239,20 @@ def repair_chunks(
     of_chunks: dict[str, list[Finding]] = {}
     for finding in findings:
         of_chunks.setdefault(finding.chunk_key, []).append(finding)
-    results: list[Finding] = []
-    with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="parts_store_repair") as threads:
-        for of_chunk in threads.map(repairer.repair_findings, of_chunks.values()):
-            results += of_chunk
+    counting = Lock()
+    repaired = 0
+
+    def repair_findings(of_chunk: Sequence[Finding]) -> list[Finding]:
+        nonlocal repaired
+        found = repairer.repair_findings(of_chunk)
+        with counting:
+            repaired += len(found)
             if progress is not None:
-                progress(min(len(results), len(findings)), len(findings))
+                progress(min(repaired, len(findings)), len(findings))
+        return found
+
+    tasks = [partial(repair_findings, of_chunk) for of_chunk in of_chunks.values()]
+    results = [finding for found in run_tasks_sync(tasks, _MAX_THREADS) for finding in found]
     for path in survey.locked:
         store.carry_out(remove_unused_locks(path))
     return results
@@ -300,26 +308,22 @@ class _Repairer:
     def _leftovers_of_completed(self, finding: Finding) -> list[Finding]:
         """Return what stays beside a chunk that was completed although its writer may still be active."""
         listed = self.survey.listed.chunks.get(finding.chunk_key)
-        is_completed = finding.problem is Problem.INTERRUPTED and finding.is_repaired
-        if listed is None or not is_completed or not self._is_young(listed.beside):
+        if listed is None or finding.problem is not Problem.INTERRUPTED or not finding.is_repaired:
+            return []
+        if not self._is_young(listed.beside):
             return []
         left = list(self.store.carry_out(list_entries(listed.chunk.side_folder)))
         return [not_repaired(leftovers_beside(replace(listed, beside=left)), _TOO_YOUNG)] if left else []
 
     def _repair(self, finding: Finding) -> Finding:
-        if not self.options.handles(finding.problem) or self._may_become_readable(finding):
+        # A permission, or the target of a symbolic link, may come back.
+        may_become_readable = any(key in self.survey.unreadable for key in finding.keys)
+        if finding.problem is Problem.UNREADABLE and may_become_readable:
+            return finding
+        if not self.options.handles(finding.problem):
             return finding
         try:
-            if finding.problem is Problem.STRAY_NODES:
-                self.store.carry_out(remove(finding.keys, "stray nodes"))
-                return replace(finding, is_repaired=True)
-            if finding.problem is Problem.UNMARKED:
-                return self._mark(finding)
-            unfinished = [self.survey.unfinished[key] for key in finding.keys if key in self.survey.unfinished]
-            if unfinished:
-                return self._remove_unfinished(finding, unfinished)
-            listed = self.survey.listed.chunks.get(finding.chunk_key)
-            return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
+            return self._repair_handled(finding)
         except PartsStoreError as error:
             if isinstance(error, StorageError) and not _is_about_one_file(error):
                 # All other repairs would fail as well.
@@ -327,21 +331,20 @@ class _Repairer:
             # Another client is writing this chunk, or a file cannot be accessed. Other chunks can be repaired.
             return not_repaired(finding, str(error))
 
-    def _may_become_readable(self, finding: Finding) -> bool:
-        """Return whether a permission, or the target of a symbolic link, is missing: it may come back."""
-        return finding.problem is Problem.UNREADABLE and any(key in self.survey.unreadable for key in finding.keys)
-
-    def _mark(self, finding: Finding) -> Finding:
-        if self.store.carry_out(mark_array(finding.chunk_key, self.store.protocol)):
-            return replace(finding, is_repaired=True)
-        return not_repaired(finding, "another client has changed the document")
-
-    def _remove_unfinished(self, finding: Finding, entries: Sequence[Entry]) -> Finding:
-        # The writers of such files take no lock, so the age decides.
-        if self._are_younger(entries, max(self.min_age, LEAST_AGE)):
+    def _repair_handled(self, finding: Finding) -> Finding:
+        if finding.problem is Problem.UNMARKED:
+            is_marked = self.store.carry_out(mark_array(finding.chunk_key, self.store.protocol))
+            is_changed = not_repaired(finding, "another client has changed the document")
+            return replace(finding, is_repaired=True) if is_marked else is_changed
+        unfinished = [self.survey.unfinished[key] for key in finding.keys if key in self.survey.unfinished]
+        # The writers of unfinished files take no lock, so the age decides.
+        if self._are_younger(unfinished, max(self.min_age, LEAST_AGE)):
             return not_repaired(finding, f"younger than min_age, or than {LEAST_AGE:.0f} s")
-        self.store.carry_out(remove(finding.keys, "unfinished files"))
-        return replace(finding, is_repaired=True)
+        if unfinished or finding.problem is Problem.STRAY_NODES:
+            self.store.carry_out(remove(finding.keys, "unfinished files" if unfinished else "stray nodes"))
+            return replace(finding, is_repaired=True)
+        listed = self.survey.listed.chunks.get(finding.chunk_key)
+        return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
 
     def _repair_listed(self, listed: ListedChunk, finding: Finding) -> Finding:
         if self._is_young(objects_of_writer(listed, finding.problem)):

@@ -88,6 +88,11 @@ class Finding:
     detail: str
     is_repaired: bool = False
 
+    @property
+    def label(self) -> str:
+        """The problem, and whether it was repaired, as text."""
+        return f"{self.problem.value}{', repaired' if self.is_repaired else ''}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
         return {
@@ -185,14 +190,14 @@ class Report:
         counts = ", ".join(f"{number} {problem}" for problem, number in self.counts.items())
         return f"and {len(self.findings) - _MAX_SHOWN} more; all together: {counts}"
 
+    @property
+    def _counted(self) -> str:
+        chunks, objects = count(self.chunks, "chunk"), count(self.objects, "object")
+        return f"{count(self.arrays, 'array')} with parts, {chunks}, {objects}"
+
     def __str__(self) -> str:
-        counts = (count(self.arrays, "array"), count(self.chunks, "chunk"), count(self.objects, "object"))
-        lines = [f"{counts[0]} with parts, {counts[1]}, {counts[2]}"]
-        for each in self.worst_first:
-            repaired = ", repaired" if each.is_repaired else ""
-            lines.append(f"{each.problem.value}{repaired}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}")
-        if self.omitted:
-            lines.append(self.omitted)
+        shown = (f"{each.label}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}" for each in self.worst_first)
+        lines = [self._counted, *shown, *filter(None, [self.omitted])]
         lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
         return "\n".join([*map(printable, lines), self._verdict])
 
@@ -207,11 +212,7 @@ class Report:
         return "no problems found" if self.arrays else "no arrays with parts"
 
     def _repr_html_(self) -> str:
-        counts = (count(self.arrays, "array"), count(self.chunks, "chunk"), count(self.objects, "object"))
-        rows = [
-            (f"{each.problem.value}{', repaired' if each.is_repaired else ''}", each.chunk_key, each.detail)
-            for each in self.worst_first
-        ]
+        rows = [(each.label, each.chunk_key, each.detail) for each in self.worst_first]
         rows += [("not understood", path or "/", problem) for path, problem in self.not_understood]
-        note = "; ".join(filter(None, (self.omitted, f"{counts[0]} with parts, {counts[1]}, {counts[2]}")))
+        note = "; ".join(filter(None, (self.omitted, self._counted)))
         return notebook.grid(f"Report: {self._verdict}", ("problem", "chunk", "detail"), rows, note=note)

@@ -1,7 +1,9 @@
 """Survey: the arrays with parts below a prefix, and which objects of a listing belong to which of their chunks."""
 
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from parts_store.engine.steps import Entry, Found, Get, Head, List, Listed, Outcome, Steps, content
 from parts_store.errors import PartsStoreError, StoreConfigError, describe
@@ -15,14 +17,16 @@ from parts_store.format.keys import (
     candidates,
     is_metadata,
     is_probe_key,
+    is_protocol_key,
     join,
+    may_be_chunk,
     parse_node_key,
+    part_pattern,
     side_folder_of,
     split,
 )
 from parts_store.format.metadata import ArrayRecord
-from parts_store.maintenance.report import Finding, Report
-from parts_store.maintenance.unfinished_files import find_unfinished
+from parts_store.maintenance.report import Finding, Problem, Report
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
@@ -259,7 +263,7 @@ def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tupl
         record = protocol.read_array(document, path)
     except PartsStoreError as error:
         return None, str(error)
-    return record, metadata.why_not_opened(metadata.serve(document))
+    return record, metadata.why_not_opened(metadata.complete(document))
 
 
 def _find_stray_nodes(entries: Sequence[Entry], protocol: ChunkProtocol) -> Steps[tuple[str, ...]]:
@@ -267,3 +271,39 @@ def _find_stray_nodes(entries: Sequence[Entry], protocol: ChunkProtocol) -> Step
     documents = [key for key in _document_keys(entries) if protocol.is_part_node(key)]
     outcomes = (yield tuple(Head(key, "whose parts these are") for key in documents)) if documents else ()
     return tuple(key for key, outcome in zip(documents, outcomes, strict=True) if not isinstance(outcome, Found))
+
+
+_UNFINISHED: Final = re.compile(r"(?P<key>.*[^/])#[0-9]+")
+
+
+def find_unfinished(
+    files: Iterable[Entry], arrays: Mapping[str, ArrayRecord], others: Container[str]
+) -> dict[str, Entry]:
+    """Return the unfinished ones among all files of a local disk by their keys: of metadata documents, and of chunks.
+
+    `arrays` are the arrays with parts, `others` the paths of other arrays and groups. Other files with such a name
+    belong to other programs.
+    """
+    return {entry.key: entry for entry in files if _is_unfinished(entry.key, arrays, others)}
+
+
+def _is_unfinished(key: str, arrays: Mapping[str, ArrayRecord], others: Container[str]) -> bool:
+    if (found := _UNFINISHED.fullmatch(key)) is None:
+        return False
+    value = found["key"]
+    if is_metadata(value) or is_protocol_key(value):
+        return True
+    for path, relative in candidates(value):
+        if (record := arrays.get(path)) is not None:
+            is_chunk = part_pattern(record.encoding, record.parts).fullmatch(relative) is not None
+        else:
+            is_chunk = path in others and may_be_chunk(relative)
+        if is_chunk:
+            return True
+    return False
+
+
+def describe_unfinished(key: str) -> Finding:
+    """Return the finding for an unfinished file."""
+    value = key.rpartition("#")[0]
+    return Finding(Problem.LEFTOVERS, value, (key,), "a file that a writer has not finished")

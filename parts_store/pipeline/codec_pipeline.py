@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, Final, Self, cast, override
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 from zarr.abc.buffer import NDBuffer
 from zarr.abc.codec import Codec, CodecPipeline, GetResult
@@ -30,13 +31,13 @@ from parts_store._compat.zarr import (
     scatter_chunk,
     supports_sync_io,
 )
+from parts_store.engine.concurrency import require_not_stopped, run_in_threads
+from parts_store.engine.executor import retry
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, Table
 from parts_store.pipeline.compression import Bytes, NotDecodedError
-from parts_store.pipeline.retries import retry
 from parts_store.pipeline.selections import Gather, Region, plan_selection
 from parts_store.pipeline.shard import Layouts, ShardLayout
-from parts_store.pipeline.threads import Pace, require_not_stopped, run
-from parts_store.store import PartsStore
+from parts_store.store.store import PartsStore
 
 type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
 """What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
@@ -50,6 +51,9 @@ _QUICK_READ, _QUICK_WRITE = 0.001, 0.003
 _MAX_QUICK: Final = 1 << 17
 # The size of chunks whose requests to a network take the same time as those of smaller chunks.
 _MAX_SMALL: Final = 1 << 18
+# Threads wait for the network most of the time, so there are more of them than cores, and still more for small chunks.
+_WORKERS: Final = 32
+_WORKERS_FOR_SMALL: Final = 96
 
 
 class PartsCodecPipeline(FusedCodecPipeline):
@@ -77,7 +81,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if len(batch) == 1 and (result := await self._read_at_once(batch[0], out, drop_axes)) is not None:
             return (result,)
         tasks = [partial(self._read_chunk, item, out, drop_axes) for item in batch]
-        return tuple(await run(tasks, finishes=False, pace=_pace(batch, _QUICK_READ)))
+        return tuple(await run_in_threads(tasks, worker_count(batch), finishes=False, quick=_quick(batch, _QUICK_READ)))
 
     @override
     async def write(self, batch_info: Iterable[ChunkItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
@@ -87,7 +91,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         else:
             with batch[0][0].store.keep_lock(batch[0][0].path):
                 tasks = [partial(self._write_chunk, item, value, drop_axes) for item in batch]
-                await run(tasks, finishes=True, pace=_pace(batch, _QUICK_WRITE))
+                await run_in_threads(tasks, worker_count(batch), finishes=True, quick=_quick(batch, _QUICK_WRITE))
 
     async def _read_at_once(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...]) -> GetResult | None:
         """Read a few inner chunks of a shard on the event loop, which takes less time than to start a thread.
@@ -287,16 +291,23 @@ def _with_exact_fill_value(item: ChunkItem) -> ChunkItem:
     return path, replace(spec, config=replace(spec.config, write_empty_chunks=True)), *others
 
 
-def _pace(batch: Sequence[ChunkItem], quick: float) -> Pace:
-    """Return how many threads read or write chunks: many for small chunks on a network, at first one elsewhere.
+def worker_count(batch: Sequence[ChunkItem]) -> int:
+    """Return the most threads that read and write chunks: zarr's `codec_pipeline.max_workers`, if it is set."""
+    configured = zarr.config.get("codec_pipeline.max_workers", None)
+    if configured is not None:
+        return max(1, int(configured))
+    is_small = batch[0][0].store.has_latency and _largest(batch) <= _MAX_SMALL
+    return _WORKERS_FOR_SMALL if is_small else _WORKERS
 
-    One thread suffices elsewhere as long as a chunk takes less than `quick` seconds.
-    """
+
+def _quick(batch: Sequence[ChunkItem], quick: float) -> float:
+    """Return how fast one thread has to be to work alone: never on a network, and never with large chunks."""
+    return 0.0 if batch[0][0].store.has_latency or _largest(batch) > _MAX_QUICK else quick
+
+
+def _largest(batch: Sequence[ChunkItem]) -> int:
     specs = {item[1].shape: item[1] for item in batch}.values()
-    largest = max(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize for spec in specs)
-    if batch[0][0].store.has_latency:
-        return Pace(is_small=largest <= _MAX_SMALL)
-    return Pace(quick=quick if largest <= _MAX_QUICK else 0.0)
+    return max(prod(spec.shape) * spec.dtype.to_native_dtype().itemsize for spec in specs)
 
 
 def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:

@@ -7,10 +7,11 @@ from typing import Any, Final
 import zarr
 from zarr.storage import StorePath
 
+from parts_store._compat.zarr import async_group_of, replace_async_array
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format.integers import parse_integer
+from parts_store.format.parts import parse_integer
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
-from parts_store.store import PartsStore
+from parts_store.store.store import PartsStore
 
 _PATH: Final = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
 # How many requests zarr makes at the same time where no pipeline is used, such as for metadata documents.
@@ -114,12 +115,12 @@ def open_group(store: PartsStore, path: str = "", *, mode: Any = "r", **argument
     >>> ps.open_group(store, "g")["a"].shape
     (4,)
     """
-    return _Group(zarr.open_group(store, path=path, mode=mode, **arguments)._async_group)  # noqa: SLF001
+    return _Group(async_group_of(zarr.open_group(store, path=path, mode=mode, **arguments)))
 
 
 def use_pipeline(array: zarr.Array[Any]) -> None:
     """Let an array on a `PartsStore` use the codec pipeline of this package from now on."""
-    array._async_array = _AsyncArray.like(array.async_array)  # noqa: SLF001
+    replace_async_array(array, _AsyncArray.like(array.async_array))
 
 
 class _AsyncArray(zarr.AsyncArray[Any]):
@@ -148,7 +149,7 @@ def _adapt(found: Any) -> Any:
     """Return what a method of a group returns, with our pipeline in every array."""
     match found:
         case zarr.Group():
-            return _Group(found._async_group)  # noqa: SLF001
+            return _Group(async_group_of(found))
         case zarr.Array():
             use_pipeline(found)
             return found

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import BytesCodec, ShardingCodec
 
-from parts_store._compat.zarr import ArraySpec, subchunk_order
+from parts_store._compat.zarr import ArraySpec, can_sync, inner_spec_of, subchunk_order
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
 from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, Uncompressed, choose_inner_codecs
 
@@ -326,11 +326,10 @@ def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
             stored = dtype if endian is None else dtype.newbyteorder("<" if endian == "little" else ">")
         case _:
             return None
-    if not all(hasattr(each, "_decode_sync") and hasattr(each, "_encode_sync") for each in compressors):
+    if not all(map(can_sync, compressors)):
         return None
     chunk_shape = tuple(codec.chunk_shape)
     grid = tuple(size // chunk for size, chunk in zip(spec.shape, chunk_shape, strict=True))
-    inner_spec = codec._get_chunk_spec(spec)  # noqa: SLF001
     chunk_nbytes = prod(chunk_shape) * dtype.itemsize
     return ShardLayout(
         chunk_shape,
@@ -338,7 +337,7 @@ def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
         stored,
         spec.fill_value,
         spec.config.write_empty_chunks,
-        choose_inner_codecs(cast("list[BytesBytesCodec]", compressors), inner_spec, chunk_nbytes),
+        choose_inner_codecs(cast("list[BytesBytesCodec]", compressors), inner_spec_of(codec, spec), chunk_nbytes),
         _write_order(codec.subchunk_write_order, grid),
         index,
     )

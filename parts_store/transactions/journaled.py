@@ -28,8 +28,8 @@ journal in its place, and the next delete removes it after the anchor.
 While there is a journal, a reader takes the chunk from what the journal's write has staged. Without one, it looks at
 the parts a second time, and their ETags must not have changed.
 
-The deletion of an array, or of a folder of its chunks, holds the lock of the array exclusively (`locking`,
-`folder_deletion`). This excludes every writer of the array:
+The deletion of an array, or of a folder of its chunks, holds the lock of the array exclusively (`locking`). This
+excludes every writer of the array:
 
 - A writer of a chunk shares the lock of the array from before its first request until after its last one. A process
   that writes many chunks may keep it in between. It looks for a waiting deletion before each chunk, and then lets go.
@@ -53,9 +53,12 @@ files and empty folders. A process that was killed may not have synchronised its
 the journal durable, a create makes it durable that there is no anchor, and a delete that there is no journal.
 `tests/power_cuts/` replays all of this.
 
-A journal that is cut off is never a valid one: it is a JSON object, which ends with its last byte.
+The journal is one file beside the chunk that names the write in progress (`Journal`). One that is cut off is never
+valid: it is a JSON object, which ends with its last byte.
 """
 
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,15 +82,12 @@ from parts_store.engine.steps import (
     run_together,
 )
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
-from parts_store.format.keys import Chunk
+from parts_store.format.keys import JOURNAL, Chunk
 from parts_store.format.tags import Tag
 from parts_store.transactions import locking, reading
-from parts_store.transactions.journal import NOT_VALID, Journal, journal_key, staged_keys
-from parts_store.transactions.merging import Change
-from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask, attempt_read
+from parts_store.transactions.protocol import Change, ChunkProtocol
+from parts_store.transactions.reading import Attempt, ReadSettings, ReadTask, Seen, Version, attempt_read, require_still
 from parts_store.transactions.rules import Level, Rules
-from parts_store.transactions.versions import Seen, Version, require_still
 
 # The steps of the clock of the coarsest filesystem, FAT.
 _COARSEST_CLOCK_SECONDS: Final = 2.0
@@ -389,3 +389,69 @@ def _size(chunk: Chunk) -> Steps[int | None]:
 
 def _get_journal(chunk: Chunk) -> Steps[Found | None]:
     return (yield from get(journal_key(chunk), reading.IS_WRITTEN))
+
+
+_GENERATION: Final = re.compile("[0-9a-f]{32}")
+# The name of a journal in a folder beside the chunk, which is not understood any more.
+_EARLIER: Final = "journal"
+NOT_VALID: Final = "its journal was not written by parts_store, or is damaged; write the chunk again"
+
+
+def journal_key(chunk: Chunk) -> str:
+    """Return the key of the journal. While it exists, the chunk is what its write has staged."""
+    return f"{chunk.side_folder}{JOURNAL}"
+
+
+def is_journal(key: str) -> bool:
+    """Return whether an object of the write protocol is a journal, also one of an earlier version of this library."""
+    name = key.rpartition("/")[2]
+    return name == _EARLIER or name.endswith(JOURNAL)
+
+
+def staged_keys(chunk: Chunk, generation: str) -> tuple[str, ...]:
+    """Return the keys at which a write stages the parts, in their order.
+
+    Every write has keys of its own, because requests of a cancelled write may still be carried out. They are in the
+    folder of all chunks: to make and remove a folder takes longer than to write a small chunk.
+    """
+    return tuple(f"{chunk.side_folder}.{generation}.{part}" for part in range(len(chunk.part_keys)))
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The content of a journal: the chunk, relative to its array, is the write of this generation."""
+
+    key: str
+    generation: str
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, found: Found | None, chunk: Chunk | None = None) -> "Journal | None":
+        """Return the journal in a file; None if there is no file, or it is not a valid journal of this chunk.
+
+        The file may be damaged or written by other software, and file names are made from its content.
+        """
+        try:
+            data = None if found is None else json.loads(bytes(memoryview(found.data)))
+        except (ValueError, RecursionError):
+            return None
+        journal = cls._from_json(data)
+        if journal is None or chunk is None:
+            return journal
+        is_of_chunk = journal.key == chunk.relative and len(journal.sizes) == len(chunk.part_keys)
+        return journal if is_of_chunk else None
+
+    @classmethod
+    def _from_json(cls, data: object) -> "Journal | None":
+        if not isinstance(data, dict):
+            return None
+        key, generation, sizes = data.get("key"), data.get("gen"), data.get("sizes")
+        if not isinstance(key, str) or not isinstance(generation, str) or _GENERATION.fullmatch(generation) is None:
+            return None
+        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+            return None
+        return cls(key, generation, tuple(sizes))
+
+    def dump(self) -> bytes:
+        """Return the bytes of the journal."""
+        return json.dumps({"key": self.key, "gen": self.generation, "sizes": list(self.sizes)}).encode()

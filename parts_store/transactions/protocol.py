@@ -9,33 +9,107 @@ other modules call the protocol, and never ask which kind of backend they have.
 | `journaled` | local disk               | a journal, written under a lock, and renames                     |
 | `session`   | Icechunk                 | the commit of the session                                        |
 | `protocol`  | plain HTTP               | cannot be written; ETags show whether it changed during a read   |
+
+A partial write of a shard (`Change`) keeps what other clients have written to its other inner chunks meanwhile. It has
+read the shard, changed some inner chunks, and writes all of them. If another client has written the shard in between,
+the write is not refused at once (`ChunkProtocol.change`): the shard of the other client is read, and the inner chunks
+that this writer changed are put in. The result is written on the condition that the shard is still that of the other
+client, and so on. Each inner chunk is then as if both writes had been carried out one after the other.
+
+The partial write raises `ConcurrentWriteError`, and nothing is written, if both clients changed the same inner chunk,
+if a shard is not as zarr writes it, if the array was resized, and if the shard that was read is not known any more. It
+raises `LayoutChangedError` if the array was deleted, or created again with other chunks.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Buffer, Mapping, Sequence
+from collections.abc import Buffer, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Never, Self, override
+from typing import ClassVar, Never, Self, override
 
 from parts_store.engine import steps
-from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, Wait, head, remove, run_together
-from parts_store.errors import ConcurrentWriteError, SessionError, StoreConfigError
+from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, head, remove, run_together
+from parts_store.errors import ChunkSizeError, ConcurrentWriteError, SessionError, StoreConfigError
 from parts_store.format import metadata
 from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_node_key, is_protocol_key, join
+from parts_store.format.layout import Wanted
 from parts_store.format.metadata import ArrayRecord, Document
-from parts_store.format.ranges import Wanted
 from parts_store.format.references import Reference
+from parts_store.format.shard_index import NotMergedError, Shard, ShardIndex, empty_shard, is_empty, merge_shards
 from parts_store.transactions import reading
-from parts_store.transactions.merging import Change
-from parts_store.transactions.read_attempt import Attempt, ReadSettings, ReadTask
-from parts_store.transactions.reading import Outdated, Read, result_of
+from parts_store.transactions.reading import (
+    NOT_AS_SEEN,
+    WHOSE,
+    Absent,
+    Attempt,
+    Outdated,
+    Read,
+    ReadSettings,
+    ReadTask,
+    Seen,
+    Version,
+    require_unedited,
+    result_of,
+)
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.server import Features
-from parts_store.transactions.versions import WHOSE, Absent, Seen, Version
 
-# How long a write that loses races is repeated: as long as a writer on a local disk waits for a lock.
-MAX_SECONDS: Final = 300.0
-# The wait before the sixth and all later attempts is the longest.
-MAX_WAIT: Final = 5
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A shard that was read, and whose bytes are not known any more."""
+
+
+@dataclass(slots=True)
+class Change:
+    """A partial write of a shard: the shard that was read, and what is written instead."""
+
+    chunk: Chunk
+    index: ShardIndex
+    base: Shard | Unknown
+    # None if no inner chunk is left.
+    mine: Shard
+    # Cuts a shard into the parts of the chunk.
+    cut: Callable[[memoryview], Sequence[memoryview]]
+    # Raises an error if the array is not the same any more.
+    confirm: Callable[[], Steps[None]]
+
+    @property
+    def parts(self) -> Sequence[memoryview] | None:
+        """The parts to write, None if no inner chunk is left."""
+        return None if self.mine is None else self.cut(self.mine)
+
+    @property
+    def empty_parts(self) -> Sequence[memoryview] | None:
+        """The parts of a shard without inner chunks, None if such a shard does not fit the parts."""
+        try:
+            return self.cut(empty_shard(self.index))
+        except ChunkSizeError:
+            return None
+
+    @property
+    def has_no_effect(self) -> bool:
+        """Whether no inner chunk is left, and there was none before."""
+        return self.mine is None and not isinstance(self.base, Unknown) and is_empty(self.index, self.base)
+
+    def follow(self, read: Read | None) -> bool:
+        """Change what another client has stored instead of the base; return False if nothing is left to change.
+
+        Raises
+        ------
+        ConcurrentWriteError
+            If the changes of both cannot be kept.
+        """
+        if isinstance(self.base, Unknown):
+            raise ConcurrentWriteError(self.chunk.chunk_key, NOT_AS_SEEN)
+        require_unedited(self.chunk, self.index, read)
+        theirs = None if read is None else memoryview(b"".join(read.values[0] or ()))
+        try:
+            merged = merge_shards(self.index, self.base, self.mine, theirs)
+        except NotMergedError as error:
+            raise ConcurrentWriteError(self.chunk.chunk_key, str(error)) from None
+        self.base, self.mine = theirs, merged.shard
+        return merged.differs
+
 
 type PartData = memoryview | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
@@ -60,6 +134,8 @@ class ChunkProtocol(ABC):
     can_discard_changes: ClassVar[bool] = False
     # Ranges of an object without parts are compared with the object that an earlier range came from.
     compares_plain_objects: ClassVar[bool] = True
+    # Objects can be written, deleted and listed.
+    can_write: ClassVar[bool] = True
     # Groups may have consolidated metadata.
     supports_consolidated_metadata: ClassVar[bool] = True
 
@@ -87,19 +163,17 @@ class ChunkProtocol(ABC):
 
     def change(self, change: Change, seen: Seen, settings: ReadSettings) -> Steps[None]:
         """Write a change of a shard that was `seen`; if it has changed since, merge both changes, and try again."""
-        watch = self.rules.start_watch()
         attempts = 0
         while not change.has_no_effect:
             try:
                 yield from self._write_change(change, seen)
-            except ConcurrentWriteError:
-                attempts += 1
-                if watch() > MAX_SECONDS:
-                    raise
+            except ConcurrentWriteError as error:
+                lost = error
             else:
                 return
-            if attempts > 1:
-                yield (Wait(min(attempts - 1, MAX_WAIT)),)
+            if attempts and not (yield from steps.wait_for_others(attempts)):
+                raise lost
+            attempts += 1
             reading_again = self.read(change.chunk, [None], settings, with_anchor=True)
             read, _ = yield from run_together([reading_again, change.confirm()])
             if not change.follow(read):
@@ -275,6 +349,8 @@ class ChunkProtocol(ABC):
 @dataclass(frozen=True, slots=True)
 class ReadOnlyProtocol(ChunkProtocol):
     """A protocol that reads chunks, and compares the ETags of their parts."""
+
+    can_write: ClassVar[bool] = False
 
     @override
     def attempt(self, task: ReadTask, *, with_anchor: bool) -> Steps[Attempt | None]:

@@ -137,7 +137,7 @@ def probe(
             yield (steps.Wait(repeat),)
         # Each attempt has its own key, because a request without a response may be carried out later.
         key = probe_key(path, new_generation())
-        asked = _Probe(key, Tag(new_generation(), "c", (2,), None, _EMBEDDED), has_conditions, is_thorough)
+        asked = _ServerProbe(key, Tag(new_generation(), "c", (2,), None, _EMBEDDED), has_conditions, is_thorough)
         problem: Exception
         try:
             features: Features | None = yield from asked.run()
@@ -161,7 +161,7 @@ class _UnansweredError(Exception):
 
 
 @dataclass(slots=True)
-class _Probe:
+class _ServerProbe:
     """One attempt to find out what the server supports."""
 
     key: str

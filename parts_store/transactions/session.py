@@ -16,24 +16,29 @@ Every write and every delete touches every node of the chunk. Two sessions that 
 in all of its nodes, or in none, and a conflict solver decides the same for each node: no commit has parts of two
 writers. This also has to hold for a new chunk whose write failed and that was committed nevertheless. So the anchor is
 deleted first, although it does not exist: otherwise the anchor of the other session would be combined with these parts.
+
+A session has no chunks with suffixes, but it has nodes below an array. The nodes of an array's parts are created,
+changed and deleted with their array (`follow_array`). A session does not delete them with the array, and a new array at
+the same path would inherit them. Therefore each node records the array that it belongs to, by the id that the session
+gives to a node when it is created, and that the node keeps when it is moved. A node that belongs to no array, or to
+another array, is stray, and its chunks are not parts of anything.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, override
+from typing import Any, ClassVar, override
 
-from parts_store.engine.steps import Put, Refer, Request, Steps, head, remove
+from parts_store.engine.steps import Found, Get, Put, Refer, StepRequest, Steps, content, head, remove
 from parts_store.errors import PartsConfigError, SessionError
-from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
-from parts_store.format.metadata import Document
+from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join, part_node
+from parts_store.format.metadata import ArrayRecord, Document, dump, parse
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
 from parts_store.transactions import reading
 from parts_store.transactions.locking import lock_chunk
 from parts_store.transactions.protocol import ChunkProtocol, PartData
-from parts_store.transactions.read_attempt import Attempt, ReadTask
+from parts_store.transactions.reading import Attempt, ReadTask, Seen, require_still
 from parts_store.transactions.rules import Rules
-from parts_store.transactions.versions import Seen, require_still
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ def _write_parts(chunk: Chunk, data: Sequence[PartData], rules: Rules, *, is_new
         yield tuple(requests)
 
 
-def _requests(chunk: Chunk, data: Sequence[PartData], rules: Rules) -> tuple[Request, ...]:
+def _requests(chunk: Chunk, data: Sequence[PartData], rules: Rules) -> tuple[StepRequest, ...]:
     tag = Tag(rules.new_generation(), "c", tuple(part.nbytes for part in data))
     return tuple(
         Refer(key, part, tag, "part of a chunk")
@@ -123,3 +128,52 @@ def _requests(chunk: Chunk, data: Sequence[PartData], rules: Rules) -> tuple[Req
         else Put(key, part, tag, None, "part of a chunk")
         for key, part in zip(chunk.part_keys, data, strict=True)
     )
+
+
+_OWNER = "array_node_id"
+
+
+def owner_of_node(document: Document | None) -> str | None:
+    """Return the id of the array that a node belongs to, None if its document does not say."""
+    attributes = None if document is None else document.get("attributes")
+    owner = attributes.get(_OWNER) if isinstance(attributes, dict) else None
+    return owner if isinstance(owner, str) else None
+
+
+def part_node_keys(path: str, record: ArrayRecord) -> tuple[str, ...]:
+    """Return the keys of the documents of the nodes of an array's parts."""
+    if record.placement is not PartPlacement.SPLIT:
+        return ()
+    others = [part for number, part in enumerate(record.parts.parts) if number != record.parts.anchor]
+    return tuple(join(part_node(path, part.key_suffix), DOCUMENT) for part in others)
+
+
+def follow_array(path: str, record: ArrayRecord) -> Steps[None]:
+    """Create the nodes of an array's parts, or give them the shape of the array."""
+    keys = part_node_keys(path, record)
+    if not keys:
+        return
+    array = yield from head(join(path, DOCUMENT), "which node the array is")
+    if array is None or array.version is None:
+        raise SessionError(join(path, DOCUMENT), "the array does not exist any more")
+    expected = dump(_document(record.stored, array.version))
+    outcomes = yield tuple(Get(key, None, "whether the node of a part is there") for key in keys)
+    found = dict(zip(keys, outcomes, strict=True))
+    # A stray node is not reported as found. Its chunks must not become parts of this array.
+    strays = tuple(key for key, outcome in found.items() if not isinstance(outcome, Found))
+    if strays:
+        yield from remove(strays, "nodes of another array")
+    changed = [key for key, outcome in found.items() if not _is_same(content(outcome), expected)]
+    if changed:
+        yield tuple(Put(key, expected, None, None, "node of a part") for key in changed)
+
+
+def _is_same(stored: bytes | None, expected: bytes) -> bool:
+    return stored is not None and parse(stored) == parse(expected)
+
+
+def _document(array: Document, owner: str) -> Document:
+    """Return the document of a node whose chunks are parts of an array's chunks: only what a session requires."""
+    codecs: list[dict[str, Any]] = [{"name": "bytes"}]
+    copied = {key: array[key] for key in ("zarr_format", "node_type", "shape", "chunk_grid", "chunk_key_encoding")}
+    return {**copied, "data_type": "uint8", "fill_value": 0, "codecs": codecs, "attributes": {_OWNER: owner}}

@@ -33,12 +33,10 @@ from parts_store.errors import CodecError, ConcurrentWriteError, PartSizeError
 from parts_store.format.files import seal
 from parts_store.format.files.seal import Ends
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Wanted, resolve
+from parts_store.format.layout import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
-from parts_store.transactions.reading import Outdated, Read, require_data
-from parts_store.transactions.versions import Version
+from parts_store.transactions.reading import Outdated, Read, ReadSettings, Version, require_data
 
 
 @dataclass(frozen=True, slots=True)

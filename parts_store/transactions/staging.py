@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from parts_store.engine.steps import Entry, Found, Outcome, Put, Steps, get
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Span
+from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 
 _MAGIC = b"PARTSTXN1\n"
@@ -27,7 +27,7 @@ FORGOTTEN_AFTER: Final = timedelta(hours=24)
 # After so many seconds, an object that registers a writer may have been removed as that of a dead writer.
 MAX_STALL: Final = 300.0
 
-type Kind = Literal["write", "settle"]
+type StagingKind = Literal["write", "settle"]
 """What the writer does: write the chunk, or finish the write of another writer."""
 
 
@@ -73,7 +73,7 @@ def key_of(chunk: Chunk, generation: str) -> str:
     return f"{chunk.side_folder}/{generation}"
 
 
-def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: Kind = "write") -> Put:
+def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: StagingKind = "write") -> Put:
     """Return the request that writes the staged copy."""
     header = {
         "key": chunk.relative,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from parts_store.backends import local_locks
 from parts_store.backends.local_disk import LocalBackend
-from parts_store.engine.steps import Done, Lock, Outcome, Refused, Request, Steps, Trial, Wait
+from parts_store.engine.steps import Done, Lock, Outcome, Refused, StepRequest, Steps, Trial, Wait
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Paused[T]:
     steps: Steps[T]
     backend: LocalBackend
     releases: list[Callable[[], None]] = field(default_factory=list)
-    waiting: tuple[Request, ...] = ()
+    waiting: tuple[StepRequest, ...] = ()
     has_ended: bool = False
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Paused[T]:
         self._advance(outcomes)
         return True
 
-    def _perform(self, request: Request) -> Outcome:
+    def _perform(self, request: StepRequest) -> Outcome:
         if isinstance(request, Lock):
             release = self.backend.lock(request)
             if release is None:
@@ -56,7 +56,7 @@ class Paused[T]:
         assert not isinstance(request, Wait | Trial)
         return self.backend.perform_sync(request)
 
-    def go_until(self, kind: type[Request], count: int = 1) -> None:
+    def go_until(self, kind: type[StepRequest], count: int = 1) -> None:
         """Stop before the given batch of this kind, or at a lock that is held, or at the end."""
         while not self.has_ended:
             if isinstance(self.waiting[0], kind):

@@ -22,7 +22,6 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.cli import main
 from parts_store.errors import PartsStoreError, StorageError
 from tests.s3_server import BUCKET, Call, Reply, S3Server, refusal
 
@@ -305,22 +304,6 @@ def test_an_error_of_a_local_disk_is_a_storage_error(tmp_path: Path) -> None:
             write()
         assert "Not a directory" in str(caught.value)
         assert "Debug" not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize("command", [["verify"], ["inspect"], ["explain", "a"], ["repair"], ["verify", "--json"]])
-def test_command_line_prints_the_server_error_in_one_line(
-    server: S3Server, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    url, name = f"s3://{BUCKET}", command[0]
-    options = {"endpoint": server.endpoint, "access_key_id": "test", "secret_access_key": "test-secret"}
-    given = [part for option, value in options.items() for part in ("-o", f"{option}={value}")]
-    with failing(server, lambda _: refusal(403, "InvalidAccessKeyId")):
-        assert main([name, url, *command[1:], *given]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert "InvalidAccessKeyId" in printed.err
-    assert "test-secret" not in printed.err
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from parts_store.backends import foreign_threads
-from parts_store.backends.foreign_threads import wait_for_foreign_threads
+from parts_store._compat import foreign_threads
+from parts_store._compat.foreign_threads import wait_for_foreign_threads
 
 SECONDS = 300
 # Without the wait, one process of eight aborts when six run at a time on two cores.

@@ -13,7 +13,7 @@ import parts_store as ps
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.engine.steps import Lock, Move
 from parts_store.errors import ConcurrentWriteError
-from parts_store.transactions import folder_deletion
+from parts_store.transactions import locking
 from parts_store.transactions.locking import array_locks
 from tests.backends.deletion_schedules import files, mend_document, schedule
 from tests.backends.pausing import Paused
@@ -103,7 +103,7 @@ def test_killed_deletion_leaves_chunks_whole_or_absent(
     store: ps.PartsStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One file at a time, so that it can end after each of them.
-    monkeypatch.setattr(folder_deletion, "_AT_ONCE", 1)
+    monkeypatch.setattr(locking, "_AT_ONCE", 1)
     numbers = random.Random(0)
     killed = 0
     while True:
@@ -112,7 +112,7 @@ def test_killed_deletion_leaves_chunks_whole_or_absent(
         values = [new_value(numbers) for _ in range(CHUNKS)]
         for number, value in enumerate(values):
             write(store, f"g/a/c/{number}", value)
-        paused = Paused(folder_deletion.delete_node("g/a", ("g/a", "g"), store.protocol.rules), backend_of(store))
+        paused = Paused(locking.delete_node("g/a", ("g/a", "g"), store.protocol.rules), backend_of(store))
         for _ in range(killed):
             paused.step()
         if paused.has_ended:

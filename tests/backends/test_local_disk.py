@@ -18,8 +18,8 @@ from zarr.core.buffer import cpu
 import parts_store as ps
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.steps import Delete, Done, Found, Get, Head, IfAbsent, Lock, Missing, Move, Put, Refused
-from parts_store.errors import ConcurrentWriteError, LocalPathError, StorageError
+from parts_store.engine.steps import Delete, Done, Found, Head, IfAbsent, Lock, Missing, Move, Put
+from parts_store.errors import ConcurrentWriteError
 from parts_store.format.tags import Tag
 
 LOCK = Lock("a/.parts-txn/0123.lock", "test")
@@ -83,23 +83,6 @@ def test_a_move_takes_the_place_of_another_or_of_none_and_keeps_the_etag(
         assert not (folder / "a/t").exists()
     assert perform(backend, Move("a/t", "a/c/0", "test"), synchronous=synchronous) == Missing()
     assert (folder / "a/c/0").read_bytes() == b"a/c/0"
-
-
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_an_object_that_is_there_is_not_created_again(backend: LocalBackend, *, synchronous: bool) -> None:
-    assert perform(backend, put("a/journal", b"1", create=True), synchronous=synchronous) == Done()
-    assert perform(backend, put("a/journal", b"2", create=True), synchronous=synchronous) == Refused()
-    found = perform(backend, Get("a/journal", None, "test"), synchronous=synchronous)
-    assert bytes(memoryview(found.data)) == b"1"
-
-
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_an_error_of_the_kernel_is_raised_and_no_answer_that_got_lost(
-    backend: LocalBackend, folder: Path, *, synchronous: bool
-) -> None:
-    (folder / "a").write_bytes(b"no folder")
-    with pytest.raises((StorageError, LocalPathError)):
-        perform(backend, put("a/t", tag=TAG), synchronous=synchronous)
 
 
 # --- writers that are killed -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from obstore.store import LocalStore
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.backends import local_listing
+from parts_store.backends import local_files
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.errors import PartsStoreError
 from tests.effort import examples
@@ -123,7 +123,7 @@ def test_plain_tree_is_listed_without_obstore(tmp_path_factory: pytest.TempPathF
     base = tmp_path_factory.mktemp("plain")
     make(base / "root", tree, base / "elsewhere")
     compare(base / "root")
-    listed = [key for page in local_listing.list_files(str(base / "root"), "", 3) for key in page]
+    listed = [key for page in local_files.list_files(str(base / "root"), "", 3) for key in page]
     assert sorted(listed) == sorted(each["path"] for each in obstore.list(LocalStore(base / "root")).collect())
 
 
@@ -137,7 +137,7 @@ def test_link_found_after_the_first_page_repeats_no_key(tmp_path: Path) -> None:
 
 def test_folder_that_vanishes_while_it_is_listed_is_left_out(tmp_path: Path) -> None:
     make(tmp_path / "root", {"0": "file", "gone/1": "file"}, tmp_path / "elsewhere")
-    pages = local_listing.list_files(str(tmp_path / "root"), "", 1)
+    pages = local_files.list_files(str(tmp_path / "root"), "", 1)
     assert next(pages) == ["0"]
     (tmp_path / "root/gone/1").unlink()
     (tmp_path / "root/gone").rmdir()

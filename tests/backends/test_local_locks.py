@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def backend(folder: Path) -> LocalBackend:
     return LocalBackend(LocalStore(folder, mkdir=True, automatic_cleanup=True))
 
 
+def take(backend: LocalBackend, lock: Lock) -> Callable[[], None]:
+    """Take a lock that is free, and return what releases it."""
+    release = backend.lock(lock)
+    assert release is not None
+    return release
+
+
 def files(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
 
@@ -55,51 +62,28 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
 def test_lock_is_exclusive_until_it_is_released(backend: LocalBackend, folder: Path, lock: Lock) -> None:
-    release = backend.lock(lock)
-    assert release is not None
+    release = take(backend, lock)
     assert backend.lock(lock) is None
     assert LocalBackend(LocalStore(folder)).lock(lock) is None
-    other = backend.lock(Lock("a/.parts-txn/4567.lock", "test", lock.shared))
-    assert other is not None
-    other()
+    take(backend, Lock("a/.parts-txn/4567.lock", "test", lock.shared))()
     assert backend.lock(lock) is None
     release()
-    again = backend.lock(lock)
-    assert again is not None
-    again()
+    take(backend, lock)()
     assert list(folder.rglob("*")) == []
 
 
 def test_the_lock_of_a_chunk_excludes_stores_with_other_folders(backend: LocalBackend, folder: Path) -> None:
     (folder.parent / "link").symlink_to(folder)
-    release = backend.lock(CHUNK)
-    assert release is not None
+    release = take(backend, CHUNK)
     above = LocalBackend(LocalStore(folder.parent))
     for prefix in ("objects", "link"):
         assert above.lock(Lock(f"{prefix}/{CHUNK.key}", "test", f"{prefix}/{SHARED}")) is None
-        free = above.lock(Lock(f"{prefix}/{OTHER.key}", "test", f"{prefix}/{SHARED}"))
-        assert free is not None
-        free()
+        take(above, Lock(f"{prefix}/{OTHER.key}", "test", f"{prefix}/{SHARED}"))()
     release()
 
 
-@pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
-def test_a_lock_that_is_given_back_leaves_no_file_and_no_folder(
-    backend: LocalBackend, folder: Path, lock: Lock, *, has_names: bool
-) -> None:
-    own = [] if has_names and lock is CHUNK else [LOCK.key]
-    shared = [SHARED] if lock is CHUNK else []
-    for _ in range(2):
-        release = backend.lock(lock)
-        assert release is not None
-        assert files(folder) == own + shared
-        release()
-        assert list(folder.rglob("*")) == []
-
-
 def test_what_is_still_there_stays_when_a_lock_is_given_back(backend: LocalBackend, folder: Path) -> None:
-    release = backend.lock(CHUNK)
-    assert release is not None
+    release = take(backend, CHUNK)
     backend.perform_sync(Put("a/.parts-txn/0123.journal", b"x", None, None, "test"))
     release()
     assert files(folder) == ["a/.parts-txn/0123.journal"]
@@ -108,8 +92,7 @@ def test_what_is_still_there_stays_when_a_lock_is_given_back(backend: LocalBacke
 @pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
 def test_a_lock_of_a_thread_is_refused_to_another(backend: LocalBackend, lock: Lock) -> None:
     taken: list[object] = []
-    release = backend.lock(lock)
-    assert release is not None
+    release = take(backend, lock)
     thread = threading.Thread(target=lambda: taken.append(backend.lock(lock)))
     thread.start()
     thread.join()
@@ -141,9 +124,7 @@ def test_a_lock_that_is_released_while_its_thread_takes_another_is_given_back(
         thread.join(300)
         assert taken, "the thread waits for itself"
     assert not abandoned
-    again = backend.lock(CHUNK)
-    assert again is not None
-    again()
+    take(backend, CHUNK)()
     taken[0]()
     assert list(folder.rglob("*")) == []
 
@@ -188,21 +169,16 @@ def test_lock_of_a_process_is_held_until_it_is_killed(
         process.wait()
         # Its files are still there, and mean nothing.
         assert files(folder) == held
-        release = backend.lock(lock)
-        assert release is not None
-        release()
+        take(backend, lock)()
         assert files(folder) == []
 
 
 @pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
 def test_child_process_does_not_keep_the_lock(backend: LocalBackend, lock: Lock) -> None:
-    release = backend.lock(lock)
-    assert release is not None
+    release = take(backend, lock)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         release()
-        again = backend.lock(lock)
-        assert again is not None
-        again()
+        take(backend, lock)()
         child.kill()
 
 
@@ -210,8 +186,7 @@ def test_a_lock_file_that_its_holder_removed_is_not_taken_for_the_lock(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # This process opens the lock file, its holder removes it, and a third client creates and holds a new one.
-    holder = backend.lock(LOCK)
-    assert holder is not None
+    holder = take(backend, LOCK)
     theirs: list[Any] = []
     set_lock = local_locks._set_lock
 
@@ -278,8 +253,7 @@ def test_a_lock_ends_with_the_steps_that_took_it(
         else:
             assert asyncio.run(run(holding(then), backend, Stats())) == Done()
     assert files(folder) == []
-    release = backend.lock(CHUNK)
-    assert release is not None
+    release = take(backend, CHUNK)
     try:
         assert run_sync(holding("ends"), backend, Stats()) == Refused()
     finally:
@@ -287,12 +261,10 @@ def test_a_lock_ends_with_the_steps_that_took_it(
 
 
 def test_a_holder_never_removes_the_lock_file_of_another(backend: LocalBackend, folder: Path) -> None:
-    first = backend.lock(LOCK)
-    assert first is not None
+    first = take(backend, LOCK)
     # Another program removes the file.
     (folder / LOCK.key).unlink()
-    second = backend.lock(LOCK)
-    assert second is not None
+    second = take(backend, LOCK)
     first()
     assert (folder / LOCK.key).exists()
     assert backend.lock(LOCK) is None
@@ -311,13 +283,11 @@ def test_a_lock_is_shared_until_its_last_holder_releases_it(backend: LocalBacken
             assert release is not None
             release()
         assert list(folder.rglob("*")) == []
-        exclusive = backend.lock(ARRAY)
-        assert exclusive is not None
+        exclusive = take(backend, ARRAY)
         assert backend.lock(CHUNK) is None
         exclusive()
     # A client that waits for an exclusive lock goes first.
-    gate = backend.lock(GATE)
-    assert gate is not None
+    gate = take(backend, GATE)
     assert backend.lock(CHUNK) is None
     gate()
     assert list(folder.rglob("*")) == []
@@ -341,8 +311,7 @@ def test_a_process_that_shares_a_lock_does_not_remove_the_file_of_another(
     backend: LocalBackend, folder: Path, *, has_names: bool
 ) -> None:
     with process_that_holds(folder, OTHER, has_names=has_names):
-        release = backend.lock(CHUNK)
-        assert release is not None
+        release = take(backend, CHUNK)
         assert backend.lock(OTHER) is None
         release()
         assert (folder / SHARED).exists()
@@ -360,30 +329,23 @@ def test_a_shared_lock_is_kept_from_one_holder_to_the_next(
     with backend.keep_lock(SHARED):
         assert files(folder) == []
         for each in (CHUNK, OTHER, CHUNK):
-            release = backend.lock(each)
-            assert release is not None
-            release()
+            take(backend, each)()
             assert files(folder) == [SHARED]
             assert LocalBackend(LocalStore(folder)).lock(ARRAY) is None
         # The lock of a chunk is not kept.
         with process_that_holds(folder, CHUNK, has_names=has_names):
             assert backend.lock(CHUNK) is None
     # The process was killed, and no client has changed the array since.
-    release = backend.lock(ARRAY)
-    assert release is not None
-    release()
+    take(backend, ARRAY)()
     assert backend.lock(CHUNK) is not None
 
 
 def test_a_lock_is_kept_until_the_last_block_has_ended(backend: LocalBackend, folder: Path) -> None:
     with backend.keep_lock(SHARED):
         with backend.keep_lock(SHARED):
-            release = backend.lock(CHUNK)
-            assert release is not None
-            release()
+            take(backend, CHUNK)()
         assert files(folder) == [SHARED]
-        release = backend.lock(CHUNK)
-        assert release is not None
+        release = take(backend, CHUNK)
     # A holder that has not finished keeps the lock after the block.
     assert backend.lock(ARRAY) is None
     release()
@@ -393,10 +355,8 @@ def test_a_lock_is_kept_until_the_last_block_has_ended(backend: LocalBackend, fo
 def test_a_kept_lock_is_given_to_a_client_that_waits_for_it(backend: LocalBackend, folder: Path) -> None:
     other = LocalBackend(LocalStore(folder))
     with backend.keep_lock(SHARED):
-        holder = backend.lock(OTHER)
-        assert holder is not None
-        gate = other.lock(GATE)
-        assert gate is not None
+        holder = take(backend, OTHER)
+        gate = take(other, GATE)
         # A lock that is held is not given up.
         assert backend.lock(CHUNK) is None
         assert other.lock(ARRAY) is None
@@ -404,14 +364,11 @@ def test_a_kept_lock_is_given_to_a_client_that_waits_for_it(backend: LocalBacken
         assert other.lock(ARRAY) is None
         # The next writer sees that a client waits.
         assert backend.lock(CHUNK) is None
-        exclusive = other.lock(ARRAY)
-        assert exclusive is not None
+        exclusive = take(other, ARRAY)
         assert backend.lock(CHUNK) is None
         exclusive()
         gate()
-        again = backend.lock(CHUNK)
-        assert again is not None
-        again()
+        take(backend, CHUNK)()
         assert files(folder) == [SHARED]
     assert list(folder.rglob("*")) == []
 
@@ -438,9 +395,7 @@ def test_a_lock_of_a_chunk_that_fails_leaves_no_lock_behind(
             backend.lock(CHUNK)
     # A lock file that could not be locked is left for the next client.
     assert files(folder) == ([] if has_names else [CHUNK.key])
-    release = backend.lock(CHUNK)
-    assert release is not None
-    release()
+    take(backend, CHUNK)()
     assert list(folder.rglob("*")) == []
 
 

@@ -13,14 +13,14 @@ import pytest
 from obstore.store import LocalStore
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
-from parts_store.backends import local_objects
+from parts_store.backends import local_files
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Done, Found, Get, Head, Missing, Move, OutOfRange, Put
 from parts_store.errors import LocalPathError, PartsStoreError
 from parts_store.format.keys import PROTOCOL_FOLDER
 from parts_store.format.tags import Tag
-from parts_store.transactions.versions import Version
+from parts_store.transactions.reading import Version
 
 SIZES = (0, 1, 5)
 WANTED = [
@@ -232,9 +232,9 @@ def test_system_calls_that_read_and_write_less_than_asked_are_continued(
     pread, write = os.pread, os.write
     monkeypatch.setattr(os, "pread", lambda file, nbytes, start: pread(file, min(nbytes, 3), start))
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
-    local_objects.write(str(folder / "x"), "x", bytes(range(10)))
+    local_files.write(str(folder / "x"), "x", bytes(range(10)))
     assert (folder / "x").read_bytes() == bytes(range(10))
-    found = local_objects.read(str(folder / "x"), "x", RangeByteRequest(1, 9))
+    found = local_files.read(str(folder / "x"), "x", RangeByteRequest(1, 9))
     assert shown(found)[0] == bytes(range(1, 9))
 
 

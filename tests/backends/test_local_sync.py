@@ -16,9 +16,9 @@ from obstore.store import LocalStore, MemoryStore, S3Store
 from zarr.core.buffer import cpu, default_buffer_prototype
 
 import parts_store as ps
-from parts_store.backends import local_sync
+from parts_store.backends import local_files
 from parts_store.maintenance.report import Problem
-from parts_store.repositories import open_repository, open_writable
+from parts_store.store.repositories import open_repository, open_writable
 
 KEY = "a/c/0"
 DESCRIPTORS = Path("/proc/self/fd")
@@ -96,7 +96,7 @@ def test_a_disk_that_fails_when_the_store_is_opened_is_an_error_of_the_disk(
 
 
 def test_a_system_that_cannot_synchronise_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_sync, "_CAN_SYNC_FOLDERS", False)
+    monkeypatch.setattr(local_files, "_CAN_SYNC_FOLDERS", False)
     with pytest.raises(ps.errors.StoreConfigError, match="durable: expected False, since this system"):
         ps.PartsStore.from_url(tmp_path, durable=True)
 
@@ -128,10 +128,10 @@ def test_the_default_synchronises_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_full_synchronisation_of_macos_is_used_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     full = 51
     calls: list[int] = []
-    monkeypatch.setattr(local_sync, "_FULL_SYNC", full)
+    monkeypatch.setattr(local_files, "_FULL_SYNC", full)
     monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
     monkeypatch.setattr(os, "fsync", fail_at(0, errno.EIO))
-    local_sync.sync_descriptor(7)
+    local_files.sync_descriptor(7)
     assert calls == [full]
 
 
@@ -140,10 +140,10 @@ def test_fsync_is_used_where_the_full_synchronisation_is_not_supported(monkeypat
         raise OSError(errno.ENOTSUP, "not supported")
 
     calls: list[int] = []
-    monkeypatch.setattr(local_sync, "_FULL_SYNC", 51)
+    monkeypatch.setattr(local_files, "_FULL_SYNC", 51)
     monkeypatch.setattr(fcntl, "fcntl", refuse)
     monkeypatch.setattr(os, "fsync", calls.append)
-    local_sync.sync_descriptor(7)
+    local_files.sync_descriptor(7)
     assert calls == [7]
 
 
@@ -158,8 +158,8 @@ def test_many_folders_need_few_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_made_again_is_synchronised_with_the_folder_above(tmp_path: Path) -> None:
-    sync = local_sync.DiskSync(str(tmp_path))
-    known = local_sync._known_folders
+    sync = local_files.DiskSync(str(tmp_path))
+    known = local_files._known_folders
     folder = tmp_path / "a"
     for _ in range(3):
         folder.mkdir()

@@ -18,7 +18,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import parts_store as ps
-from parts_store.backends.obstore_options import similar_options
+from parts_store.backends.addresses import similar_options
 from parts_store.errors import PartsStoreError, StoreConfigError
 from tests.effort import examples
 

@@ -42,7 +42,7 @@ uses[before]()
 for use in after:
     child = os.fork()
     if not child:
-        signal.alarm(30)
+        signal.alarm(600)
         try:
             uses[use]()
         except ps.errors.StoreConfigError as error:

@@ -8,6 +8,7 @@ import socket
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -142,9 +143,15 @@ def stores(host: Host, **client_options: Any) -> dict[str, ps.PartsStore]:
     }
 
 
-def read(store: ps.PartsStore) -> list[Callable[[], Any]]:
-    """Read a document, without and with an event loop."""
-    return [lambda: store.get_sync("zarr.json"), lambda: sync(store.get("zarr.json", default_buffer_prototype()))]
+def every_read(host: Host, **client_options: Any) -> Iterator[Callable[[], Any]]:
+    """Yield reads of a document of that host by every kind of store, without and with an event loop."""
+    for store in stores(host, **client_options).values():
+        yield partial(store.get_sync, "zarr.json")
+        yield partial(_read_with_loop, store)
+
+
+def _read_with_loop(store: ps.PartsStore) -> Any:
+    return sync(store.get("zarr.json", default_buffer_prototype()))
 
 
 @pytest.mark.sampled(3)
@@ -152,12 +159,11 @@ def read(store: ps.PartsStore) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host, code: int) -> None:
     here.answer = lambda _: (code, f"http://{elsewhere.name}/secret?sig=abcdef")
-    for store in stores(here).values():
-        for get in read(store):
-            with pytest.raises(StorageError, match="redirects to another host") as caught:
-                get()
-            assert caught.value.code == "Redirect"
-            assert "abcdef" not in str(caught.value)
+    for get in every_read(here):
+        with pytest.raises(StorageError, match="redirects to another host") as caught:
+            get()
+        assert caught.value.code == "Redirect"
+        assert "abcdef" not in str(caught.value)
     assert elsewhere.seen == []
     assert here.seen
 
@@ -167,17 +173,15 @@ def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host,
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:
     here.answer = lambda path: None if path == "/moved" else (code, f"http://{here.name}/moved")
-    for store in stores(here).values():
-        for get in read(store):
-            assert get().to_bytes() == DATA
+    for get in every_read(here):
+        assert get().to_bytes() == DATA
 
 
 @in_every_environment
 def test_a_host_that_is_allowed_is_reached(here: Host, elsewhere: Host) -> None:
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
-    for store in stores(here, proxy_excludes="127.0.0.2").values():
-        for get in read(store):
-            assert get().to_bytes() == DATA
+    for get in every_read(here, proxy_excludes="127.0.0.2"):
+        assert get().to_bytes() == DATA
     # What was meant for the first host alone stays there.
     assert all("authorization" not in headers for _, headers in elsewhere.seen)
 
@@ -274,17 +278,15 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 def test_a_proxy_of_the_environment_decides_about_redirects(here: Host, elsewhere: Host, proxy: Proxy) -> None:
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
     proxy.refused = {"127.0.0.2"}
-    for store in stores(here).values():
-        for get in read(store):
-            with pytest.raises(StorageError):
-                get()
+    for get in every_read(here):
+        with pytest.raises(StorageError):
+            get()
     assert proxy.reached(here)
     assert proxy.reached(elsewhere)
     assert elsewhere.seen == []
     proxy.refused = set()
-    for store in stores(here).values():
-        for get in read(store):
-            assert get().to_bytes() == DATA
+    for get in every_read(here):
+        assert get().to_bytes() == DATA
     assert elsewhere.seen
     assert all("authorization" not in headers for _, headers in elsewhere.seen)
 
@@ -295,9 +297,8 @@ def test_behind_a_proxy_a_redirect_to_a_host_of_no_proxy_is_followed(
     # This is a limit, which SECURITY.md names.
     monkeypatch.setenv("NO_PROXY", "127.0.0.2")
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
-    for store in stores(here).values():
-        for get in read(store):
-            assert get().to_bytes() == DATA
+    for get in every_read(here):
+        assert get().to_bytes() == DATA
     assert elsewhere.seen
     assert not proxy.reached(elsewhere)
     assert all("authorization" not in headers for _, headers in elsewhere.seen)
@@ -308,10 +309,9 @@ def test_a_proxy_is_not_used_for_a_store_of_no_proxy(
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     here.answer = lambda _: (302, f"http://{elsewhere.name}/data")
-    for store in stores(here).values():
-        for get in read(store):
-            with pytest.raises(StorageError, match="redirects to another host"):
-                get()
+    for get in every_read(here):
+        with pytest.raises(StorageError, match="redirects to another host"):
+            get()
     assert here.seen
     assert proxy.seen == []
     assert elsewhere.seen == []

@@ -14,7 +14,7 @@ import parts_store as ps
 from parts_store.cli import main
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
-from tests.adoption.adopting import settle
+from tests.virtual.adopting import settle
 
 OK, DAMAGED, WRONG, LEFTOVERS, CRASHED, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 70, 130, 141
 TWO = [ps.Part(""), ps.Part(".tail", size=2)]

@@ -1,7 +1,6 @@
 """`parts-store adopt`: a file as Zarr in a repository, or copied into a store."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,16 @@ import xarray as xr
 import zarr
 
 import parts_store as ps
-from parts_store.repositories import open_store
-from tests.adoption.adopting import settle
-from tests.adoption.months import read, write_months
+from parts_store.store.repositories import open_store
 from tests.cli.places import LEFTOVERS, OK, call, contents, fails, make_file
+from tests.virtual.adopting import settle
+from tests.virtual.months import read, write_months
 
 
-def test_adopt_creates_a_repository_and_commits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
-) -> None:
+def test_adopt_creates_a_repository_and_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, into = make_file(tmp_path / "t.nc"), tmp_path / "repository"
     result = call(["adopt", file, into, "--path", "2026/may", "--message", "from May"], capsys)
     assert result.code == OK
-    require_snapshot("adopt", result.out)
     store = open_store(into, virtual=[tmp_path])
     assert np.asarray(zarr.open_array(store, path="2026/may/t", mode="r")[...]).tolist() == list(range(100))
     history = icechunk.Repository.open(icechunk.local_filesystem_storage(str(into))).ancestry(branch="main")

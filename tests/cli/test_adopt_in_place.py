@@ -9,8 +9,8 @@ import pytest
 import zarr
 
 import parts_store as ps
-from tests.adoption.formats.n5.containers import numbers, write_java, write_root
 from tests.cli.places import LEFTOVERS, OK, call, contents, fails
+from tests.virtual.parsers.n5.containers import numbers, write_java, write_root
 
 
 def make_container(folder: Path) -> Path:

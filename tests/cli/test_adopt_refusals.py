@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 import parts_store as ps
-from parts_store.adoption.preparation import PreparedFiles
-from tests.adoption.adopting import settle
-from tests.adoption.months import month, read, write, write_months
+from parts_store.virtual.adopt import PreparedFiles
 from tests.cli.places import CRASHED, OK, WRONG, call, contents, fails
+from tests.virtual.adopting import settle
+from tests.virtual.months import month, read, write, write_months
 
 
 def folders_of(repository: Path) -> set[str]:

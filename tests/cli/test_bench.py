@@ -35,35 +35,21 @@ def test_bench_prints_a_line_for_each_store_and_work(folder: Path, capsys: pytes
     assert call(["bench", folder, *SMALL, "--quiet"], capsys).out == ""
 
 
-def test_bench_leaves_nothing_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, paths = contents(folder), sorted(folder.rglob("*"))
-    assert call(["bench", folder, *SMALL], capsys).code == OK
-    assert contents(folder) == before
-    assert sorted(folder.rglob("*")) == paths
-
-
-@pytest.mark.parametrize("names", [[], ["notes.txt"]])
-def test_bench_leaves_no_group_at_a_url_without_one(
-    names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in names:
-        (tmp_path / name).touch()
-    assert call(["bench", tmp_path, *SMALL], capsys).code == OK
-    assert [path.name for path in tmp_path.iterdir()] == names
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("is_array", [True, False])
-def test_bench_hides_nothing_at_the_url(
-    zarr_format: Any, is_array: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("what", ["array", "group", "file", "nothing"])
+def test_bench_leaves_nothing_behind_and_hides_nothing(
+    zarr_format: Any, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if is_array:
+    if what == "array":
         zarr.create_array(tmp_path, shape=4, dtype="i4", zarr_format=zarr_format)
-    else:
+    elif what == "group":
         zarr.open_group(tmp_path, mode="w", zarr_format=zarr_format)
-    before = contents(tmp_path)
+    elif what == "file":
+        (tmp_path / "notes.txt").touch()
+    before, paths = contents(tmp_path), sorted(tmp_path.rglob("*"))
     assert call(["bench", tmp_path, *SMALL], capsys).code == OK
     assert contents(tmp_path) == before
+    assert sorted(tmp_path.rglob("*")) == paths
 
 
 @pytest.mark.parametrize(("error", "code"), [(RuntimeError("stopped"), CRASHED), (KeyboardInterrupt(), INTERRUPTED)])

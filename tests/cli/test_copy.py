@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import parts_store as ps
-from parts_store.repositories import open_store
+from parts_store.store.repositories import open_store
 from tests.cli.places import DAMAGED, OK, call, contents, fails, lose_part, make_file
 
 

@@ -66,11 +66,6 @@ def test_successful_command_prints_no_error(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_demo_with_a_difference_is_damage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard(raising(SystemExit("something is different")), {}) == DAMAGED
-    require_one_line(capsys.readouterr().err)
-
-
 @pytest.mark.parametrize("debug", [False, True])
 def test_secrets_in_arguments_are_never_printed(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {

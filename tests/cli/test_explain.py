@@ -1,7 +1,6 @@
 """`parts-store explain`: the requests of a read."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ def test_explain_shows_the_requests_of_a_read(
     lines = [line.split()[:2] for line in call(arguments, capsys).out.splitlines()]
     # Chunks are read at the same time, in any order.
     assert sorted(lines) == sorted([each["kind"].upper(), each["key"]] for each in said)
-
-
-def test_explain_shows_byte_ranges_and_reasons(
-    folder: Path, capsys: pytest.CaptureFixture[str], require_snapshot: Callable[[str, str], None]
-) -> None:
-    require_snapshot("explain", call(["explain", folder, "images/img", "0:3, 0:3"], capsys).out)
 
 
 def test_explain_opens_a_repository(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

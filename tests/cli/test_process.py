@@ -1,17 +1,13 @@
 """`parts-store` as a process: exit codes, interrupts, closed pipes, missing packages, and what help imports."""
 
-import json
 import os
-import pty
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.places import CLOSED_PIPE, DAMAGED, INTERRUPTED, OK, WRONG, lose_part, require_one_line
+from tests.cli.places import CLOSED_PIPE, DAMAGED, OK, WRONG, lose_part, require_one_line
 
 PROGRAM = [sys.executable, "-W", "error", "-m", "parts_store.cli"]
 # Packages that are slow to import.
@@ -92,47 +88,3 @@ def test_exit_code_is_right_if_the_output_is_closed(folder: Path, closed: str, i
     result = run("verify", folder, program=["sh", "-c", f'"$@" {closed}', "sh", *PROGRAM])
     assert result.returncode == (DAMAGED if is_damaged else OK)
     assert result.stderr == ""
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
-    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
-    command = [*PROGRAM, "demo", str(tmp_path)]
-    # A shell lets background jobs ignore SIGINT, so that the handler is restored.
-    restore = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", restore, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        # The command is running.
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        err = process.stderr.read()
-    assert process.returncode == INTERRUPTED
-    assert err == "parts-store: interrupted\n"
-
-
-@pytest.mark.slow
-def test_terminal_gets_a_tree_and_a_pipe_gets_json(folder: Path) -> None:
-    controller, terminal = pty.openpty()
-    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen([*PROGRAM, "inspect", folder], stdout=terminal, env=environ) as process:
-        os.close(terminal)
-        printed = b""
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            try:
-                printed += os.read(controller, 4096)
-            except OSError:
-                break
-    os.close(controller)
-    assert process.returncode == OK
-    assert "├── ".encode() in printed
-    assert json.loads(run("inspect", folder, "--json").stdout)["url"] == str(folder)

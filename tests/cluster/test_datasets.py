@@ -101,13 +101,6 @@ def test_write_dataset_of_a_data_array(repo: Repository, name: str | None) -> No
         xarray.testing.assert_identical(opened.load(), array)
 
 
-def test_names_that_xarray_refuses_are_refused(repo: Repository) -> None:
-    session, store = begin(repo)
-    with pytest.raises(ValueError, match="name"):
-        write_dataset(xarray.Dataset({"": ("x", VALUES[0])}), store, message="not this")
-    assert not session.has_uncommitted_changes
-
-
 def test_misaligned_dataset_is_refused_or_aligned(repo: Repository) -> None:
     data = dataset().chunk(time=2)
     session, store = begin(repo)

@@ -192,13 +192,3 @@ def test_conflict_keeps_the_uncommitted_changes(repo: Repository, kind: str) -> 
     session.commit("ours, later")
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
     assert messages(repo) == ["ours, later", "meanwhile", "an array"]
-
-
-def test_conflict_solver_decides_about_chunks_both_wrote(repo: Repository) -> None:
-    _, array = begin_with(repo, "split")
-    commit_elsewhere(repo, np.s_[:4, :], 7)
-    theirs = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
-    write_array(chunked(VALUES, (4, 5)), array, message="ours", rebase_with=theirs)
-    expected = VALUES.copy()
-    expected[:4] = 7
-    np.testing.assert_array_equal(committed(repo)[...], expected)

@@ -17,7 +17,6 @@ from parts_store.cluster import write_array
 from parts_store.errors import ClusterWriteError, StoreConfigError
 from tests.cluster.arrays import (
     KINDS,
-    SHARDS,
     VALUES,
     begin,
     begin_with,
@@ -65,29 +64,6 @@ def test_write_array_writes_the_region_only(repo: Repository, kind: str, region:
     expected[region] = VALUES[region]
     write_array(chunked(VALUES[region], (4, 5)), array, region=region, message="written")
     np.testing.assert_array_equal(committed(repo)[...], expected)
-
-
-@by_kind
-@pytest.mark.parametrize("chunks", [(4, 5), (8, 5)])
-def test_write_array_with_partial_edge_chunks(repo: Repository, kind: str, chunks: Any) -> None:
-    values = VALUES[:7, :8]
-    _, array = begin_with(repo, kind, shape=(7, 8))
-    write_array(chunked(values, chunks), array, message="written")
-    np.testing.assert_array_equal(committed(repo)[...], values)
-
-
-def test_values_are_cast_to_the_dtype_of_the_target(repo: Repository) -> None:
-    _, array = begin_with(repo, dtype="uint8")
-    write_array(chunked(VALUES + 0.75, (4, 5)), array, message="written")
-    assert committed(repo).dtype == np.dtype("uint8")
-    np.testing.assert_array_equal(committed(repo)[...], VALUES.astype("uint8"))
-
-
-def test_write_array_of_strings(repo: Repository) -> None:
-    words = np.array(["", "one", "zwölf", "a" * 1000], dtype=object)
-    _, array = begin_with(repo, shape=(4,), chunks=(2,), shards=None, dtype="str")
-    write_array(chunked(words, 2), array, message="written")
-    np.testing.assert_array_equal(np.asarray(committed(repo)[...]), words)
 
 
 @pytest.mark.parametrize("parts", [None, [ps.Part("", size=4), ps.Part(".tail")]])
@@ -158,22 +134,6 @@ def test_padding_functions_are_sent_to_the_workers(repo: Repository) -> None:
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
 
 
-def test_write_array_from_another_store_on_the_session(repo: Repository) -> None:
-    _, store = begin(repo)
-    create(store)
-    array = zarr.open_array(store.with_parts({"*": SHARDS}).with_read_only(read_only=False), path="a")
-    write_array(chunked(VALUES, (4, 5)), array, message="written")
-    np.testing.assert_array_equal(committed(repo)[...], VALUES)
-
-
-def test_open_array_reads_the_new_values_after_the_commit(repo: Repository) -> None:
-    session, array = begin_with(repo, "split", fill_value=-1)
-    np.testing.assert_array_equal(array[...], np.full((8, 10), -1))
-    write_array(chunked(VALUES, (4, 5)), array, message="written")
-    np.testing.assert_array_equal(array[...], VALUES)
-    assert session.read_only
-
-
 @pytest.mark.parametrize("chunks", [(2, 5), (3, 5), (4, 4), ((4, 1, 3), (5, 5)), ((4, 4), (5, 1, 4))])
 def test_misaligned_chunks_are_refused_or_aligned(repo: Repository, chunks: Any) -> None:
     session, array = begin_with(repo)
@@ -237,22 +197,3 @@ def test_progress_is_called_once_per_task(repo: Repository) -> None:
     told: list[tuple[int, int]] = []
     write_array(chunked(VALUES, (4, 5)), array, message="written", progress=lambda *each: told.append(each))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def test_progress_counts_failed_tasks(repo: Repository) -> None:
-    _, array = begin_with(repo)
-    told: list[tuple[int, int]] = []
-    source = failing(VALUES, (4, 5), lambda block: bool((block == 1).any()))
-    with pytest.raises(ClusterWriteError):
-        write_array(source, array, message="not this", progress=lambda *each: told.append(each))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def test_progress_true_shows_a_bar(repo: Repository, capsys: pytest.CaptureFixture[str]) -> None:
-    _, array = begin_with(repo)
-    write_array(chunked(VALUES, (4, 5)), array, message="written", progress=True)
-    assert "4/4" in capsys.readouterr().err
-    session, store = begin(repo)
-    write_array(chunked(VALUES, (4, 5)), zarr.open_array(store, path="a"), message="in silence")
-    assert "4/4" not in capsys.readouterr().err
-    assert session.read_only

@@ -20,8 +20,7 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.dtype import UInt8
 from zarr.storage import LocalStore
 
-from parts_store.codecs import OffsetCodec, PadCodec, bind_padding, offset_codec, pad_codec
-from parts_store.codecs.padding import DYNAMIC_MARK, dynamic_mark
+from parts_store.codecs import PadCodec, bind_padding, offset_codec, pad_codec
 from parts_store.errors import CodecConfigError, CodecError, UnboundPaddingError
 from tests.codecs.arrays import Stored
 
@@ -224,21 +223,6 @@ def test_callables_are_compared_but_need_no_hash() -> None:
     assert one != PadCodec.from_dict(json.loads(json.dumps(one.to_dict())))
 
 
-def test_repr_shows_whether_a_callable_is_bound() -> None:
-    codec = OffsetCodec(4, prefix_func=checksum)
-    assert "prefix_func=<function checksum" in repr(codec)
-    assert (
-        repr(OffsetCodec.from_dict(json.loads(json.dumps(codec.to_dict()))))
-        == "OffsetCodec(offset=4, prefix_func=<not bound>)"
-    )
-
-
-@pytest.mark.parametrize("nbytes", [1, 50, len(DYNAMIC_MARK), 1000])
-def test_the_mark_has_any_length_and_begins_alike(nbytes: int) -> None:
-    assert len(dynamic_mark(nbytes)) == nbytes
-    assert dynamic_mark(2000).startswith(dynamic_mark(nbytes))
-
-
 @pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy, copy.copy])
 def test_a_pickled_or_copied_array_keeps_its_callable(tmp_path: Path, duplicate: Any) -> None:
     array = create(tmp_path, pad_codec(4, padding_func=checksum))
@@ -292,14 +276,6 @@ def test_the_callable_gets_the_chunk_and_nothing_of_the_memory_around_it(part: s
     spec = ArraySpec((3,), UInt8(), np.uint8(0), ArrayConfig.from_dict({}), default_buffer_prototype())
     codec._encode_sync(cpu.Buffer(np.frombuffer(b"hello", "u1")[part]), spec)
     assert seen == [b"hello"[part]]
-
-
-def test_an_unchanged_place_is_bound_to(tmp_path: Path) -> None:
-    create(tmp_path, pad_codec(4, location="end", padding_func=checksum))
-    bind_padding(zarr.open_array(tmp_path), checksum)[...] = VALUES
-    chunk = (tmp_path / "c/0/0").read_bytes()
-    assert chunk[-4:] == zlib.crc32(chunk[:-4]).to_bytes(4, "big")
-    np.testing.assert_array_equal(zarr.open_array(tmp_path)[...], VALUES)
 
 
 @pytest.fixture(scope="module")

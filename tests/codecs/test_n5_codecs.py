@@ -26,8 +26,8 @@ from parts_store.codecs import N5DefaultCodec, N5Lz4Codec, schema
 from parts_store.codecs.bounded import SizeError, decompress
 from parts_store.codecs.n5_lz4 import decode
 from parts_store.errors import CodecConfigError, CodecError
-from tests.adoption.formats.n5.containers import java_lz4
 from tests.codecs.arrays import Stored
+from tests.virtual.parsers.n5.containers import java_lz4
 
 TRANSPOSE: dict[str, Any] = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BIG: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "big"}}

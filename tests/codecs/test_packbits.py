@@ -178,12 +178,6 @@ def test_zarrs_reads_what_we_write_and_writes_what_we_write(
     assert_same_bits(by_zarrs, expected_values(values, first or 0, component_bits(dtype) - 1 if last is None else last))
 
 
-def test_booleans_equal_numcodecs_except_for_the_bit_order() -> None:
-    # numcodecs packs from the most significant bit, which zarr-extensions and zarrs do not.
-    encoded, _ = roundtrip(PackBitsCodec(padding_encoding="first_byte"), np.array([1, 0, 1, 1, 0, 0, 0, 0, 1], bool))
-    assert encoded == bytes([7, 0b00001101, 0b00000001])
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_elements_are_packed_in_c_order_whatever_the_memory_order(order: Any) -> None:
     values = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -209,15 +203,6 @@ def test_inner_codec_without_configuration_works_in_shards(name: dict[str, objec
     assert len(array.chunk("c/0/0")) == 100 + 4 * 16 + 4
     np.testing.assert_array_equal(array.read(), values)
     np.testing.assert_array_equal(array.open()[3:7, 4:6], values[3:7, 4:6])
-
-
-def test_an_array_of_booleans_takes_an_eighth_of_its_elements_in_bytes(pipeline: str) -> None:
-    array = zarr.create_array({}, shape=(64, 64), chunks=(16, 16), dtype="bool", serializer=PackBitsCodec())
-    values = np.random.default_rng(5).integers(0, 2, (64, 64)).astype(bool)
-    array[...] = values
-    array[3:40, 5] = True
-    values[3:40, 5] = True
-    np.testing.assert_array_equal(array[...], values)
 
 
 def test_packbits_may_encode_a_shards_index(pipeline: str) -> None:

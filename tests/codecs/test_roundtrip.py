@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from parts_store.codecs.padding import dynamic_mark
+from parts_store.codecs.pad import dynamic_mark
 from tests.codecs.arrays import Stored
 from tests.effort import examples
 

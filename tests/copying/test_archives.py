@@ -12,8 +12,8 @@ import xarray as xr
 from obstore.store import MemoryStore
 
 import parts_store as ps
-from tests.adoption.adopting import repository, settle
 from tests.copying.places import new_place, objects_in
+from tests.virtual.adopting import repository, settle
 
 
 def write_month(file: Path, first: int, days: int) -> Path:

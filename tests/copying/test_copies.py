@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import icechunk
 import numpy as np
 import obstore
 import pytest
 import zarr
-from obstore.store import MemoryStore
 from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -21,11 +19,9 @@ from tests.copying.places import (
     INDEXED,
     SHARD_VALUES,
     TWO,
-    TWO_VALUES,
     documents_of,
     fill,
     new_place,
-    objects_in,
     require_filled,
     whole_chunks,
 )
@@ -88,24 +84,6 @@ def test_an_array_alone_goes_to_another_path_with_the_groups_above_it(destinatio
     assert [key for key in destination.raw() if key.startswith("deep")] == []
 
 
-def test_the_same_store_takes_a_copy_at_another_path(tmp_path: Path) -> None:
-    place = new_place("memory", tmp_path)
-    fill(place.store, below="a")
-    ps.copy(place.store, place.store, path="a", to="ab")
-    require_filled(place.store, "a")
-    require_filled(place.store, "ab")
-
-
-def test_an_array_at_the_root_goes_below_and_back(tmp_path: Path) -> None:
-    first, second, third = (new_place("memory", tmp_path) for _ in range(3))
-    array = ps.create_array(first.store, parts=TWO, shape=(4,), chunks=(2,), dtype="uint16", compressors=None)
-    array[...] = TWO_VALUES[:4]
-    ps.copy(first.store, second.store, to="x/y")
-    assert second.raw()["x/y/c/1.tail"] == TWO_VALUES[3:4].tobytes()
-    ps.copy(second.store, third.store, path="x/y", to="")
-    assert third.raw() == first.raw()
-
-
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
 def test_between_object_stores_everything_stays_byte_for_byte(tmp_path: Path) -> None:
     source = new_place("memory", tmp_path)
@@ -142,33 +120,6 @@ def test_consolidated_metadata_does_not_go_into_a_session(tmp_path: Path) -> Non
     ps.copy(source.store, destination.store)
     assert b"consolidated_metadata" not in destination.raw()["zarr.json"]
     require_filled(destination.store)
-
-
-def test_references_into_files_are_copied_as_their_bytes(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files/old.bin").write_bytes(b"....\x01\x02\x03\x04....")
-    config = icechunk.RepositoryConfig.default()
-    url = f"file://{tmp_path}/files/"
-    config.set_virtual_chunk_container(
-        icechunk.VirtualChunkContainer(url, icechunk.local_filesystem_store(f"{tmp_path}/files"))
-    )
-    repository = icechunk.Repository.create(
-        icechunk.in_memory_storage(),
-        config,
-        authorize_virtual_chunk_access={url: icechunk.credentials.LocalFileSystemAccess},
-    )
-    source, destination = ps.PartsStore.from_session(repository.writable_session("main")), MemoryStore()
-    ps.create_array(
-        source, "a", parts=["", ps.Part(".tail", size=2)], shape=(6,), dtype="uint8", split=True, compressors=None
-    )
-    source.set_parts("a/c/0", [ps.Reference(f"{url}old.bin", 4, 4), b"\x05\x06"])
-    ps.copy(source, ps.PartsStore(destination))
-    found = objects_in(destination)
-    assert (found["a/c/0"], found["a/c/0.tail"]) == (b"\x01\x02\x03\x04", b"\x05\x06")
-
-
-def test_report_of_a_copy_is_readable() -> None:
-    assert str(ps.Copied(1, 2, 1000, 1)) == "1 group, 2 arrays, 1,000 chunks, 1 byte"
 
 
 def test_a_copy_gets_no_other_parts_than_its_original(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A copy on an executor is the same copy: complete, compared, and removed again if it fails."""
 
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,6 @@ def test_copy_on_threads_is_the_same(source: str, destination: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "destination"), [("disk", "disk"), ("disk", "session"), ("session", "disk")])
-def test_copy_on_processes_is_the_same(source: str, destination: str, tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as executor:
-        check_copy(source, destination, tmp_path, executor)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("source", "destination"), [("disk", "session"), ("read-only session", "disk")])
 def test_copy_on_a_dask_cluster_is_the_same(source: str, destination: str, tmp_path: Path) -> None:
     with (
@@ -117,21 +109,3 @@ def test_a_fork_is_not_a_destination_for_an_executor(tmp_path: Path) -> None:
         pytest.raises(StoreConfigError, match=r"destination: .* a fork of a session"),
     ):
         ps.copy(source.store, fork, executor=executor)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"executor": "threads"}, {"executor": ThreadPoolExecutor}, {"progress": "yes"}, {"progress": 3}]
-)
-def test_wrong_arguments_change_nothing(arguments: dict[str, Any], tmp_path: Path) -> None:
-    source, destination = place_of("memory", tmp_path), place_of("memory", tmp_path)
-    fill(source.store)
-    with pytest.raises(StoreConfigError, match=f"{next(iter(arguments))}: expected"):
-        ps.copy(source.store, destination.store, **arguments)
-    assert destination.raw() == {}
-
-
-def test_progress_true_shows_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, destination = place_of("memory", tmp_path), place_of("memory", tmp_path)
-    fill(source.store)
-    ps.copy(source.store, destination.store, progress=True)
-    assert f"{len(CHUNKS)}/{len(CHUNKS)} chunks" in capsys.readouterr().err

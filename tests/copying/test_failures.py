@@ -148,16 +148,27 @@ def test_chunk_that_vanishes_during_a_copy_is_an_error(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path, interruptible: None) -> None:
+    interrupted = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
     class Interrupting(Watched):
         @override
         async def get(self, key: str, prototype: BufferPrototype, byte_range: Any = None) -> Buffer | None:
             if self.events.reads == 4:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                await asyncio.sleep(60)
+                # Python forgets an interrupt that arrives just before the main thread begins to wait.
+                while not interrupted.is_set():
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(600)
             return await super().get(key, prototype, byte_range)
 
     source, destination = new_watched("memory", tmp_path, Interrupting), new_watched("memory", tmp_path)
     fill(ps.PartsStore(source.store.store))
+    signal.signal(signal.SIGINT, interrupt)
     with pytest.raises(KeyboardInterrupt):
         ps.copy(source.store, destination.store, max_concurrency=1)
     assert len(events_of(destination).sets) == 4

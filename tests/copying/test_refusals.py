@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,9 @@ REFUSALS: dict[str, tuple[str, Callable[[ps.PartsStore], object], dict[str, Any]
     "no concurrency": ("memory", lambda _: None, {"max_concurrency": 0}, StoreConfigError, "max_concurrency"),
     "half concurrency": ("memory", lambda _: None, {"max_concurrency": 1.5}, StoreConfigError, "max_concurrency"),
     "progress": ("memory", lambda _: None, {"progress": 4}, StoreConfigError, "progress: expected"),
+    "text as progress": ("memory", lambda _: None, {"progress": "yes"}, StoreConfigError, "progress: expected"),
+    "executor": ("memory", lambda _: None, {"executor": "threads"}, StoreConfigError, "executor: expected"),
+    "class as executor": ("memory", lambda _: None, {"executor": Executor}, StoreConfigError, "executor: expected"),
 }
 # Of these, something is wrong with the overwriting itself.
 NOT_OVERWRITING = ("something there", "in session, something", "overwrite")

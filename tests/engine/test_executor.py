@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import obstore
 import pytest
@@ -19,7 +19,6 @@ from zarr.core.buffer import default_buffer_prototype
 
 import parts_store as ps
 from parts_store.backends.object_store import ObjectBackend
-from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.engine.executor import run, run_sync
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Done, Lock, Outcome, Put, Refused, Steps, Wait
@@ -48,16 +47,7 @@ class Slow:
     held: set[str] = field(default_factory=set)
     counting: Any = field(default_factory=threading.Condition)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            identifies_writes_by=WriteIdentity.TAGS,
-            has_conditions=True,
-            has_unique_etags=True,
-            is_remote=True,
-            is_writable=True,
-            is_listable=True,
-        )
+    has_latency: ClassVar[bool] = True
 
     def lock(self, lock: Lock) -> Callable[[], None] | None:
         if lock.key in self.held:

@@ -7,9 +7,9 @@ import pytest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
-from parts_store.catalog import documents
-from parts_store.catalog.known_arrays import Catalog
-from parts_store.options import StoreOptions
+from parts_store.store import documents
+from parts_store.store.catalog import Catalog
+from parts_store.store.options import StoreOptions
 from tests.transactions.objects import Objects
 
 type Document = dict[str, Any]

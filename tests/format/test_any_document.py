@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsStoreError
 from parts_store.format.metadata import parse
+from parts_store.store.catalog import Catalog
 from tests.format.documents import (
     BIG,
     BYTES,

@@ -8,9 +8,8 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 
 from parts_store.engine.steps import Get, Head
 from parts_store.errors import ChunkSizeError, PartsConfigError
-from parts_store.format.layout import Located, NeedSizes, Probe, plan_read, plan_split
+from parts_store.format.layout import Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split, resolve
 from parts_store.format.parts import ConcatParts
-from parts_store.format.ranges import Span, Wanted, resolve
 from parts_store.format.tags import Tag
 from tests.transactions.objects import (
     KEY,

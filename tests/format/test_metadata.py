@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
-from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsConfigError, UnknownTransformerError
-from parts_store.format.integers import parse_integer
 from parts_store.format.metadata import complete, put_back, without_constants
+from parts_store.format.parts import parse_integer
+from parts_store.store.catalog import Catalog
 from tests.format.documents import (
     EXAMPLES,
     EXTRA,
@@ -265,6 +265,18 @@ def test_attributes_are_stored_as_zarr_writes_them(before: Document, after: Docu
 def test_attributes_that_python_takes_for_equal_are_different(before: Any, after: Any) -> None:
     stored = written_back(array(attributes={"a": before}), attributes={"a": after})
     assert repr(stored["attributes"]["a"]) == repr(after)
+
+
+@pytest.mark.parametrize(("stored", "repaired"), [([0, 4], [1, 4]), ([True, 4], [1, 4])])
+def test_a_member_that_zarr_repairs_is_stored_as_zarr_writes_it(stored: list[Any], repaired: list[Any]) -> None:
+    def grid(shape: list[Any]) -> Document:
+        return {"name": "regular", "configuration": {"chunk_shape": shape}}
+
+    before = array(chunk_grid=grid(stored), codecs=[{"name": "bytes", "configuration": {"endian": "little"}}])
+    writes = zarr_writes(complete(before | {"chunk_grid": grid(repaired)}), attributes={"x": 1})
+    assert put_back(writes, before) == before | {"chunk_grid": grid(repaired), "attributes": {"x": 1}}
+    # A group's consolidated metadata keeps the stored form until the array is written.
+    assert put_back(writes | {"chunk_grid": grid(stored)}, before) == before | {"attributes": {"x": 1}}
 
 
 def test_what_zarr_cannot_read_is_kept_member_by_member() -> None:

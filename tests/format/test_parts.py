@@ -18,38 +18,17 @@ from parts_store.errors import PartsConfigError
 from parts_store.format.parts import MAX_PARTS, SHARD_INDEX, ConcatParts, Part
 from tests.effort import examples
 
-FIRST_EXAMPLE = json.loads(
-    """
-    {
-        "name": "concat-parts",
-        "configuration": {
-            "parts": [
-                { "key_suffix": "" },
-                { "key_suffix": ".crc32c", "size": 4 }
-            ]
-        }
-    }
-    """
-)
-SECOND_EXAMPLE = json.loads(
-    """
-    {
-        "name": "concat-parts",
-        "configuration": {
-            "parts": [
-                { "key_suffix": ".header", "size": 64 },
-                { "key_suffix": "" },
-                { "key_suffix": ".index", "size": 1604 }
-            ]
-        }
-    }
-    """
-)
 VALIDATOR = Draft202012Validator(schema("concat-parts"))
 
 
 def transformer(*parts: object) -> dict[str, Any]:
     return {"name": "concat-parts", "configuration": {"parts": list(parts)}}
+
+
+FIRST_EXAMPLE = transformer({"key_suffix": ""}, {"key_suffix": ".crc32c", "size": 4})
+SECOND_EXAMPLE = transformer(
+    {"key_suffix": ".header", "size": 64}, {"key_suffix": ""}, {"key_suffix": ".index", "size": 1604}
+)
 
 
 # --- what is accepted ---------------------------------------------------------------------------------------------
@@ -91,15 +70,6 @@ def test_parts_are_taken_in_any_form(form: Any) -> None:
     assert ConcatParts.parse(form) == ConcatParts((Part(".a", 1), Part("")))
 
 
-def test_a_list_of_suffixes_is_a_list_of_parts_of_any_size() -> None:
-    assert ConcatParts([".a", ""]).parts == (Part(".a", None), Part("", None))
-
-
-def test_parts_that_are_parsed_already_are_the_same() -> None:
-    parts = ConcatParts([""])
-    assert ConcatParts.parse(parts) is parts
-
-
 def test_numpys_integers_are_integers_and_written_as_such() -> None:
     part = Part("", np.int64(3))  # type: ignore[arg-type]
     assert type(part.size) is int
@@ -111,30 +81,13 @@ def test_every_size_that_an_object_can_have_is_a_size(size: int) -> None:
     assert ConcatParts.from_json(transformer({"key_suffix": "", "size": size})).sizes == (size,)
 
 
-@pytest.mark.parametrize(
-    "suffix",
-    [
-        "",
-        ".header",
-        "_x",
-        "-1",
-        ".x1",
-        "a",
-        "ä",
-        " x",
-        ".x y",
-        "a.b.c",
-        "%20",
-        "日本",
-        "#",
-        "#x",
-        "#1x",
-        "x#1.tif",
-        ".a" * 50,
-        "x" * 128,
-        "ä" * 64,
-    ],
-)
+ALLOWED_SUFFIXES = [
+    *("", ".header", "_x", "-1", ".x1", "a", "ä", " x", ".x y", "a.b.c", "%20", "日本", "#", "#x", "#1x", "x#1.tif"),
+    *(".a" * 50, "x" * 128, "ä" * 64),
+]
+
+
+@pytest.mark.parametrize("suffix", ALLOWED_SUFFIXES)
 def test_other_suffixes_are_allowed(suffix: str) -> None:
     assert ConcatParts([Part(suffix)]).parts[0].key_suffix == suffix
     VALIDATOR.validate(transformer({"key_suffix": suffix}))
@@ -178,7 +131,8 @@ def test_parts_are_values() -> None:
         (transformer({"key_suffix": 1}), "key_suffix", "expected text, found 1"),
         (transformer({"key_suffix": True}), "key_suffix", "expected text, found True"),
         (transformer({"key_suffix": "x" * 129}), "key_suffix", "at most 128 bytes, .*, found 129 bytes: 'x"),
-        (transformer({"key_suffix": "x" * 300}), "key_suffix", "at most 128 bytes, .*, found 300 bytes: 'x"),
+        # The schema counts characters.
+        (transformer({"key_suffix": "ä" * 65}), "key_suffix", "found 130 bytes"),
         (transformer({"size": 1}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({"key_suffix": "", "offset": 1}), "parts", "found the member 'offset'"),
@@ -227,10 +181,6 @@ def test_ambiguous_or_escaping_suffixes_are_refused(suffix: str) -> None:
         assert caught.value.member == "key_suffix"
     with pytest.raises(PartsConfigError):
         ConcatParts.from_json(transformer({"key_suffix": suffix}))
-
-
-@pytest.mark.parametrize("suffix", FORBIDDEN_SUFFIXES)
-def test_the_schema_refuses_the_same_suffixes(suffix: str) -> None:
     # Python's `$` lets a final newline pass; JSON Schema's own regular expressions do not.
     assert suffix.endswith("\n") or not VALIDATOR.is_valid(transformer({"key_suffix": suffix}))
 
@@ -292,12 +242,6 @@ def test_sizes_in_python_are_checked_like_those_in_json(size: Any) -> None:
     with pytest.raises(PartsConfigError) as caught:
         Part("", size)
     assert caught.value.member == "size"
-
-
-def test_error_names_the_array_if_it_is_known() -> None:
-    error = PartsConfigError("size", "an integer", "'x'")
-    assert str(error) == "concat-parts, 'size': expected an integer, found 'x'"
-    assert str(error.of_array("a/b")) == "array 'a/b', concat-parts, 'size': expected an integer, found 'x'"
 
 
 # --- the shard index ----------------------------------------------------------------------------------------------
@@ -455,9 +399,3 @@ def test_any_value_in_python_gives_parts_or_our_error(value: Any) -> None:
         return
     assert not isinstance(value, str | Mapping)
     assert len(parts.parts) == len(list(value))
-
-
-def test_the_length_of_a_suffix_is_counted_in_bytes() -> None:
-    # The schema counts characters.
-    with pytest.raises(PartsConfigError, match="found 130 bytes"):
-        Part("ä" * 65)

@@ -11,11 +11,11 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import ShardingCodec
 from zarr.core.metadata.v3 import ArrayV3Metadata, RegularChunkGridMetadata
 
-from parts_store.catalog.known_arrays import Catalog
 from parts_store.errors import PartsConfigError
 from parts_store.format.metadata import complete, read_array, with_parts
 from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part
 from parts_store.format.shard_index import ShardIndex, shard_index_of
+from parts_store.store.catalog import Catalog
 from tests.format.documents import BIG, BYTES, CRC, SECOND_EXAMPLE, Document, array, encode, served_by, sharded
 from tests.transactions.objects import protocol
 

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
-from parts_store.format.shard_index import NO_CHUNK, ShardIndex, index_of_codec
-from parts_store.format.shard_merge import Merged, NotMergedError, empty_shard, is_empty, merge_shards
+from parts_store.format.shard_index import (
+    NO_CHUNK,
+    Merged,
+    NotMergedError,
+    ShardIndex,
+    empty_shard,
+    index_of_codec,
+    is_empty,
+    merge_shards,
+)
 
 type Chunks = tuple[bytes | None, ...]
 

@@ -140,12 +140,6 @@ def test_sides_beyond_a_short_are_stored_as_longs() -> None:
     np.testing.assert_array_equal(by_tifffile(tiff((70_000, 2), dtype="uint16") + tall.tobytes()), tall)
 
 
-def test_header_byte_order_defaults_to_that_of_the_dtype() -> None:
-    assert tiff((2, 2), dtype=">u2")[:2] == b"MM"
-    assert tiff((2, 2), dtype="<u2")[:2] == tiff((2, 2), dtype="u2")[:2] == b"II"
-    assert tiff((2, 2), dtype=">u2", byteorder="little")[:2] == b"II"
-
-
 COMPRESSED: dict[str, Any] = {"none": (), "deflate": (Zlib(level=5),), "zstd": (ZstdCodec(level=3),)}
 
 

@@ -12,7 +12,7 @@ from parts_store.engine.steps import (
     List,
     Listed,
     Outcome,
-    Request,
+    StepRequest,
     Steps,
 )
 from parts_store.errors import IncompleteChunkError, PartSizeError
@@ -25,7 +25,7 @@ from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Finding
 from parts_store.maintenance.survey import Survey, group_by_chunk
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.reading import ReadSettings
 from tests.transactions.interruptions import (
     LAYOUTS,
     PLACES,
@@ -60,7 +60,7 @@ class Aged(Objects):
         super().put(key, data, tag)
         self.modified[key] = self.now
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         outcome = super().perform(request)
         if not isinstance(outcome, Listed):
             return outcome

@@ -2,13 +2,12 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 
-from parts_store.engine.steps import Get, Head, List, Listed, Outcome, Request
+from parts_store.engine.steps import Get, Head, List, Listed, Outcome, StepRequest
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
 from parts_store.format.keys import Chunk, ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
@@ -17,7 +16,8 @@ from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import group_by_chunk
 from parts_store.transactions import staging
-from parts_store.transactions.journal import Journal, journal_key, staged_keys
+from parts_store.transactions.journaled import Journal, journal_key, staged_keys
+from tests.maintenance.aged_objects import EVERY_PLACE, in_array
 from tests.transactions.interruptions import (
     LAYOUTS,
     OPERATIONS,
@@ -32,14 +32,6 @@ from tests.transactions.interruptions import (
     write,
 )
 from tests.transactions.objects import KEY, Objects, chunk_of, pieces, protocol, settings
-
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
-
-
-def in_array(layout: Layout) -> Chunk:
-    """Return the chunk, in an array at `a`."""
-    return replace(chunk_of(layout), array="a")
 
 
 def record_of(layout: Layout) -> ArrayRecord:
@@ -298,7 +290,7 @@ class Changing(Objects):
         self.is_theirs = False
         self._etags = itertools.count(5000)
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if not self.is_theirs:
             self.ours += 1
             if self.ours % self.every == 0:

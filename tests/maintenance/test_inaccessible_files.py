@@ -120,20 +120,6 @@ def give_away(folder: Path) -> None:
             os.chown(each, NOBODY, -1)
 
 
-def test_file_without_permission_is_a_finding_and_does_not_hide_others(shared_folder: Path) -> None:
-    store = ps.PartsStore.from_url(shared_folder)
-    ps.create_array(store, "image", parts=[ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)], **IMAGE)[:] = 7
-    give_away(shared_folder)
-    (shared_folder / "image/c/1/0.index").unlink()
-    (shared_folder / "image/c/0/0.index").chmod(0)
-    with without_privileges():
-        report = ps.PartsStore.from_url(shared_folder).verify()
-    assert {(each.problem, each.keys, each.detail) for each in report.findings} == {
-        (Problem.UNREADABLE, ("image/c/0/0.index",), "Permission denied"),
-        (Problem.INCOMPLETE, ("image/c/1/0.index",), "no such object"),
-    }
-
-
 @pytest.mark.parametrize("name", ["c/0", "c/0.tail", "c/0.none"])
 @pytest.mark.parametrize("options", [{}, {"read_only": True}, {"concurrency": "exclusive"}], ids=str)
 def test_every_part_without_read_permission_is_a_finding(

@@ -19,7 +19,7 @@ import parts_store as ps
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.report import Finding, Problem, Report
-from parts_store.transactions.journal import Journal, journal_key, staged_keys
+from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 from tests.maintenance.stores import TWO, VALUES, create
 
 DAY = 86_400.0
@@ -202,15 +202,6 @@ def journal(folder: Path, staged: tuple[int, ...]) -> None:
 def read(store: ps.PartsStore) -> Any:
     found = sync(store.get("a/c/1", cpu.buffer_prototype))
     return None if found is None else found.to_bytes()
-
-
-def test_repair_finishes_a_committed_write_whose_parts_are_all_staged(store: ps.PartsStore, folder: Path) -> None:
-    journal(folder, (0, 1))
-    assert read(store) == b"ABCDEFGH"
-    assert store.repair().is_clean
-    assert read(ps.PartsStore.from_url(folder)) == b"ABCDEFGH"
-    assert {key: files(folder)[key] for key in CHUNK.part_keys} == dict(zip(CHUNK.part_keys, NEW, strict=True))
-    assert not (folder / "a/.parts-txn").exists()
 
 
 @pytest.mark.parametrize("staged", [(), (0,), (1,)])

@@ -17,9 +17,9 @@ import parts_store as ps
 from parts_store.engine.steps import Found
 from parts_store.errors import IncompleteChunkError
 from parts_store.format import metadata
-from parts_store.format.ranges import Span
+from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
-from parts_store.maintenance.mixed_parts import find_inconsistency
+from parts_store.maintenance.repair import find_inconsistency
 from parts_store.maintenance.report import Problem
 
 TIFF = ps.headers.tiff(shape=(16, 16), dtype="uint8")
@@ -31,7 +31,7 @@ CHUNKS: dict[str, Any] = {"shape": (64, 16), "chunks": (16, 16), "dtype": "uint8
 @pytest.fixture(autouse=True)
 def without_embedded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small parts like large ones, which the anchor of an overwrite does not contain."""
-    monkeypatch.setattr("parts_store.options.MAX_EMBEDDED", 0)
+    monkeypatch.setattr("parts_store.transactions.protocol_choice.MAX_EMBEDDED", 0)
 
 
 @dataclass(frozen=True)

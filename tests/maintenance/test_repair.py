@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from parts_store.engine.steps import (
     Lock,
     Outcome,
     Put,
-    Request,
+    StepRequest,
 )
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.keys import ChunkKeyEncoding
@@ -25,7 +24,7 @@ from parts_store.maintenance.repair import find_chunk_beside, repair_chunk
 from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
-from parts_store.transactions.journal import Journal
+from parts_store.transactions.journaled import Journal
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
 from tests.maintenance.aged_objects import (
@@ -147,7 +146,7 @@ class Stopping(Aged):
         super().__init__(objects)
         self.limit = limit
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if len(self.asked) >= self.limit:
             raise StoppedError
         return super().perform(request)
@@ -260,19 +259,10 @@ def test_clock_of_the_store_is_read_from_a_temporary_object(place: Place) -> Non
         assert not any(isinstance(each, Put | Delete) for each in idle.asked)
 
 
-@pytest.mark.parametrize("min_age", [float("inf"), timedelta.max, 1e300])
-def test_huge_min_age_is_accepted(min_age: Any) -> None:
-    layout: Layout = {"": None, ".i": 2}
-    place = PLACES[3]
-    objects = Aged(holds_old(place, layout, (".i",)))
-    (finding,) = repair(objects, layout, place.protocol(), min_age=min_age)
-    assert not finding.is_repaired
-
-
 class Meddler(Aged):
     """A bucket in which another repair removes every clock object before it is listed."""
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if isinstance(request, List):
             for key in [key for key in self.stored if key.endswith(".clock")]:
                 del self.stored[key]

@@ -13,7 +13,7 @@ from parts_store.engine.steps import (
     Lock,
     Outcome,
     Refused,
-    Request,
+    StepRequest,
     Steps,
     Wait,
 )
@@ -55,7 +55,7 @@ class Client:
 
     objects: Objects
     steps: Steps[None]
-    waiting: list[Request] = field(default_factory=list)
+    waiting: list[StepRequest] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     has_begun: bool = False
     has_ended: bool = False
@@ -91,7 +91,7 @@ class Racing(Aged):
         self.at, self.pause = at, count
         self.writer = Client(self, steps)
         self.is_writer = self.has_raced = False
-        self.raced_before: Request | None = None
+        self.raced_before: StepRequest | None = None
         self.made = 0
         self.locks: set[str] = set()
 
@@ -107,7 +107,7 @@ class Racing(Aged):
         self.writer.go(count)
         self.is_writer = False
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if self.is_writer:
             is_held = isinstance(request, Lock) and request.key in self.locks
             return Refused() if is_held else super().perform(request)

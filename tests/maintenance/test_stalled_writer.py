@@ -13,9 +13,9 @@ from parts_store.engine.steps import Steps
 from parts_store.errors import ConcurrentWriteError, StoreConfigError
 from parts_store.format.keys import Chunk
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.reading import Absent, Seen
 from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import MAX_STALL
-from parts_store.transactions.versions import Absent, Seen
 from tests.maintenance.aged_objects import IN_PARTS, WITH_TAGS, Aged, in_array, repair, what_is_read
 from tests.transactions.interruptions import (
     Layout,

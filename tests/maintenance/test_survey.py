@@ -1,7 +1,6 @@
 """The arrays and chunks that a survey of a prefix finds."""
 
 import itertools
-import json
 import random
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +19,6 @@ from parts_store.maintenance.report import Problem
 from parts_store.maintenance.survey import group_by_chunk
 from tests.maintenance.stores import (
     change,
-    contents,
     create,
     found_in,
 )
@@ -155,32 +153,6 @@ def test_array_at_the_root_is_surveyed(objects: Any) -> None:
 def test_prefix_inside_the_protocol_folder_is_refused(prefix: str) -> None:
     with pytest.raises(StoreConfigError, match="prefix: expected the path of a group"):
         ps.PartsStore(MemoryStore()).verify(prefix)
-
-
-def test_documents_are_read_again_and_wrong_ones_reported(objects: Any) -> None:
-    store = ps.PartsStore(objects)
-    create(store)
-    for name in ("unknown", "broken", "bad"):
-        create(store, name)
-    document = json.loads(contents(objects)["unknown/zarr.json"])
-    document["storage_transformers"] = [{"name": "other"}]
-    change(objects, "unknown/zarr.json", json.dumps(document).encode())
-    change(objects, "broken/zarr.json", b"{")
-    document["storage_transformers"] = [{"name": "concat-parts", "configuration": {"parts": []}}]
-    change(objects, "bad/zarr.json", json.dumps(document).encode())
-    change(objects, "a/c/0.tail", None)
-    # The store has all documents in its catalog.
-    report = store.verify()
-    assert [path for path, _ in report.not_understood] == ["bad", "broken", "unknown"]
-    assert "is not a JSON object" in report.not_understood[1][1]
-    assert [each.chunk_key for each in report.findings] == ["a/c/0"]
-    assert (report.arrays, report.chunks) == (1, 4)
-    assert report.is_damaged
-    assert "not understood: broken: " in str(report)
-    before = contents(objects)
-    assert store.repair(min_age=0, drop_incomplete=True).not_understood == report.not_understood
-    kept = {key: data for key, data in before.items() if not key.startswith("a/c/0")}
-    assert contents(objects) == kept
 
 
 def test_stale_consolidated_metadata_is_ignored() -> None:

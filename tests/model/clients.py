@@ -1,6 +1,6 @@
 """What the clients of the model do: the real steps of the plan, one operation after the other.
 
-What a client keeps from one operation to the next is what `parts_store.operations` keeps.
+What a client keeps from one operation to the next is what `parts_store.store.operations` keeps.
 """
 
 from collections.abc import Callable, Generator
@@ -108,7 +108,7 @@ class Client:
         self.protocol = self._new_protocol()
         # Ranges next to each other are merged, or not.
         max_nbytes = 1000 if setting.merges_ranges else 1
-        self.settings = self.plan.read_attempt.ReadSettings(0, max_nbytes, setting.retries)
+        self.settings = self.plan.reading.ReadSettings(0, max_nbytes, setting.retries)
         self.versioned: Any = None
         self.is_suspect = False
 
@@ -172,7 +172,7 @@ class Client:
     def _overwrite(self, value: Value) -> Steps[None]:
         """What a write does after it found that there is something."""
         self.versioned = None
-        writer = self.plan.tagged._overwriter(self.chunk, self._data(value), self.rules, None)
+        writer = self.plan.tagged_writing._overwriter(self.chunk, self._data(value), self.rules, None)
         end = yield from writer.overwrite(None)
         match end.value:
             case "unknown":
@@ -191,7 +191,7 @@ class Client:
     def _change(self, mark: bytes) -> Steps[None]:
         """Read a chunk, and write it with a change, as zarr does."""
         read = yield from self.protocol.read(self.chunk, [None], self.settings, with_anchor=True)
-        seen = self.plan.versions.Absent() if read is None else read.version
+        seen = self.plan.reading.Absent() if read is None else read.version
         value = self.layout.changed(None if read is None else b"".join(read.values[0]), mark)
         if value is None:
             yield from self._delete(seen)
@@ -205,11 +205,11 @@ class Client:
         """
         for _ in range(RETRIES):
             read = yield from self.protocol.read(self.chunk, [None], self.settings, with_anchor=True)
-            seen = self.plan.versions.Absent() if read is None else read.version
+            seen = self.plan.reading.Absent() if read is None else read.version
             base = None if read is None else b"".join(read.values[0])
             value = self.layout.changed(base, mark)
             is_left = value is not None and any(self.layout.inner(value, range(2)))
-            change = self.plan.merging.Change(
+            change = self.plan.protocol.Change(
                 self.chunk,
                 self.index,
                 None if base is None else memoryview(base),

@@ -17,44 +17,43 @@ from tests.model.vocabulary import (
 LOCAL_DISKS = [
     mutant(
         "local: overwrite without journal",
-        "journaled",
-        "if is_new or len(keys) == 1:",
-        "if True:",
+        "_write",
+        "is_new or len(keys) == 1",
+        "True",
         [write(FIRST)],
         initial=THIRD,
         **LOCAL,
     ),
     mutant(
         "local: journal removed before the parts are moved",
-        "journaled",
-        '    outcomes = yield from _move(chunk, generation)\n    yield from remove((journal_key(chunk),), "journal")\n',
-        '    yield from remove((journal_key(chunk),), "journal")\n    outcomes = yield from _move(chunk, generation)\n',
+        "_apply",
+        'outcomes = yield from _move(chunk, generation)\nyield from remove((journal_key(chunk),), "journal")',
+        'yield from remove((journal_key(chunk),), "journal")\noutcomes = yield from _move(chunk, generation)',
         [write(FIRST)],
         initial=THIRD,
         **LOCAL,
     ),
     mutant(
         "local: anchor first on create",
-        "journaled",
-        "    others = (yield tuple(moves)) if moves else ()\n    last = yield (anchor,)\n",
-        "    last = yield (anchor,)\n    others = (yield tuple(moves)) if moves else ()\n",
+        "_move",
+        "others = (yield tuple(moves)) if moves else ()\nlast = yield (anchor,)",
+        "last = yield (anchor,)\nothers = (yield tuple(moves)) if moves else ()",
         [write(FIRST)],
         **LOCAL,
     ),
     mutant(
         "local: delete removes the other parts first",
-        "journaled",
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n    if is_damaged:\n',
-        '    yield from remove(chunk.other_keys, "the chunk")\n'
-        '    yield from remove((chunk.anchor_key,), "the chunk")\n    if is_damaged:\n',
+        "journaled._remove",
+        "is_damaged = (yield from _get_journal(chunk)) is not None",
+        'is_damaged = (yield from _get_journal(chunk)) is not None\nyield from remove(chunk.other_keys, "the chunk")',
         [DELETE],
         initial=THIRD,
         **LOCAL,
     ),
     mutant(
         "local: writers without a lock",
-        "journaled",
-        "        yield from self.lock_chunk(chunk.side_folder)\n",
+        "JournaledProtocol._enter",
+        "yield from self.lock_chunk(chunk.side_folder)",
         "",
         [write(FIRST)],
         [write(SECOND)],
@@ -63,9 +62,9 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: writer does not finish what a dead one began",
-        "journaled",
-        "        yield from recover(chunk)\n        return",
-        "        return",
+        "JournaledProtocol._enter",
+        "yield from recover(chunk)",
+        "",
         [write(FIRST)],
         [DELETE],
         initial=THIRD,
@@ -74,27 +73,27 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: update over what it did not read",
-        "journaled",
-        "        require_still(seen, anchor, chunk.chunk_key)\n        yield from _write(",
-        "        yield from _write(",
+        "JournaledProtocol.write",
+        "require_still(seen, anchor, chunk.chunk_key)",
+        "",
         [change(b"x")],
         [write(SECOND)],
         **LOCAL,
     ),
     mutant(
         "local: reader does not look at the journal",
-        "journaled",
-        "journal = yield from _get_journal(task.chunk)\n        if journal is not None:",
-        "journal = None\n        if journal is not None:",
+        "read_journaled",
+        "journal = yield from _get_journal(task.chunk)",
+        "journal = None",
         [write(FIRST)],
         initial=THIRD,
         **LOCAL,
     ),
     mutant(
         "local: reader looks once",
-        "journaled",
-        "if (yield from _is_unchanged(attempt, task.why)):",
-        "if True:",
+        "read_journaled",
+        "(yield from _is_unchanged(attempt, task.why))",
+        "True",
         [write(FIRST)],
         [READ],
         initial=THIRD,
@@ -102,7 +101,7 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: reader looks at the journal once",
-        "journaled",
+        "journaled._read_staged",
         "return attempt if after == journal and attempt.is_one_write else None",
         "return attempt if attempt.is_one_write else None",
         [write(FIRST), write(SECOND)],
@@ -112,19 +111,23 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: one part before the journal",
-        "journaled",
-        "        journal = yield from _get_journal(task.chunk)\n"
-        "        if journal is not None:\n"
-        "            if (whole := (yield from _read_staged(task, journal))) is not None:\n"
-        "                return whole\n"
-        "            continue\n"
-        "        attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n",
-        "        attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n"
-        "        journal = yield from _get_journal(task.chunk)\n"
-        "        if journal is not None:\n"
-        "            if (whole := (yield from _read_staged(task, journal))) is not None:\n"
-        "                return whole\n"
-        "            continue\n",
+        "read_journaled",
+        (
+            "journal = yield from _get_journal(task.chunk)\n"
+            "if journal is not None:\n"
+            "    if (whole := (yield from _read_staged(task, journal))) is not None:\n"
+            "        return whole\n"
+            "    continue\n"
+            "attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)"
+        ),
+        (
+            "attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n"
+            "journal = yield from _get_journal(task.chunk)\n"
+            "if journal is not None:\n"
+            "    if (whole := (yield from _read_staged(task, journal))) is not None:\n"
+            "        return whole\n"
+            "    continue"
+        ),
         [write(FIRST)],
         [READ_BYTE, READ_BYTE],
         initial=THIRD,
@@ -132,13 +135,17 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: size before the journal",
-        "journaled",
-        "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
-        "    journal = Journal.parse(found, chunk)\n"
-        "    anchor = yield from reading.find_anchor(chunk)\n",
-        "    anchor = yield from reading.find_anchor(chunk)\n"
-        "    found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
-        "    journal = Journal.parse(found, chunk)\n",
+        "_size",
+        (
+            "found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
+            "journal = Journal.parse(found, chunk)\n"
+            "anchor = yield from reading.find_anchor(chunk)"
+        ),
+        (
+            "anchor = yield from reading.find_anchor(chunk)\n"
+            "found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
+            "journal = Journal.parse(found, chunk)"
+        ),
         [write(FIRST)],
         [SIZE, SIZE],
         initial=THIRD,
@@ -146,9 +153,9 @@ LOCAL_DISKS = [
     ),
     mutant(
         "local: damage is believed at first sight",
-        "journaled",
-        "require_undamaged(attempt, before, now, may_raise=repeat >= least)",
-        "require_undamaged(attempt, now, now)",
+        "read_journaled",
+        "reading.require_undamaged(attempt, before, now, may_raise=repeat >= least)",
+        "reading.require_undamaged(attempt, now, now)",
         [DELETE, write(FIRST)],
         [READ],
         initial=THIRD,

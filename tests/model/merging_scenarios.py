@@ -73,12 +73,10 @@ LARGE_MERGES: list[Scenario] = [
     make("merge: equal ETags, with parts", [slot(b"0x")], [slot(b"1y")], [READ], initial=THIRD, **CONTENT_ETAGS),
 ]
 
-_FOLLOW = "            if not change.follow(read):\n                return\n            seen ="
-
 MERGE_MUTANTS: list[Mutant] = [
     mutant(
         "merge against the wrong base",
-        "merging",
+        "Change.follow",
         "merge_shards(self.index, self.base, self.mine, theirs)",
         "merge_shards(self.index, theirs, self.mine, theirs)",
         [slot(b"0x")],
@@ -88,7 +86,7 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "second merge against the first base",
-        "merging",
+        "Change.follow",
         "self.base, self.mine = theirs, merged.shard",
         "self.mine = merged.shard",
         [slot(b"0x")],
@@ -98,10 +96,12 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "our inner chunks with the other client's index",
-        "shard_merge",
-        "    return Merged(_assemble(index, merged), differs=True)\n",
-        "    data = bytes(_assemble(index, merged) or b'')[: -index.nbytes]\n"
-        "    return Merged(memoryview(data + bytes(theirs or mine)[-index.nbytes :]), differs=True)\n",
+        "merge_shards",
+        "return Merged(_assemble(index, merged), differs=True)",
+        (
+            "data = bytes(_assemble(index, merged) or b'')[: -index.nbytes]\n"
+            "return Merged(memoryview(data + bytes(theirs or mine)[-index.nbytes :]), differs=True)"
+        ),
         [slot(b"0x")],
         [slot(b"1y")],
         layout=SINGLE,
@@ -109,9 +109,9 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "another attempt with what was read first",
-        "protocol",
-        _FOLLOW,
-        "            seen =",
+        "ChunkProtocol.change",
+        "if not change.follow(read):\n    return",
+        "",
         [slot(b"0x")],
         [slot(b"1y")],
         layout=SINGLE,
@@ -119,10 +119,12 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "another attempt on the first condition's object",
-        "protocol",
-        "            seen = Absent() if read is None else read.version\n",
-        "            read = yield from self.read(change.chunk, [None], settings)\n"
-        "            seen = Absent() if read is None else read.version\n",
+        "ChunkProtocol.change",
+        "seen = Absent() if read is None else read.version",
+        (
+            "read = yield from self.read(change.chunk, [None], settings)\n"
+            "seen = Absent() if read is None else read.version"
+        ),
         [slot(b"0x")],
         [slot(b"1y"), slot(b"1z")],
         layout=SINGLE,
@@ -130,9 +132,9 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "an inner chunk that both changed is ours",
-        "shard_merge",
-        "        if others[slot] != was[slot]:\n",
-        "        if others[slot] != was[slot] and was[slot] is None:\n",
+        "merge_shards",
+        "others[slot] != was[slot]",
+        "others[slot] != was[slot] and was[slot] is None",
         [slot(b"0x")],
         [slot(b"0y")],
         layout=SINGLE,
@@ -140,7 +142,7 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "unconditional delete of a shard without inner chunks",
-        "protocol",
+        "ChunkProtocol._write_change",
         "parts = change.parts or change.empty_parts",
         "parts = change.parts",
         [slot(b"1!")],
@@ -150,9 +152,9 @@ MERGE_MUTANTS: list[Mutant] = [
     ),
     mutant(
         "no merge under the lock",
-        "journaled",
-        "        if not seen.is_still(anchor):\n            # The lock",
-        "        if anchor is None:\n            # The lock",
+        "JournaledProtocol.change",
+        "not seen.is_still(anchor)",
+        "anchor is None",
         [slot(b"0x")],
         [slot(b"1y")],
         initial=FIRST,

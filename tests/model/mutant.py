@@ -1,4 +1,4 @@
-"""A mutant: a mistake in the source of a module, and a scenario in which the model sees it."""
+"""A mutant: a mistake in a function of the package, and a scenario in which the model sees it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,7 +37,13 @@ class Mutant:
 
 
 def mutant(
-    name: str, module: str, old: str, new: str, *clients: list[Operation], script: tuple[Move, ...] = (), **options: Any
+    name: str,
+    function: str,
+    old: str,
+    new: str,
+    *clients: list[Operation],
+    script: tuple[Move, ...] = (),
+    **options: Any,
 ) -> Mutant:
-    """Return the mutant in which the text `old` of a module is replaced by `new`."""
-    return Mutant(make(name, *clients, patches=(Patch(module, old, new),), **options), script)
+    """Return the mutant in which the code `old` of a function or method is replaced by `new`."""
+    return Mutant(make(name, *clients, patches=(Patch(function, old, new),), **options), script)

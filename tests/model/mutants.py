@@ -1,7 +1,8 @@
 """All mutants: the source with one mistake each, and a scenario in which the model sees it.
 
-A mutant replaces a text in the source of a module. If the text does not occur any more, the mutant has to follow the
-code. A mutant that is caught shows that the model would see such a mistake.
+A mutant names a function and replaces an expression or some statements of it, as they are in the syntax tree: it does
+not depend on the module, the layout of the source or its comments. If the code does not occur any more, the mutant has
+to follow it. A mutant that is caught shows that the model would see such a mistake.
 """
 
 from tests.model.embedding_scenarios import EMBEDDING_MUTANTS

@@ -20,7 +20,7 @@ from tests.model.vocabulary import (
 EQUAL_ETAGS = [
     mutant(
         "content: writers do not look at the registry",
-        "rules",
+        "Rules.is_registered",
         "return not self.has_unique_etags and self.level is not Level.EXCLUSIVE",
         "return False",
         [overwrite(SECOND)],
@@ -30,9 +30,9 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: others at work do not matter",
-        "part_writer",
-        "        if registry.others_at_work(self.own_generations):\n",
-        "        if False:\n",
+        "Writer._leave_registered",
+        "registry.others_at_work(self.own_generations)",
+        "False",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -40,9 +40,9 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: leaves without a look at the anchor",
-        "part_writer",
-        "            if not self.is_own(anchor):\n                yield from self.settle()\n",
-        "            if False:\n                yield from self.settle()\n",
+        "Writer._leave_registered",
+        "not self.is_own(anchor)",
+        "False",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -50,12 +50,14 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: settles without helping",
-        "part_writer",
-        "        yield from self.finish_committed()\n"
-        "        if self._must_stay:\n"
-        "            return False\n"
-        "        registry = ",
-        "        registry = ",
+        "Writer.settle",
+        (
+            "yield from self.finish_committed()\n"
+            "if self._must_stay:\n"
+            "    return False\n"
+            "registry = yield from self._look_for_others()"
+        ),
+        "registry = yield from self._look_for_others()",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,
@@ -63,8 +65,8 @@ EQUAL_ETAGS = [
     ),
     mutant(
         "content: forgets a lost PUT of a helper",
-        "part_writer",
-        "        self.lost = self.lost or helper.lost\n",
+        "Writer._write_stale",
+        "self.lost = self.lost or helper.lost",
         "",
         [overwrite(SECOND), overwrite(SECOND)],
         [overwrite(FIRST)],
@@ -90,7 +92,7 @@ EQUAL_ETAGS = [
 LEFTOVERS = [
     mutant(
         "content: traces of finished writers do not matter",
-        "staging",
+        "Registry.has_others",
         "return bool((self.present.keys() | self.done) - set(ours))",
         "return bool(self.others_at_work(ours))",
         [overwrite(SECOND)],
@@ -100,9 +102,9 @@ LEFTOVERS = [
     ),
     mutant(
         "content: copies of finished writers stay",
-        "part_writer",
-        "        finished = registry.finished(self.own_generations)\n",
-        "        finished = ()\n",
+        "Writer._keep_copy",
+        "finished = registry.finished(self.own_generations)",
+        "finished = ()",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
         initial=FIRST,
         registered=SECOND,
@@ -110,9 +112,9 @@ LEFTOVERS = [
     ),
     mutant(
         "content: a writer does not say that it has finished",
-        "part_writer",
-        "        outcome, *_ = yield (done, *",
-        "        outcome, *_ = yield (steps.List(self.chunk.side_folder, ''), *",
+        "Writer._keep_copy",
+        "(done, *([steps.Delete(gone, 'staged copies')] if gone else []))",
+        "(steps.List(self.chunk.side_folder, ''), *([steps.Delete(gone, 'staged copies')] if gone else []))",
         [overwrite(FIRST), overwrite(SECOND), overwrite(FIRST), overwrite(SECOND), overwrite(FIRST)],
         initial=FIRST,
         registered=SECOND,
@@ -120,7 +122,7 @@ LEFTOVERS = [
     ),
     mutant(
         "content: copies of writers at work are removed",
-        "staging",
+        "Registry.finished",
         "return tuple(sorted(others - self.others_at_work(ours, dead) - set(ours)))",
         "return tuple(sorted(others - set(ours)))",
         [overwrite(SECOND)],
@@ -130,7 +132,7 @@ LEFTOVERS = [
     ),
     mutant(
         "content: the writer's own copy is removed with those before",
-        "part_writer",
+        "Writer._keep_copy",
         "names += [each for each in self.own_generations if each != self.generation]",
         "names += self.own_generations",
         [overwrite(SECOND)],
@@ -143,9 +145,9 @@ LEFTOVERS = [
 STALLS = [
     mutant(
         "stall: never stages again",
-        "tagged",
-        "            if self.registration is not None and self.registration.is_old:\n",
-        "            if False:\n",
+        "Writer._may_commit",
+        "self.registration is not None and self.registration.is_old",
+        "False",
         [overwrite(FIRST)],
         [REPAIR],
         initial=THIRD,
@@ -153,12 +155,22 @@ STALLS = [
     ),
     mutant(
         "stall: stages again under the same name",
-        "tagged",
-        "        self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
-        '        copy = self.register("write")\n'
-        "        yield from self.put_own(copy)\n"
-        "        if self.lost is None:\n",
-        '        copy = self.register("write")\n        yield from self.put_own(copy)\n        if False:\n',
+        "Writer._stage_again",
+        (
+            "self.tag = replace(self.tag, generation=self.rules.new_generation())\n"
+            'copy = self.register("write")\n'
+            "yield from self.put_own(copy)\n"
+            "if self.lost is None:\n"
+            "    yield from self.remove_copies(old)\n"
+            "elif self.registration is not None:\n"
+            "    self.registration.generations += old"
+        ),
+        (
+            'copy = self.register("write")\n'
+            "yield from self.put_own(copy)\n"
+            "if self.registration is not None:\n"
+            "    self.registration.generations += old"
+        ),
         [overwrite(FIRST)],
         [REPAIR],
         initial=THIRD,
@@ -166,9 +178,9 @@ STALLS = [
     ),
     mutant(
         "stall, content: a create goes on with parts that may be gone",
-        "tagged",
-        "        if watch is not None and watch() > MAX_STALL:\n",
-        "        if False:\n",
+        "Writer._may_commit",
+        "watch is not None and watch() > MAX_STALL",
+        "False",
         [write(FIRST)],
         [REPAIR],
         stalls=1,
@@ -176,9 +188,9 @@ STALLS = [
     ),
     mutant(
         "stall, content: a writer that was taken for dead writes parts",
-        "part_writer",
-        "if self.registration is None or not self.registration.is_old or not self.rules.is_registered:",
-        "if True:",
+        "Writer._registers_again",
+        "self.registration is None or not self.registration.is_old or not self.rules.is_registered",
+        "True",
         [overwrite(FIRST)],
         [overwrite(SECOND)],
         initial=FIRST,
@@ -190,9 +202,9 @@ STALLS = [
 UPKEEP = [
     mutant(
         "repair removes the copies of living writers",
-        "staging",
-        "            and name not in dead\n",
-        "            and not dead\n",
+        "Registry.others_at_work",
+        "name not in dead",
+        "not dead",
         [REPAIR],
         [overwrite(SECOND)],
         initial=THIRD,
@@ -200,7 +212,7 @@ UPKEEP = [
     ),
     mutant(
         "repair, exclusive, content: finishes a write beside its writer",
-        "tagged",
+        "TaggedProtocol.can_finish_beside_writers",
         "return self.rules.level is not Level.EXCLUSIVE or is_unique or self.rules.embeds(chunk)",
         "return True",
         [overwrite(SECOND), overwrite(FIRST)],
@@ -210,9 +222,9 @@ UPKEEP = [
     ),
     mutant(
         "repair, local: without a lock",
-        "repair",
-        "    yield from protocol.lock_chunk(chunk.side_folder)\n    match",
-        "    match",
+        "repair_chunk",
+        "yield from protocol.lock_chunk(chunk.side_folder)",
+        "",
         [REPAIR],
         [write(FIRST)],
         orphans=THIRD,
@@ -220,9 +232,9 @@ UPKEEP = [
     ),
     mutant(
         "repair removes the parts of a chunk that exists",
-        "protocol",
-        "if (yield from head(chunk.anchor_key, WHOSE)) is not None:",
-        "if False:",
+        "ChunkProtocol.remove_orphans",
+        "(yield from head(chunk.anchor_key, WHOSE)) is not None",
+        "False",
         [REPAIR],
         [write(FIRST)],
         orphans=FIRST,
@@ -234,9 +246,9 @@ UPKEEP = [
 DEEP_REGISTRATION_MUTANTS = [
     mutant(
         "content: forgets a lost PUT",
-        "part_writer",
-        "        if self.lost is not None:\n            return\n        if registry.others_at_work",
-        "        if registry.others_at_work",
+        "Writer._leave_registered",
+        "if self.lost is not None:\n    return",
+        "",
         [overwrite(SECOND)],
         [overwrite(FIRST)],
         initial=FIRST,

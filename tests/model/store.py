@@ -148,7 +148,7 @@ class Store:
     def __init__(self, plan: Plan, *, has_tags: bool, has_unique_etags: bool, ignores_match_of_missing: bool) -> None:
         self.steps = plan.steps
         self.parse_tag = plan.tags.Tag.parse
-        self.span = plan.ranges.Span
+        self.span = plan.layout.Span
         self.has_tags = has_tags
         self.has_unique_etags = has_unique_etags
         # Old versions of MinIO.

@@ -56,13 +56,13 @@ def test_limits_of_the_promises_are_reached(scenario: Scenario) -> None:
 def test_a_mutant_of_code_that_does_not_exist_is_refused() -> None:
     before = dict(sys.modules)
     with pytest.raises(LookupError, match="occurs 0 times"):
-        load((Patch("tagged", "no such text", ""),))
+        load((Patch("TaggedProtocol.delete", "no_such_name", ""),))
     assert sys.modules == before
 
 
 def test_mutants_do_not_change_the_imported_modules() -> None:
     before = load(())
-    mutated = load((Patch("rules", 'EXCLUSIVE = "exclusive"', 'EXCLUSIVE = "another"'),))
+    mutated = load((Patch("Rules.is_registered", "self.level", "self.other_level"),))
     assert mutated.rules is not before.rules
     assert mutated.tagged.Level is mutated.rules.Level
     assert load(()).rules.Level is before.tagged.Level

@@ -69,5 +69,5 @@ BROKEN_PROMISE: dict[str, Any] = {"allows_damage": True, "allows_lasting_damage"
 EXCLUSIVE: dict[str, Any] = {"level": "exclusive"}
 LOCAL: dict[str, Any] = {"is_local": True, "has_conditions": False}
 # A reader of a local disk makes many attempts, each of which multiplies the number of states.
-FEWER_ATTEMPTS = Patch("journaled", "attempts = 4 * least", "attempts = least + 1")
+FEWER_ATTEMPTS = Patch("read_journaled", "attempts = 4 * least", "attempts = least + 1")
 LOCAL_FEWER_ATTEMPTS: dict[str, Any] = LOCAL | {"patches": (FEWER_ATTEMPTS,)}

@@ -20,7 +20,7 @@ from tests.model.vocabulary import (
 WRITERS = [
     mutant(
         "overwrite without staging",
-        "tagged",
+        "Writer._look",
         "outcomes = (yield (*copy, *heads)) if copy or heads else ()",
         "outcomes = (steps.Done(), *(yield heads))",
         [overwrite(FIRST)],
@@ -28,16 +28,15 @@ WRITERS = [
     ),
     mutant(
         "copy removed before the parts are written",
-        "tagged",
-        "            yield from self.write_others(conditions)\n",
-        "            yield from self.remove_copies((self.generation,))\n"
-        "            yield from self.write_others(conditions)\n",
+        "Writer._write_in_turn",
+        "yield from self.write_others(conditions)",
+        "yield from self.remove_copies((self.generation,))\nyield from self.write_others(conditions)",
         [overwrite(FIRST)],
         initial=THIRD,
     ),
     mutant(
         "unconditional PUTs of parts",
-        "part_writer",
+        "Writer.write_others",
         "tuple(self.put(part, conditions[part]) for part in parts)",
         "tuple(self.put(part, None) for part in parts)",
         [overwrite(FIRST)],
@@ -46,7 +45,7 @@ WRITERS = [
     ),
     mutant(
         "unconditional PUT of the anchor",
-        "tagged",
+        "Writer._put_anchor",
         "(outcome,) = yield (self.put(self.chunk.parts.anchor, condition),)",
         "(outcome,) = yield (self.put(self.chunk.parts.anchor, None),)",
         [overwrite(FIRST)],
@@ -56,42 +55,41 @@ WRITERS = [
     ),
     mutant(
         "anchor first on create",
-        "tagged",
-        "        outcomes = yield tuple(puts)\n",
-        "        yield (self.put(self.chunk.parts.anchor, condition),)\n        outcomes = yield tuple(puts)\n",
+        "Writer.create",
+        "outcomes = yield tuple(puts)",
+        "yield (self.put(self.chunk.parts.anchor, condition),)\noutcomes = yield tuple(puts)",
         [write(FIRST)],
     ),
     mutant(
         "create over a part of another writer",
-        "tagged",
-        "            if isinstance(outcome, steps.Refused):\n                return False\n",
-        "            if isinstance(outcome, steps.Refused):\n                return True\n",
+        "Writer._is_created",
+        "if isinstance(outcome, steps.Refused):\n    return False",
+        "if isinstance(outcome, steps.Refused):\n    return True",
         [write(FIRST)],
         [write(SECOND)],
     ),
     mutant(
         "create over a part that was not looked at",
-        "tagged",
-        "                return self.is_own(now)\n",
-        "                return True\n",
+        "Writer._is_created",
+        "return self.is_own(now)",
+        "return True",
         [write(FIRST)],
         [write(SECOND)],
         faults=1,
     ),
     mutant(
         "refusal believed",
-        "tagged",
-        "            if condition is None:\n                continue\n",
-        "            if condition is None:\n                continue\n"
-        "            if isinstance(outcome, steps.Refused):\n                return End.SUPERSEDED\n",
+        "Writer.commit",
+        "if condition is None:\n    continue",
+        "if condition is None:\n    continue\nif isinstance(outcome, steps.Refused):\n    return End.SUPERSEDED",
         [overwrite(FIRST)],
         initial=THIRD,
         faults=1,
     ),
     mutant(
         "own commit not recognised",
-        "tagged",
-        "            if self.is_own(now):\n                return End.COMMITTED\n",
+        "Writer.commit",
+        "if self.is_own(now):\n    return End.COMMITTED",
         "",
         [overwrite(FIRST)],
         initial=THIRD,
@@ -99,8 +97,8 @@ WRITERS = [
     ),
     mutant(
         "part written without licence",
-        "part_writer",
-        "            if not self.is_own(anchor):\n                return False\n",
+        "Writer._is_written",
+        "if not self.is_own(anchor):\n    return False",
         "",
         [overwrite(FIRST)],
         [overwrite(SECOND)],
@@ -108,15 +106,19 @@ WRITERS = [
     ),
     mutant(
         "licence before the look at the part",
-        "part_writer",
-        "            now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
-        "            if self.is_own(now):\n"
-        "                return True\n"
-        "            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)\n",
-        "            anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)\n"
-        "            now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
-        "            if self.is_own(now):\n"
-        "                return True\n",
+        "Writer._is_written",
+        (
+            "now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
+            "if self.is_own(now):\n"
+            "    return True\n"
+            "anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)"
+        ),
+        (
+            "anchor = yield from steps.head(self.chunk.anchor_key, WHOSE)\n"
+            "now = yield from steps.head(self.chunk.part_keys[part], WHOSE)\n"
+            "if self.is_own(now):\n"
+            "    return True"
+        ),
         [overwrite(FIRST)],
         [overwrite(SECOND)],
         initial=THIRD,
@@ -124,16 +126,16 @@ WRITERS = [
     ),
     mutant(
         "superseded by an update is finished",
-        "tagged",
-        "or winner.tag is None or not winner.tag.is_conditional:",
-        "or True:",
+        "Writer._lost_to",
+        "not winner.tag.is_conditional",
+        "True",
         [change(b"x")],
         [overwrite(SECOND)],
         initial=THIRD,
     ),
     mutant(
         "superseded after a lost PUT tries again",
-        "tagged",
+        "Writer._lost_to",
         "return End.UNKNOWN if self.lost is not None else End.CROWDED_OUT",
         "return End.CROWDED_OUT",
         [change(b"x"), READ],
@@ -143,7 +145,7 @@ WRITERS = [
     ),
     mutant(
         "update does not say that it is one",
-        "tagged",
+        "_overwriter",
         '_tag(chunk, data, rules, "s" if seen is None else "m")',
         '_tag(chunk, data, rules, "s")',
         [change(b"x")],
@@ -152,7 +154,7 @@ WRITERS = [
     ),
     mutant(
         "write if absent does not say that it is one",
-        "tagged",
+        "_overwriter",
         '_tag(chunk, data, rules, "s" if seen is None else "m")',
         '_tag(chunk, data, rules, "s")',
         [write_if_absent(FIRST)],
@@ -161,27 +163,27 @@ WRITERS = [
     ),
     mutant(
         "update commits blindly",
-        "tagged",
-        "    if end is End.SUPERSEDED and seen is not None:\n",
-        "    if False:\n",
+        "require_written",
+        "end is End.SUPERSEDED and seen is not None",
+        "False",
         [change(b"x")],
         [change(b"y")],
         initial=THIRD,
     ),
     mutant(
         "update over what it did not read",
-        "tagged",
-        "        if seen is not None:\n            known = seen.conditions(self.chunk)\n",
-        "        seen = None\n",
+        "Writer._look",
+        "if seen is not None:\n    known = seen.conditions(self.chunk)",
+        "seen = None",
         [change(b"x")],
         [change(b"y")],
         initial=THIRD,
     ),
     mutant(
         "update with a lost PUT says that nothing was written",
-        "tagged",
-        " or (end is End.SUPERSEDED and seen is not None and error is not None)",
-        "",
+        "require_written",
+        "end is End.UNKNOWN or (end is End.SUPERSEDED and seen is not None and error is not None)",
+        "end is End.UNKNOWN",
         [READ, overwrite(SECOND)],
         [change(b"x")],
         initial=THIRD,
@@ -189,19 +191,21 @@ WRITERS = [
     ),
     mutant(
         "delete removes the other parts where others write",
-        "tagged",
-        "if self.rules.level is not Level.WRITERS and chunk.other_keys:",
-        "if chunk.other_keys:",
+        "TaggedProtocol.delete",
+        "self.rules.level is not Level.WRITERS and chunk.other_keys",
+        "chunk.other_keys",
         [write(FIRST)],
         [DELETE],
         initial=THIRD,
     ),
     mutant(
         "delete removes the other parts first",
-        "tagged",
-        '            yield from steps.remove((chunk.anchor_key,), "the chunk")\n',
-        '            yield from steps.remove(chunk.other_keys, "the chunk")\n'
-        '            yield from steps.remove((chunk.anchor_key,), "the chunk")\n',
+        "TaggedProtocol.delete",
+        'yield from steps.remove((chunk.anchor_key,), "the chunk")',
+        (
+            'yield from steps.remove(chunk.other_keys, "the chunk")\n'
+            'yield from steps.remove((chunk.anchor_key,), "the chunk")'
+        ),
         [DELETE],
         initial=THIRD,
         **EXCLUSIVE,
@@ -211,7 +215,7 @@ WRITERS = [
 FULL_LEVEL = [
     mutant(
         "full: bare create",
-        "tagged",
+        "write_chunk",
         "may_create and rules.level is not Level.FULL and not isinstance(seen, Version)",
         "may_create and not isinstance(seen, Version)",
         [write(FIRST)],
@@ -220,9 +224,9 @@ FULL_LEVEL = [
     ),
     mutant(
         "full: forgets a lost PUT",
-        "part_writer",
-        "if self.lost is not None and self.rules.level is not Level.WRITERS:",
-        "if False:",
+        "Writer._leave_unregistered",
+        "self.lost is not None and self.rules.level is not Level.WRITERS",
+        "False",
         [overwrite(FIRST)],
         [DELETE],
         initial=THIRD,
@@ -232,9 +236,9 @@ FULL_LEVEL = [
     ),
     mutant(
         "full: delete without a second look",
-        "tagged",
-        "            if self.rules.level is not Level.FULL:\n                return\n",
-        "            return\n",
+        "TaggedProtocol.delete",
+        "if self.rules.level is not Level.FULL:\n    return",
+        "return",
         [write(FIRST)],
         [DELETE],
         initial=THIRD,

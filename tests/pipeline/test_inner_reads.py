@@ -8,7 +8,7 @@ import zarr
 from zarr.abc.store import ByteRequest, RangeByteRequest
 
 import parts_store as ps
-from parts_store.engine.threads import Threads
+from parts_store.engine.concurrency import _Threads
 from parts_store.format.shard_index import ShardIndex
 
 INDEX = ShardIndex(4 * 16 + 4, "end", 4, "<u8", has_checksum=True)
@@ -39,7 +39,7 @@ def test_a_few_inner_chunks_are_read_without_a_thread(
     def start(*_: Any, **__: Any) -> None:
         raise AssertionError("a thread was started")
 
-    monkeypatch.setattr(Threads, "start", start)
+    monkeypatch.setattr(_Threads, "start", start)
     np.testing.assert_array_equal(array[3:7], VALUES[3:7])
     np.testing.assert_array_equal(array[12], VALUES[12])
 

@@ -2,19 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from obstore.store import MemoryStore
+from obstore.store import LocalStore, MemoryStore
 from zarr.core.buffer import cpu
 
 import parts_store as ps
+from parts_store.engine import executor
+from parts_store.engine.executor import retry
+from parts_store.engine.steps import Lock
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
-from parts_store.pipeline import retries
-from parts_store.pipeline.retries import retry
+from parts_store.transactions.locking import array_locks
 from tests.conftest import PIPELINES
+from tests.maintenance.stores import side_folder
 
 PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
 CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
@@ -63,8 +67,8 @@ class Failing:
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Do not wait, and return the list of the waits that were asked for."""
     slept: list[float] = []
-    monkeypatch.setattr("parts_store.pipeline.retries.time.sleep", slept.append)
-    monkeypatch.setattr("parts_store.pipeline.retries.random.uniform", lambda _, longest: longest)
+    monkeypatch.setattr("parts_store.engine.executor.time.sleep", slept.append)
+    monkeypatch.setattr("parts_store.engine.executor.random.uniform", lambda _, longest: longest)
     return slept
 
 
@@ -74,7 +78,7 @@ def test_waits_grow_up_to_the_longest(sleeps: list[float]) -> None:
     assert write.calls == 13
     assert sleeps == sorted(sleeps)
     assert sleeps[0] < 0.01
-    assert sleeps[-1] == sleeps[-2] == retries._LONGEST_WAIT_SECONDS
+    assert sleeps[-1] == sleeps[-2] == executor._LONGEST_WAIT_SECONDS
 
 
 @pytest.mark.parametrize("error", [AmbiguousWriteError("a/c/0", "no answer"), LayoutChangedError("a", "another")])
@@ -86,11 +90,27 @@ def test_other_errors_are_not_retried(error: Exception) -> None:
 
 
 def test_last_error_names_the_chunk_and_says_what_to_do(sleeps: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_MAX_SECONDS", -1.0)
+    monkeypatch.setattr(executor, "_MAX_SECONDS", -1.0)
     with pytest.raises(ConcurrentWriteError, match=r"'a/c/0'.*1 attempts.*fewer clients") as raised:
         retry(Failing(ConcurrentWriteError("a/c/0", "changed")))
     assert isinstance(raised.value.__cause__, ConcurrentWriteError)
     assert sleeps == []
+
+
+def test_waits_of_all_attempts_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_MAX_SECONDS", 0.1)
+    objects = LocalStore(tmp_path / "objects", mkdir=True)
+    array = create(objects, PARTS["two parts"], chunks=(32,))
+    lock = Lock(f"{side_folder('a', 'c/0')}.lock", "another writer", array_locks("a")[1])
+    release = ps.PartsStore(objects)._backend.lock(lock)
+    assert release is not None
+    # The wait for the lock has used up the time: there is no second attempt, which would wait as long again.
+    with pytest.raises(ConcurrentWriteError, match="all 1 attempts") as raised:
+        array[...] = 2
+    assert "held its lock" in str(raised.value.__cause__)
+    release()
+    array[...] = 3
+    np.testing.assert_array_equal(array[...], 3)
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)

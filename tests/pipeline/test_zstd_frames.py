@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zarr.codecs import ZstdCodec
 
 import parts_store as ps
-from parts_store.pipeline.zstd_frames import are_single_frames
+from parts_store.pipeline.compression import are_single_frames
 
 
 @st.composite

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from parts_store.backends import local_disk, local_files, local_objects, local_sync
+from parts_store.backends import local_disk, local_files
 from parts_store.backends.local_disk import LocalBackend
-from parts_store.backends.local_sync import DiskSync
+from parts_store.backends.local_files import DiskSync
 from parts_store.engine import steps
 from tests.power_cuts.cuts import Result, cut_everywhere, record
 from tests.power_cuts.recording import Synced
@@ -113,7 +113,7 @@ NEEDED = {
 def _sites() -> dict[tuple[str, int], tuple[str, int]]:
     """Return the file and the line of each call of `file` and `folder` in the backend."""
     sites: dict[tuple[str, int], tuple[str, int]] = {}
-    for module in (local_disk, local_files, local_objects):
+    for module in (local_disk, local_files):
         file = inspect.getfile(module)
         for function in ast.walk(ast.parse(Path(file).read_text())):
             if isinstance(function, ast.FunctionDef):
@@ -164,7 +164,7 @@ def test_a_value_is_lost_without_the_synchronisation(
 def test_a_value_is_lost_if_the_folders_above_are_not_synchronised(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_sync._KnownFolders, "has", lambda *_: True)
+    monkeypatch.setattr(local_files._KnownFolders, "has", lambda *_: True)
     assert _run("create in a new folder", folder, stops=True).violations
 
 

@@ -1,6 +1,6 @@
 """Two sessions that change one array, in parts and without: what a test does in each, and what became of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -332,6 +332,6 @@ def _end_of(session: Session, solver: ConflictSolver | None) -> str:
     return "committed"
 
 
-def pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     """Return all ordered pairs, each element with itself included."""
-    return ((one, other) for one in names for other in names)
+    return [(one, other) for one in names for other in names]

@@ -5,9 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-import zarr
-from icechunk import BasicConflictSolver, ConflictError, IcechunkError, RebaseFailedError, Session
-from icechunk import Repository as Icechunk
+from icechunk import BasicConflictSolver, IcechunkError, RebaseFailedError, Session
 
 from parts_store.errors import IncompleteChunkError
 from tests.sessions.failing import fail_at
@@ -20,12 +18,11 @@ from tests.sessions.histories import (
     Kind,
     commit,
     look,
-    marked,
     pairs,
     raw_chunks,
     repository,
 )
-from tests.sessions.stage import Stage
+from tests.sessions.stage import DELETE_ARRAY, OVERWRITE_ARRAY, Stage
 from tests.sessions.steps import (
     FEW_SOLVERS,
     FILL,
@@ -42,7 +39,6 @@ from tests.sessions.steps import (
 )
 
 pytestmark = pytest.mark.slow
-FIRST = INTERLEAVINGS[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,45 +49,31 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_two_operations_by_every_solver_end_as_without_parts(stage: Stage, solver: str) -> None:
     """Since there are more operations and solvers than interleavings, this is in every interleaving too."""
-    before = stage.scene(IN_THREE).cases
-    for number, (first, second) in enumerate(pairs(list(OPERATIONS))):
-        interleaving = INTERLEAVINGS[(number + list(SOLVERS).index(solver)) % len(INTERLEAVINGS)]
-        stage.require_as_plain(IN_THREE, first, second, solver, interleaving)
-    assert stage.scene(IN_THREE).cases - before == len(OPERATIONS) ** 2
+    names = pairs(list(OPERATIONS))
+    if solver.endswith("fail on delete"):
+        # Where no array is deleted, such a solver does what the solver without "fail" does.
+        names = [pair for pair in names if {DELETE_ARRAY, OVERWRITE_ARRAY} & {*pair}]
+    require_all_as_plain(stage, IN_THREE, [(*pair, solver) for pair in names])
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [each for each in KINDS.values() if each != IN_THREE],
-    ids=[name for name, each in KINDS.items() if each != IN_THREE],
-)
+OTHERS = {name: kind for name, kind in KINDS.items() if kind != IN_THREE}
+
+
+@pytest.mark.parametrize("kind", OTHERS.values(), ids=OTHERS)
 def test_every_two_operations_end_as_without_parts(stage: Stage, kind: Kind) -> None:
     """A chunk of two parts, or one that is kept whole, has less to go wrong: these kinds share the solvers."""
+    solvers = itertools.cycle(FEW_SOLVERS)
+    for _ in range(list(KINDS.values()).index(kind)):
+        next(solvers)
+    require_all_as_plain(stage, kind, [(*pair, next(solvers)) for pair in pairs(list(OPERATIONS))])
+
+
+def require_all_as_plain(stage: Stage, kind: Kind, cases: list[tuple[str, str, str]]) -> None:
     before = stage.scene(kind).cases
-    shift = list(KINDS.values()).index(kind)
-    for number, (first, second) in enumerate(pairs(list(OPERATIONS))):
-        solver = FEW_SOLVERS[(number + shift) % len(FEW_SOLVERS)]
+    for number, (first, second, solver) in enumerate(cases):
         interleaving = INTERLEAVINGS[(number + list(SOLVERS).index(solver)) % len(INTERLEAVINGS)]
         stage.require_as_plain(kind, first, second, solver, interleaving)
-    assert stage.scene(kind).cases - before == len(OPERATIONS) ** 2
-
-
-@by_split
-def test_rebase_after_overwriting_a_split_array_raises(kind: Kind) -> None:
-    repo = repository()
-    started(kind, repo)
-    session, store = begin(repo)
-    kind.create(store, overwrite=True)[:] = marked(1000, 32)
-    other, other_store = begin(repo)
-    zarr.create_array(other_store, name="unrelated", shape=(1,), dtype="int8")
-    commit(other)
-    with pytest.raises(RebaseFailedError):
-        session.commit("late", rebase_with=USE_OURS)
-    assert values(repo.readonly_session("main"))[: 3 * CHUNK] == list(range(24))
-    again, store = begin(repo)
-    kind.create(store, overwrite=True)[:] = marked(1000, 32)
-    commit(again)
-    assert values(repo.readonly_session("main")) == marked(1000, 32).tolist()
+    assert stage.scene(kind).cases - before == len(cases) >= len(OPERATIONS)
 
 
 @by_kind
@@ -153,16 +135,3 @@ def _require_one_writers(
         return
     assert stored in states, stored
     assert found.tobytes() == b"".join(part or b"" for part in stored or ())
-
-
-def test_a_conflict_without_a_solver_is_an_error_of_icechunk(repo: Icechunk) -> None:
-    started(IN_THREE, repo)
-    (one, one_store), (other, other_store) = begin(repo), begin(repo)
-    write_chunk(one_store, 0, 1000)
-    write_chunk(other_store, 1, 2000)
-    commit(one)
-    with pytest.raises(ConflictError):
-        commit(other)
-    other.rebase(SOLVERS["detector"] or USE_OURS)
-    commit(other)
-    assert values(repo.readonly_session("main"))[: 2 * CHUNK] == [*marked(1000).tolist(), *marked(2000).tolist()]

@@ -34,25 +34,19 @@ def writes_of(number: int) -> dict[str, tuple[Callable[[ps.PartsStore], object],
     def write_partly(store: ps.PartsStore) -> None:
         zarr.open_array(store, path="a")[span.start : span.stop : 2] = marked(1000)[::2]
 
+    def write_parts(store: ps.PartsStore) -> None:
+        found = store.parts_of("a")
+        assert found is not None
+        has_header = len(found.parts) == 3
+        parts = [data[:8], data[8:-8], data[-8:]] if has_header else [data[:-8], data[-8:]]
+        store.set_parts(f"a/c/{number}", parts)
+
     return {
         "whole": (lambda store: write_chunk(store, number, 1000), marked(1000).tolist()),
         "partly": (write_partly, partly.tolist()),
-        "by parts": (
-            lambda store: (
-                store.set_parts(f"a/c/{number}", [data[:8], data[8:-8], data[-8:]][-len(_parts(store)) :])
-                if len(_parts(store)) == 3
-                else store.set_parts(f"a/c/{number}", [data[:-8], data[-8:]])
-            ),
-            marked(1000).tolist(),
-        ),
+        "by parts": (write_parts, marked(1000).tolist()),
         "deleted": (lambda store: sync(store.delete(f"a/c/{number}")), FILL.tolist()),
     }
-
-
-def _parts(store: ps.PartsStore) -> tuple[ps.Part, ...]:
-    found = store.parts_of("a")
-    assert found is not None
-    return tuple(found.parts)
 
 
 @by_split
@@ -69,6 +63,7 @@ def test_committed_write_that_failed_at_any_call_leaves_no_mixture(kind: Kind, n
         if not fail_at(store, failing, write):
             break
         _require_old_or_new(session, store, number, old, new)
+        _require_discardable(repo, failing, write, number, old)
         session.commit("nevertheless", allow_empty=True)
         done = repo.readonly_session("main")
         _require_old_or_new(done, ps.PartsStore.from_session(done), number, old, new)
@@ -87,6 +82,19 @@ def _require_old_or_new(session: Session, store: ps.PartsStore, number: int, old
             array[number * CHUNK + 4]
         return
     assert found.tolist() in (old, new)
+
+
+def _require_discardable(
+    repo: Icechunk, failing: int, write: Callable[[ps.PartsStore], object], number: int, old: list[int]
+) -> None:
+    """Check that the chunk is the old one after the failed write was discarded, and can be written."""
+    session, store = begin(repo)
+    assert fail_at(store, failing, write)
+    session.discard_changes()
+    array, span = zarr.open_array(store, path="a"), slice(number * CHUNK, (number + 1) * CHUNK)
+    assert np.array_equal(array[span], old)
+    write_chunk(store, number, 2000)
+    assert np.array_equal(array[span], marked(2000))
 
 
 def _require_healing(repo: Icechunk, number: int) -> None:
@@ -125,7 +133,7 @@ async def _cancelled_after(requests: int, store: ps.PartsStore, number: int) -> 
     begun = itertools.count()
 
     class Counting:
-        capabilities = backend.capabilities
+        has_latency = backend.has_latency
 
         def lock(self, lock: Any) -> Any:
             return backend.lock(lock)

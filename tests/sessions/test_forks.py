@@ -1,6 +1,5 @@
 """Forks of a session: every fork's writes are merged, and open stores see them."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from tests.sessions.histories import (
-    CHUNK,
     KINDS,
     MARKS,
     OPERATIONS,
@@ -30,7 +28,6 @@ from tests.sessions.histories import (
     repository,
 )
 from tests.sessions.steps import (
-    FILL,
     USE_OURS,
     USE_THEIRS,
     at,
@@ -41,50 +38,9 @@ from tests.sessions.steps import (
     is_clean,
     started,
     values,
-    write_chunk,
 )
 
 pytestmark = pytest.mark.slow
-
-
-@by_kind
-def test_forks_that_write_different_chunks_all_count(kind: Kind, repo: Icechunk) -> None:
-    started(kind, repo)
-    session = repo.writable_session("main")
-    forks = []
-    for number in range(4):
-        store = elsewhere(ps.PartsStore.from_session(elsewhere(session.fork())))
-        write_chunk(store, number, 1000 * (number + 1))
-        forks.append(elsewhere(store.session))
-    session.merge(*forks)
-    expected = np.concatenate([marked(1000 * (number + 1)) for number in range(4)]).tolist()
-    assert values(session) == expected
-    snapshot = commit(session)
-    assert values(at(repo, snapshot)) == expected
-    assert is_clean(at(repo, snapshot))
-
-
-@by_kind
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_last_merged_fork_wins_the_whole_chunk(kind: Kind, order: tuple[int, ...], repo: Icechunk) -> None:
-    started(kind, repo)
-    session = repo.writable_session("main")
-    forks = [elsewhere(session.fork()) for _ in range(3)]
-    stores = [ps.PartsStore.from_session(fork) for fork in forks]
-    write_chunk(stores[0], 0, 1000)
-    zarr.open_array(stores[1], path="a")[0:CHUNK:2] = marked(2000)[::2]
-    sync(stores[2].delete("a/c/0"))
-    session.merge(*(elsewhere(forks[each]) for each in order))
-    partly = marked(0)
-    partly[::2] = marked(2000)[::2]
-    expected = [marked(1000), partly, FILL][order[-1]]
-    snapshot = commit(session)
-    assert values(at(repo, snapshot))[:CHUNK] == expected.tolist()
-    stored = raw_chunks(at(repo, snapshot), kind).get(0)
-    assert (b"".join(part or b"" for part in stored) if stored else None) == (
-        None if order[-1] == 2 else expected.tobytes()
-    )
-    assert is_clean(at(repo, snapshot))
 
 
 @pytest.mark.slow
@@ -115,37 +71,50 @@ def _merged(scene: Scene, first: str, second: str) -> object:
 
 
 @by_kind
-def test_a_store_that_is_open_sees_what_is_merged_into_its_session(kind: Kind, repo: Icechunk) -> None:
-    started(kind, repo)
-    session, store = begin(repo)
-    array = zarr.open_array(store, path="a")
-    assert array[0] == 0
-    fork = elsewhere(session.fork())
-    forked = ps.PartsStore.from_session(fork)
-    write_chunk(forked, 0, 1000)
-    kind.create(forked, "b")[:] = 7
-    session.merge(elsewhere(fork))
-    assert np.array_equal(array[:CHUNK], marked(1000))
-    assert zarr.open_array(store, path="b", mode="r")[5] == 7
-    commit(session)
-    assert np.array_equal(array[:CHUNK], marked(1000))
-
-
-@by_kind
-def test_open_store_sees_an_array_that_a_fork_overwrote(kind: Kind, repo: Icechunk) -> None:
-    started(kind, repo)
+@pytest.mark.parametrize("how", ["merge", "rebase"])
+def test_open_store_follows_its_session_to_an_array_of_another_kind(kind: Kind, how: str, repo: Icechunk) -> None:
+    start = started(kind, repo)
     for then in (PLAIN, *KINDS.values()):
+        repo.reset_branch("main", start)
         session, store = begin(repo)
         assert zarr.open_array(store, path="a").shape == (32,)
-        fork = elsewhere(session.fork())
-        then.create(ps.PartsStore.from_session(fork), overwrite=True, shape=(40,))[:] = marked(100, 40)
-        session.merge(elsewhere(fork))
+        other: Any = elsewhere(session.fork()) if how == "merge" else repo.writable_session("main")
+        then.create(ps.PartsStore.from_session(other), overwrite=True, shape=(40,))[:] = marked(100, 40)
+        if how == "merge":
+            session.merge(elsewhere(other))
+        else:
+            zarr.open_group(store, mode="r+").attrs["by"] = "me"
+            commit(other)
+            session.rebase(USE_OURS)
         array = zarr.open_array(store, path="a")
         assert np.array_equal(array[:], marked(100, 40))
         array[3:5] = [1, 2]
         array.resize((32,))
         snapshot = commit(session)
         assert values(at(repo, snapshot)) == [100, 101, 102, 1, 2, *range(105, 132)]
+        assert is_clean(at(repo, snapshot))
+
+
+@by_kind
+def test_what_was_discarded_is_forgotten(kind: Kind) -> None:
+    repo = repository()
+    session, store = begin(repo)
+    zarr.open_group(store, mode="w")
+    start = commit(session)
+    for then in (PLAIN, *KINDS.values()):
+        repo.reset_branch("main", start)
+        session, store = begin(repo)
+        kind.create(store)[:] = 1
+        session.discard_changes()
+        assert store.parts_of("a") is None
+        assert not sync(store.exists("a/c/0"))
+        # Without a look before it, by a store that knew the array as another one.
+        parts = then.parts and then.parts[-2:]
+        Kind(parts, split=then.split).create(store, shape=(16,), chunks=(4,))[:] = marked(0, 16)
+        found = store.parts_of("a")
+        assert (found and tuple(found.parts)) == parts
+        snapshot = commit(session)
+        assert values(at(repo, snapshot)) == list(range(16))
         assert is_clean(at(repo, snapshot))
 
 
@@ -165,7 +134,9 @@ def noise(seed: int, count: int = 1024) -> Any:
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize("has_holes", [False, True])
-@pytest.mark.parametrize("how", ["rebase onto theirs", "rebase onto ours", "discard", "merge", "commit", "amend"])
+@pytest.mark.parametrize(
+    "how", ["rebase onto theirs", "rebase onto ours", "discard", "merge", "merge twice", "commit", "amend"]
+)
 def test_an_open_store_reads_shards_of_where_its_session_is_now(
     split: bool, has_holes: bool, how: str, repo: Icechunk
 ) -> None:
@@ -192,10 +163,13 @@ def test_an_open_store_reads_shards_of_where_its_session_is_now(
             session.discard_changes()
             expected = np.full(1024, -1, "int32")
             expected[:length] = noise(1, length)
-        case "merge":
-            fork = elsewhere(session.fork())
-            zarr.open_array(ps.PartsStore.from_session(fork), path="s")[:1024] = noise(6)
-            session.merge(elsewhere(fork))
+        case "merge" | "merge twice":
+            # The second time, the session has changes.
+            for seed in (6,) if how == "merge" else (4, 6):
+                fork = elsewhere(session.fork())
+                zarr.open_array(ps.PartsStore.from_session(fork), path="s")[:1024] = noise(seed)
+                session.merge(elsewhere(fork))
+                assert array[300] == noise(seed)[300]
         case "commit" | "amend":
             array[:1024] = noise(6)
             assert np.array_equal(array[:300], noise(6)[:300])

@@ -12,7 +12,6 @@ from icechunk import Repository as Icechunk
 import parts_store as ps
 from tests.sessions.histories import (
     CHUNK,
-    KINDS,
     MARKS,
     OPERATIONS,
     PLAIN,
@@ -104,19 +103,6 @@ def test_a_store_that_only_moves_shows_the_moved_array_at_once(repo: Icechunk) -
     assert np.array_equal(zarr.open_array(store, path="b", mode="r")[: 3 * CHUNK], range(24))
     with pytest.raises(FileNotFoundError):
         zarr.open_array(store, path="a", mode="r")
-
-
-def test_two_arrays_that_change_places_keep_their_own_parts(repo: Icechunk) -> None:
-    session, store = begin(repo)
-    IN_THREE.create(store, "a")[:] = 1
-    KINDS["split, 2 parts"].create(store, "b")[:] = 2
-    commit(session)
-    moving = repo.rearrange_session("main")
-    for source, target in (("/a", "/c"), ("/b", "/a"), ("/c", "/b")):
-        moving.move(source, target)
-    snapshot = commit(moving)
-    assert (set(values(at(repo, snapshot), "a")), set(values(at(repo, snapshot), "b"))) == ({2}, {1})
-    assert is_clean(at(repo, snapshot))
 
 
 @by_kind

@@ -1,9 +1,6 @@
 """Old snapshots, branches and tags, and sessions that are amended, discarded or rebased."""
 
-import asyncio
-import itertools
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,10 @@ import pytest
 import zarr
 from icechunk import ChunkType, local_filesystem_storage
 from icechunk import Repository as Icechunk
-from zarr.core.sync import sync
 
 import parts_store as ps
-from tests.sessions.failing import fail_at
 from tests.sessions.histories import (
     CHUNK,
-    KINDS,
-    PLAIN,
     THREE,
     Kind,
     commit,
@@ -31,15 +24,11 @@ from tests.sessions.histories import (
     repository,
 )
 from tests.sessions.steps import (
-    FILL,
     IN_THREE,
-    USE_OURS,
     at,
     begin,
     by_kind,
-    by_split,
     is_clean,
-    started,
     values,
     write_chunk,
 )
@@ -90,64 +79,6 @@ def test_every_version_is_there_by_its_snapshot_tag_and_branch(repo: Icechunk, v
             assert store.verify().is_clean
 
 
-def test_a_difference_shows_the_chunks_of_every_part(repo: Icechunk) -> None:
-    before = started(IN_THREE, repo)
-    session, store = begin(repo)
-    write_chunk(store, 1, 1000)
-    after = commit(session)
-    changed = repo.diff(from_snapshot_id=before, to_snapshot_id=after).updated_chunks
-    assert {path: [list(index) for index in chunks] for path, chunks in changed.items()} == {
-        "/a": [[1]],
-        "/a/__parts__/.header": [[1]],
-        "/a/__parts__/.index": [[1]],
-    }
-
-
-@by_kind
-def test_branches_do_not_see_each_other(kind: Kind, repo: Icechunk) -> None:
-    start = started(kind, repo)
-    for number in range(3):
-        repo.create_branch(f"branch {number}", start)
-        session, store = begin(repo, f"branch {number}")
-        write_chunk(store, number, 1000 * (number + 1))
-        if number == 2:
-            zarr.open_array(store, path="a").resize((40,))
-        commit(session)
-    assert values(repo.readonly_session("main")) == [*range(24), *FILL]
-    for number in range(3):
-        expected = [*range(24), *FILL, *(FILL if number == 2 else [])]
-        expected[number * CHUNK : (number + 1) * CHUNK] = marked(1000 * (number + 1)).tolist()
-        session = repo.readonly_session(f"branch {number}")
-        assert values(session) == expected
-        assert is_clean(session)
-
-
-@by_kind
-def test_an_old_snapshot_has_the_shape_and_the_parts_of_its_time(kind: Kind, repo: Icechunk) -> None:
-    snapshots = [started(kind, repo)]
-    expected = [[*range(24), *FILL]]
-    for length in (16, 40, 8, 32):
-        session, store = begin(repo)
-        array = zarr.open_array(store, path="a")
-        array.resize((length,))
-        array[length - CHUNK :] = marked(length * 100)
-        snapshots.append(commit(session))
-        kept = expected[-1][:length]
-        kept += [-1] * (length - len(kept))
-        expected.append([*kept[:-CHUNK], *marked(length * 100).tolist()])
-    session, store = begin(repo)
-    sync(store.delete_dir("a"))
-    PLAIN.create(store)[:] = 5
-    snapshots.append(commit(session))
-    expected.append([5] * 32)
-    for snapshot, then in zip(snapshots, expected, strict=True):
-        session = at(repo, snapshot)
-        assert values(session) == then
-        assert is_clean(session)
-        has_nodes = any(key.startswith("a/__parts__") for key in listing(session))
-        assert has_nodes == (kind.split and snapshot != snapshots[-1])
-
-
 def test_garbage_collection_keeps_exactly_the_reachable_parts(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     repo = open_repository(local_filesystem_storage(str(folder)), inline_chunk_threshold_bytes=0)
@@ -180,86 +111,6 @@ def test_garbage_collection_keeps_exactly_the_reachable_parts(tmp_path: Path) ->
     ):
         assert values(session)[: 2 * CHUNK] == marked(mark, 2 * CHUNK).tolist()
         assert is_clean(session)
-
-
-@by_kind
-def test_an_amended_commit_has_the_chunks_of_both(kind: Kind, repo: Icechunk) -> None:
-    started(kind, repo)
-    session, store = begin(repo)
-    write_chunk(store, 0, 1000)
-    first = commit(session)
-    session, store = begin(repo)
-    write_chunk(store, 1, 2000)
-    sync(store.delete("a/c/2"))
-    amended = session.amend("amended")
-    expected = [*marked(1000).tolist(), *marked(2000).tolist(), *FILL, *FILL]
-    assert values(repo.readonly_session("main")) == expected
-    assert zarr.open_array(store, path="a", mode="r")[CHUNK] == 2000
-    assert first not in [each.id for each in repo.ancestry(branch="main")]
-    assert is_clean(at(repo, amended))
-
-
-@by_kind
-@pytest.mark.parametrize("then", [PLAIN, *KINDS.values()], ids=["plain", *KINDS])
-def test_what_was_discarded_is_forgotten(kind: Kind, then: Kind, repo: Icechunk) -> None:
-    session, store = begin(repo)
-    zarr.open_group(store, mode="w")
-    commit(session)
-    session, store = begin(repo)
-    kind.create(store)[:] = 1
-    session.discard_changes()
-    assert store.parts_of("a") is None
-    assert not asyncio.run(store.exists("a/c/0"))
-    # Without a look before it, by a store that knew the array as another one.
-    arguments: dict[str, Any] = {"shape": (16,), "chunks": (4,), "dtype": "int32", "compressors": None, "filters": None}
-    if then.parts is None:
-        array = zarr.create_array(store, name="a", **arguments)
-    else:
-        array = ps.create_array(store, "a", parts=then.parts[-2:], split=then.split, **arguments)
-    array[:] = marked(0, 16)
-    parts = store.parts_of("a")
-    assert (None if parts is None else tuple(parts.parts)) == (None if then.parts is None else then.parts[-2:])
-    snapshot = commit(session)
-    assert values(at(repo, snapshot)) == list(range(16))
-    assert is_clean(at(repo, snapshot))
-
-
-@by_split
-def test_a_failed_write_that_is_discarded_leaves_the_chunk_as_it_was(kind: Kind) -> None:
-    repo = repository()
-    started(kind, repo)
-    for failing in itertools.count():
-        session, store = begin(repo)
-        if not fail_at(store, failing, partial(write_chunk, number=0, mark=1000)):
-            break
-        session.discard_changes()
-        assert np.array_equal(zarr.open_array(store, path="a")[:CHUNK], marked(0))
-        write_chunk(store, 1, 2000)
-        assert np.array_equal(zarr.open_array(store, path="a")[: 2 * CHUNK], [*marked(0), *marked(2000)])
-    assert failing >= 3
-
-
-@by_kind
-def test_an_open_store_follows_a_rebase_to_an_array_that_was_overwritten(kind: Kind, repo: Icechunk) -> None:
-    """Check a store that had opened the array and changed another one before the rebase."""
-    started(kind, repo)
-    for then in (PLAIN, *KINDS.values()):
-        session, store = begin(repo)
-        assert zarr.open_array(store, path="a").shape == (32,)
-        zarr.open_group(store, mode="r+").attrs["by"] = "me"
-        other, other_store = begin(repo)
-        then.create(other_store, overwrite=True, shape=(40,))[:] = marked(100, 40)
-        commit(other)
-        session.rebase(USE_OURS)
-        array = zarr.open_array(store, path="a")
-        assert np.array_equal(array[:], marked(100, 40))
-        array[3:5] = [1, 2]
-        snapshot = commit(session)
-        assert values(at(repo, snapshot)) == [100, 101, 102, 1, 2, *range(105, 140)]
-        assert is_clean(at(repo, snapshot))
-        session, store = begin(repo)
-        kind.create(store, overwrite=True)[: 3 * CHUNK] = marked(0, 3 * CHUNK)
-        commit(session)
 
 
 @by_kind

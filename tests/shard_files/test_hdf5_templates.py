@@ -23,7 +23,7 @@ from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 from parts_store.format.files import hdf5
 from parts_store.format.files.conversion import file_of
 from parts_store.format.files.description import ShardFile, describe_shards, numcodec_of
-from parts_store.format.files.hdf5_template import find_template
+from parts_store.format.files.hdf5 import find_template
 from parts_store.format.files.seal import is_sealed
 
 CODECS: dict[str, list[Any]] = {

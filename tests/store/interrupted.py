@@ -32,6 +32,10 @@ class Watched:
     def capabilities(self) -> Any:
         return self.backend.capabilities
 
+    @property
+    def has_latency(self) -> Any:
+        return self.backend.has_latency
+
     def require_writable(self) -> None:
         self.backend.require_writable()
 

@@ -1,4 +1,4 @@
-"""An array that would be overwritten by itself is refused before anything is deleted."""
+"""An array that would be overwritten by itself is refused before anything is deleted; others are converted."""
 
 import tempfile
 from collections.abc import Callable
@@ -104,6 +104,24 @@ def test_array_of_a_session_is_not_overwritten_by_itself() -> None:
         with pytest.raises(StoreConfigError, match="deletes 'a' before"):
             convert(store, "a", zarr.open_array(source, path="a"))
     np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "read-only"])
+def test_an_array_of_a_session_that_can_only_be_read_overwrites_another(*, is_committed: bool) -> None:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    zarr.create_array(ps.PartsStore.from_session(session), name="a", data=VALUES, chunks=(4,))
+    session.commit("an array")
+    store = ps.PartsStore.from_session(session if is_committed else repository.readonly_session("main"))
+    data = zarr.open_array(store, path="a", mode="r")
+    for act in (convert, convert_with_zarr):
+        for destination in (
+            ps.PartsStore.from_url("memory://"),
+            ps.PartsStore.from_session(repository.writable_session("main")),
+        ):
+            act(destination, "a", data)
+            act(destination, "a", data)
+            np.testing.assert_array_equal(zarr.open_array(destination, path="a")[...], VALUES)
 
 
 def test_array_can_be_overwritten_by_its_values_or_without_them() -> None:

@@ -248,6 +248,28 @@ def test_zarr_warns_as_often_of_a_repaired_document_as_with_its_store(
     assert len(warned["zarr"]) == (1 if shape == [0] else 0)
 
 
+@pytest.mark.parametrize("in_parts", [False, True], ids=["plain", "parts"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["chunks", "shards"])
+@pytest.mark.filterwarnings("ignore:.*is read as.*:zarr.errors.ZarrUserWarning")
+def test_the_first_of_two_writers_stores_the_chunk_grid_that_zarr_repairs(
+    objects: Any, pipeline: str, *, in_parts: bool, sharded: bool
+) -> None:
+    parts: Any = {"*": ["", ps.Part(".x", size=1)]} if in_parts else {}
+    layout: dict[str, Any] = {"shape": (8,), "chunks": (1,), "shards": (1,) if sharded else None, "dtype": "int32"}
+    zarr.create_array(ps.PartsStore(objects, parts=parts), name="a", **layout)
+    stored = json.loads(content(objects, "a/zarr.json"))
+    invalid = {"name": "regular", "configuration": {"chunk_shape": [0]}}
+    obstore.put(objects, "a/zarr.json", json.dumps(stored | {"chunk_grid": invalid}).encode())
+    writers: list[Any] = [zarr.open_array(ps.PartsStore(objects), path="a", mode="r+") for _ in range(2)]
+    writers[0][:4] = 1
+    assert json.loads(content(objects, "a/zarr.json")) == stored
+    writers[1][4:] = 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = zarr.open_array(ps.PartsStore(objects), path="a")
+    np.testing.assert_array_equal(found[...], [1] * 4 + [2] * 4)
+
+
 def test_verify_does_not_warn_of_a_repaired_document(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     create_sharded(store)

@@ -18,10 +18,10 @@ from obstore.store import LocalStore, MemoryStore
 from zarr.errors import MetadataValidationError
 
 import parts_store as ps
-from parts_store.adoption import adopt
 from parts_store.errors import PartsConfigError, StoreConfigError
 from parts_store.maintenance.report import Problem
-from tests.adoption.adopting import repository, settle
+from parts_store.virtual.adopt import adopt
+from tests.virtual.adopting import repository, settle
 
 VALUES = np.arange(1, 9, dtype="int32")
 REFUSAL = {"must_understand": True}

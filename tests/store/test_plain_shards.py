@@ -25,8 +25,8 @@ from obstore.store import LocalStore, MemoryStore
 from zarr.storage import ObjectStore
 
 import parts_store as ps
-from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
+from parts_store.store import chunk_reads
 from parts_store.transactions import journaled
 from tests.conftest import PIPELINES
 from tests.effort import examples

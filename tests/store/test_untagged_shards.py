@@ -14,8 +14,8 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 import parts_store as ps
-from parts_store import chunk_reads
 from parts_store.errors import ConcurrentWriteError
+from parts_store.store import chunk_reads
 from tests.s3_server import Call, Flaws, S3Server
 
 LAYOUTS: dict[str, list[ps.Part] | None] = {

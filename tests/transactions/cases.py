@@ -2,7 +2,7 @@
 
 import pytest
 
-from parts_store.transactions.versions import Absent, Seen
+from parts_store.transactions.reading import Absent, Seen
 from tests.transactions.interruptions import LAYOUTS, PLACES, Layout, Operation, delete, ids, write
 from tests.transactions.objects import Objects, chunk_of, protocol, settings
 

@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from parts_store.engine.steps import Delete, Outcome, Request, Steps
+from parts_store.engine.steps import Delete, Outcome, StepRequest, Steps
 from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Wanted
+from parts_store.format.layout import Wanted
 from parts_store.format.tags import Tag
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
@@ -115,9 +115,9 @@ def delete(chunk: Chunk, data: list[memoryview], by: ChunkProtocol) -> Steps[Non
 OPERATIONS: list[Operation] = [write, write_if_absent, delete]
 
 
-def single(batch: tuple[Request, ...]) -> list[Request]:
+def single(batch: tuple[StepRequest, ...]) -> list[StepRequest]:
     """The requests of a batch, each of one object: a request for many may stop after any of them."""
-    requests: list[Request] = []
+    requests: list[StepRequest] = []
     for request in batch:
         requests += [Delete((key,), request.why) for key in request.keys] if isinstance(request, Delete) else [request]
     return requests

@@ -27,18 +27,18 @@ from parts_store.engine.steps import (
     Put,
     Refer,
     Refused,
-    Request,
+    StepRequest,
     Steps,
     Trial,
     Wait,
 )
 from parts_store.format.keys import Chunk
+from parts_store.format.layout import Span, Wanted
 from parts_store.format.parts import ConcatParts
-from parts_store.format.ranges import Span, Wanted
 from parts_store.format.tags import Tag
 from parts_store.transactions.journaled import JournaledProtocol
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.read_attempt import ReadSettings
+from parts_store.transactions.reading import ReadSettings
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.tagged import TaggedProtocol
 
@@ -59,7 +59,7 @@ class Objects:
         self.has_tags = has_tags
         self.has_unique_etags = has_unique_etags
         self.stored: dict[str, Stored] = {}
-        self.asked: list[Request] = []
+        self.asked: list[StepRequest] = []
         self.batches = 0
         self._etags = itertools.count()
 
@@ -77,7 +77,7 @@ class Objects:
     def contents(self) -> dict[str, bytes]:
         return {key: each.data for key, each in self.stored.items()}
 
-    def perform(self, request: Request) -> Outcome:  # noqa: C901 - a case for each kind of request
+    def perform(self, request: StepRequest) -> Outcome:  # noqa: C901 - a case for each kind of request
         self.asked.append(request)
         match request:
             case Wait():
@@ -144,7 +144,7 @@ class Objects:
             batch = next_batch(steps, tuple(self.perform(request) for request in batch))
         return batch.value
 
-    def count(self, kind: type[Request]) -> int:
+    def count(self, kind: type[StepRequest]) -> int:
         return sum(isinstance(request, kind) for request in self.asked)
 
     @property
@@ -159,7 +159,9 @@ class Returned[T]:
     value: T
 
 
-def next_batch[T](steps: Steps[T], outcomes: tuple[Outcome, ...] | None = None) -> tuple[Request, ...] | Returned[T]:
+def next_batch[T](
+    steps: Steps[T], outcomes: tuple[Outcome, ...] | None = None
+) -> tuple[StepRequest, ...] | Returned[T]:
     """The next requests of a protocol, or what it returns."""
     try:
         return next(steps) if outcomes is None else steps.send(outcomes)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from parts_store.engine.steps import Head, Outcome, Put, Request, Steps
+from parts_store.engine.steps import Head, Outcome, Put, StepRequest, Steps
 from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
@@ -51,7 +51,7 @@ def read(objects: Objects, chunk: Chunk) -> bytes | None:
     return None if found is None else b"".join(found.values[0] or ())
 
 
-def cost(objects: Objects, steps: Steps[None]) -> tuple[dict[type[Request], int], int]:
+def cost(objects: Objects, steps: Steps[None]) -> tuple[dict[type[StepRequest], int], int]:
     """The requests by their kind, and how many follow one after the other."""
     objects.asked.clear()
     objects.batches = 0
@@ -75,8 +75,8 @@ def cost(objects: Objects, steps: Steps[None]) -> tuple[dict[type[Request], int]
 def test_overwrite_takes_one_put_per_part(
     level: Level,
     has_unique_etags: bool,
-    first: tuple[dict[type[Request], int], int],
-    second: tuple[dict[type[Request], int], int],
+    first: tuple[dict[type[StepRequest], int], int],
+    second: tuple[dict[type[StepRequest], int], int],
 ) -> None:
     objects, chunk = bucket(has_unique_etags=has_unique_etags), chunk_of()
     # At the level "full", a chunk is never created without a look.
@@ -147,26 +147,3 @@ def stopped(objects: Objects, steps: Steps[None], requests: int) -> bool:
             answers.append(objects.perform(request))
         outcomes = tuple(answers)
     return True
-
-
-@pytest.mark.parametrize("has_unique_etags", [True, False])
-@pytest.mark.parametrize("level", Level, ids=lambda level: level.value)
-def test_overwrite_that_stops_at_any_request_is_whole_and_can_be_finished(
-    level: Level, *, has_unique_etags: bool
-) -> None:
-    chunk = chunk_of()
-    stop, has_ended = 0, False
-    while not has_ended:
-        objects = bucket(has_unique_etags=has_unique_etags)
-        for write in (1, 2):
-            objects.run(client(write, level, has_unique_etags=has_unique_etags).write(chunk, data(chunk, write)))
-        has_ended = stopped(
-            objects, client(3, level, has_unique_etags=has_unique_etags).write(chunk, data(chunk, 3)), stop
-        )
-        found = read(objects, chunk)
-        assert found in {value(chunk, 2), value(chunk, 3)}
-        objects.run(client(4, level, has_unique_etags=has_unique_etags).finish_write(chunk, {}, ()))
-        assert b"".join(objects.contents[key] for key in chunk.part_keys) == found
-        stop += 1
-    assert found == value(chunk, 3)
-    assert stop > 2

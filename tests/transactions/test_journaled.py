@@ -1,13 +1,27 @@
 """The journal of a local disk: it decides what the chunk is, until a client has finished its write."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from parts_store.engine.steps import Delete, Found, IfAbsent, Lock, Move, Outcome, Put, Refused, Request, Steps, Wait
+from parts_store.engine.steps import (
+    Delete,
+    Found,
+    IfAbsent,
+    Lock,
+    Move,
+    Outcome,
+    Put,
+    Refused,
+    StepRequest,
+    Steps,
+    Wait,
+)
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Span
+from parts_store.format.layout import Span
 from parts_store.transactions import journaled
-from parts_store.transactions.journal import Journal, journal_key, staged_keys
+from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 from parts_store.transactions.rules import Level
 from tests.transactions.interruptions import (
     LAYOUTS,
@@ -148,7 +162,7 @@ class Held(Objects):
         super().__init__(has_tags=False)
         self.refusals = refusals
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if isinstance(request, Lock) and self.refusals:
             self.refusals -= 1
             self.asked.append(request)
@@ -167,15 +181,22 @@ def test_writer_waits_for_a_held_lock(refusals: int) -> None:
     assert waits == [min(repeat, 5) for repeat in range(1, refusals + 1)]
 
 
-def test_lock_that_is_never_released_raises_after_five_minutes() -> None:
+class Hopeless(Held):
+    """A disk on which a lock is never released, and a wait for other clients is refused after some waits."""
+
+    def perform(self, request: StepRequest) -> Outcome:
+        outcome = super().perform(request)
+        waits = [each for each in self.asked if isinstance(each, Wait) and each.is_for_others]
+        return Refused() if isinstance(request, Wait) and len(waits) > 10 else outcome
+
+
+def test_lock_that_is_never_released_raises_after_the_last_wait() -> None:
     layout: Layout = {"": None, ".i": 2}
     for operation in (write, write_if_absent, delete):
-        objects = Held(10**9)
+        objects = Hopeless(10**9)
         with pytest.raises(ConcurrentWriteError, match="held its lock for five minutes"):
             objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
-        # The first is ten milliseconds, each further one twice as long.
-        waits = [0.01 * 2 ** (each.repeat - 1) for each in objects.asked if isinstance(each, Wait)]
-        assert 290 < sum(waits) < 330
+        assert sum(isinstance(each, Wait) for each in objects.asked) == 11
         assert objects.contents == {}
 
 
@@ -187,7 +208,7 @@ def test_exclusive_writer_notices_another_journal(layout: Layout) -> None:
     class Two(Objects):
         """A disk on which another process commits just before this one."""
 
-        def perform(self, request: Request) -> Outcome:
+        def perform(self, request: StepRequest) -> Outcome:
             if isinstance(request, Put) and request.key == journal_key(chunk):
                 self.put(request.key, Journal(chunk.relative, "f" * 32, (1,) * len(layout)).dump())
             return super().perform(request)
@@ -203,11 +224,59 @@ def found(data: bytes) -> Found:
     return Found(data, Span(0, len(data)), len(data), "etag", None, None)
 
 
-def test_journal_is_parsed_from_its_bytes_and_nothing_else_is() -> None:
-    record = Journal("c/0", "a" * 32, (1, 2, 3))
-    assert Journal.parse(found(record.dump())) == record
-    assert Journal.parse(None) is None
-    for text in (b"", b"{", b"[]", b"null", b"3", b"\xff", b"{}", b'{"key": "c/0", "gen": "a"}'):
-        assert Journal.parse(found(text)) is None
-    for length in range(len(record.dump())):
-        assert Journal.parse(found(record.dump()[:length])) is None
+# --- a journal that a power failure has cut off -----------------------------------------------------------------------
+
+UNREADABLE = "nothing is wrong"
+
+
+@pytest.mark.parametrize("rest", [b"", b"\0", b"\xff", b" "])
+def test_a_journal_that_is_cut_off_is_not_valid(rest: bytes) -> None:
+    journal = Journal("c/0/0", "0123456789abcdef" * 2, (3, 260))
+    whole = journal.dump()
+    assert Journal.parse(found(whole)) == journal
+    for length in range(len(whole)):
+        # The blocks of a file that were not written are absent, or have any content.
+        assert Journal.parse(found(whole[:length] + rest * (len(whole) - length))) is None
+
+
+def torn(layout: Layout, chunk: Chunk) -> Iterator[Objects]:
+    """Yield the disk after each step of an overwrite that has a journal, with the journal cut off."""
+    start = holds_old(DISK, layout, tuple(layout))
+    for stopped in every_interruption(start, write(chunk, parts_of(layout, 3), DISK.protocol())):
+        if (journal := stopped.stored.get(journal_key(chunk))) is not None:
+            for length in (0, len(journal.data) // 2, len(journal.data) - 1):
+                objects = stopped.copy()
+                objects.put(journal_key(chunk), journal.data[:length])
+                yield objects
+
+
+@IN_PARTS
+@pytest.mark.parametrize("operation", [write, write_if_absent, delete])
+def test_an_interrupted_change_of_a_chunk_with_a_torn_journal_reveals_no_mixture(
+    layout: Layout, operation: Operation
+) -> None:
+    chunk = chunk_of(layout)
+    new, _ = value_of(layout, 1, 201)
+    after: dict[Operation, bytes | str | None] = {write: new, write_if_absent: UNREADABLE, delete: None}
+    allowed = after[operation]
+    count = 0
+    for objects in torn(layout, chunk):
+        assert what_is_read(objects, chunk, None) == UNREADABLE
+        steps = operation(chunk, parts_of(layout, 1, 201), DISK.protocol(100))
+        for stopped in every_interruption(objects, steps):
+            assert what_is_read(stopped, chunk, None) in (UNREADABLE, allowed)
+            count += 1
+        assert what_is_read(stopped, chunk, None) == allowed
+    assert count > 10
+
+
+@IN_PARTS
+def test_an_interrupted_write_of_a_deleted_chunk_with_a_torn_journal_can_be_repeated(layout: Layout) -> None:
+    chunk = chunk_of(layout)
+    for objects in torn(layout, chunk):
+        objects.stored.pop(chunk.anchor_key, None)
+        for stopped in every_interruption(objects, write(chunk, parts_of(layout, 1, 201), DISK.protocol(100))):
+            stopped.run(write(chunk, parts_of(layout, 3, 101), DISK.protocol(200)))
+            written = {key: stopped.contents[key] for key in chunk.part_keys}
+            assert written == stored_as(layout, 3, 101)
+            assert journal_key(chunk) not in stopped.stored

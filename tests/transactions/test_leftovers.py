@@ -14,7 +14,6 @@ from tests.maintenance.aged_objects import IN_PARTS, Aged, in_array, what_is_rea
 from tests.transactions.interruptions import (
     Layout,
     Place,
-    every_interruption,
     holds_old,
     parts_of,
     value_of,
@@ -73,19 +72,6 @@ def test_overwrite_beside_leftovers_costs_two_requests_more(layout: Layout, plac
     # before it instead of its own.
     assert more_requests - requests == Counter({"Head": 1, "Put": 1})
     assert more_round_trips == round_trips + 1
-
-
-@ON_S3
-@IN_PARTS
-def test_writers_after_a_dead_writer_leave_few_objects(layout: Layout, place: Place) -> None:
-    chunk = in_array(layout)
-    start = holds_old(place, layout, tuple(layout))
-    for stopped in every_interruption(start, place.protocol().write(chunk, parts_of(layout, 3))):
-        bucket, rules = Aged(stopped), place.protocol(first_generation=500)
-        for number in range(6):
-            bucket.run(rules.write(chunk, parts_of(layout, 1, number)))
-            assert what_is_read(bucket, chunk) == value_of(layout, 1, number)[0]
-        assert len(bucket.beside()) <= 1 + MOST_OF_THE_FINISHED
 
 
 @ON_S3

@@ -1,27 +1,22 @@
 """Reads of chunks that are incomplete, damaged, or change meanwhile: one write, none, or an error that says which."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
-from parts_store.engine.steps import Get, Head, IfMatch, Outcome, Request, Steps
+from parts_store.engine.steps import Get, Head, IfMatch, Outcome, StepRequest, Steps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, PartSizeError
-from parts_store.format.keys import Chunk
-from parts_store.format.ranges import Wanted
+from parts_store.format.layout import Wanted
 from parts_store.format.tags import Tag
 from parts_store.transactions.reading import exists
-from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import stage
 from tests.transactions.objects import (
     KEY,
     Objects,
-    Returned,
     chunk_of,
     every_request,
-    next_batch,
     pieces,
     protocol,
     settings,
@@ -106,16 +101,6 @@ def test_range_in_a_missing_part_is_absent_or_an_error(
             assert blamed == (missing,) != (chunk.anchor_key,)
         else:
             assert found == sliced(value, wanted) or (found is None and missing == chunk.anchor_key)
-
-
-def test_read_with_anchor_notices_orphans() -> None:
-    chunk = chunk_of({"": None, ".index": 2})
-    objects = Objects(has_tags=True)
-    objects.put(f"{KEY}.index", b"ab", Tag(OLD, "c", (3, 2)))
-    assert (
-        joined(objects, protocol(has_tags=True).read(chunk, [SuffixByteRequest(2)], settings(), with_anchor=True))
-        is None
-    )
 
 
 def test_absent_chunk_costs_one_request_or_two_without_the_anchor() -> None:
@@ -205,93 +190,6 @@ def test_the_size_of_a_chunk_is_that_of_its_bytes(layout: dict[str, int | None],
         assert objects.count(Get) == (0 if tagged or len(layout) == 1 else 2)
 
 
-# --- while another client writes ----------------------------------------------------------------------------------
-
-
-def requests_of[T](objects: Objects, steps: Steps[T], results: list[T]) -> Iterator[Request]:
-    """Steps, one request at a time, between which others may act."""
-    batch = next_batch(steps)
-    while not isinstance(batch, Returned):
-        outcomes: list[Outcome] = []
-        for request in batch:
-            outcomes.append(objects.perform(request))
-            yield request
-        batch = next_batch(steps, tuple(outcomes))
-    results.append(batch.value)
-
-
-def writing(objects: Objects, chunk: Chunk, parts: dict[str, bytes] | None, level: Level) -> Steps[None]:
-    """An overwrite, or a deletion."""
-    by = protocol(has_tags=objects.has_tags, level=level, has_unique_etags=objects.has_unique_etags, first_generation=7)
-    if parts is None:
-        return by.delete(chunk)
-    return by.write(chunk, [memoryview(each) for each in parts.values()])
-
-
-def read_amid(
-    objects: Objects, chunk: Chunk, wanted: Wanted, write: Steps[None], pauses: tuple[int, int]
-) -> bytes | None:
-    """What is read where the writer makes some requests, then the reader some, then the writer the rest."""
-    found: list[Any] = []
-    steps = protocol(has_tags=objects.has_tags).read(chunk, [wanted], settings(), with_anchor=True)
-    reader, writer = requests_of(objects, steps, found), requests_of(objects, write, [])
-    for _ in itertools.islice(writer, pauses[0]):
-        pass
-    for _ in itertools.islice(reader, pauses[1]):
-        pass
-    for each in (writer, reader):
-        for _ in each:
-            pass
-    return None if found[0] is None else b"".join(found[0].values[0])
-
-
-WRITABLE = pytest.mark.parametrize(
-    "layout",
-    [layout for layout in LAYOUTS if list(layout.values()).count(None) < 2],
-    ids=lambda layout: "+".join(each or "main" for each in layout),
-)
-PLACES = pytest.mark.parametrize(
-    ("tagged", "unique"), [(True, True), (True, False), (False, True)], ids=["memory", "s3", "disk"]
-)
-
-
-@pytest.mark.sampled(49)
-@PLACES
-@pytest.mark.parametrize("level", Level)
-@WRITABLE
-def test_read_during_overwrite_returns_the_old_or_the_new_chunk(
-    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
-) -> None:
-    chunk = chunk_of(layout)
-    for unsized in (1, 3):
-        old, new = parts_of(layout, 2, 1), parts_of(layout, unsized, 101)
-        values = [b"".join(each.values()) for each in (old, new)]
-        for wanted in (None, RangeByteRequest(0, 2), RangeByteRequest(1, 3), SuffixByteRequest(2)):
-            for pauses in itertools.product(range(15), range(7)):
-                objects = Objects(has_tags=tagged, has_unique_etags=unique)
-                fill(objects, old, OLD)
-                found = read_amid(objects, chunk, wanted, writing(objects, chunk, new, level), pauses)
-                # The writer finishes in the end, so that the read does too.
-                assert found in [sliced(value, wanted) for value in values], (wanted, pauses, unsized)
-
-
-@pytest.mark.sampled(2)
-@PLACES
-@pytest.mark.parametrize("level", Level)
-@WRITABLE
-def test_read_during_deletion_returns_the_chunk_or_none(
-    layout: dict[str, int | None], level: Level, tagged: bool, unique: bool
-) -> None:
-    chunk = chunk_of(layout)
-    old = parts_of(layout, 2, 1)
-    for wanted in (None, RangeByteRequest(0, 2), SuffixByteRequest(2)):
-        for pauses in itertools.product(range(6), range(7)):
-            objects = Objects(has_tags=tagged, has_unique_etags=unique)
-            fill(objects, old, OLD)
-            found = read_amid(objects, chunk, wanted, writing(objects, chunk, None, level), pauses)
-            assert found in (sliced(b"".join(old.values()), wanted), None), (wanted, pauses)
-
-
 @EVERY_LAYOUT
 def test_a_read_writes_nothing_and_takes_no_lock(layout: dict[str, int | None]) -> None:
     for has_tags in (True, False):
@@ -353,7 +251,7 @@ class Restless(Objects):
         super().__init__(has_tags=has_tags)
         self.key = key
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         outcome = super().perform(request)
         if isinstance(request, Get | Head) and request.key == self.key:
             stored = self.stored[self.key]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from parts_store.engine.steps import Entry, Found
-from parts_store.format.ranges import Span
+from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 from parts_store.transactions.staging import FORGOTTEN_AFTER, Registry, key_of, stage, unstage
 from tests.transactions.interruptions import LAYOUTS, Layout, ids, parts_of
@@ -98,24 +98,6 @@ def test_copy_with_a_changed_header_byte_is_refused_or_equal(layout: Layout) -> 
 def test_object_with_another_header_is_not_a_copy(header: bytes) -> None:
     body = b"PARTSTXN1\n" + len(header).to_bytes(4, "little") + header
     assert unstage(chunk_of({"": None, ".i": 2}), found(body + b"ab"), Tag(GENERATION, "s", (3, 2))) is None
-
-
-def test_copy_of_another_write_or_of_other_parts_is_refused() -> None:
-    layout: Layout = {"": None, ".i": 2}
-    tag, copy = staged(layout)
-    assert unstage(chunk_of(layout), found(copy), tag) is not None
-    assert unstage(chunk_of(layout), found(copy), Tag("f" * 32, "s", tag.sizes)) is None
-    assert unstage(chunk_of({"": None, ".j": 2}), found(copy), tag) is None
-    assert unstage(chunk_of({".i": 2, "": None}), found(copy), tag) is None
-
-
-def test_settling_writer_stages_no_parts() -> None:
-    layout: Layout = {"": None, ".i": 2}
-    data = parts_of(layout, 3)
-    tag = Tag(GENERATION, "s", (3, 2))
-    copy = bytes(memoryview(stage(chunk_of(layout), data, tag, "settle").data))
-    assert len(copy) == 14 + int.from_bytes(copy[10:14], "little")
-    assert unstage(chunk_of(layout), found(copy), tag) is None
 
 
 NAMES = ["a", "b", "c"]

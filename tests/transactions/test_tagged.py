@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Put, Request
+from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Put, StepRequest
 from parts_store.transactions.reading import exists
 from parts_store.transactions.rules import Level
 from tests.transactions.cases import EVERY_LAYOUT, EVERY_PLACE, IN_PARTS, WITH_TAGS, beside, wanted_by
@@ -119,21 +119,6 @@ def test_write_after_an_interrupted_write_leaves_only_its_leftovers(layout: Layo
                 assert bool(ours) == bool(left)
 
 
-@pytest.mark.sampled(5)
-@EVERY_PLACE
-@IN_PARTS
-def test_two_interrupted_writes_in_a_row_are_read_intact(layout: Layout, place: Place) -> None:
-    chunk = chunk_of(layout)
-    values = [value_of(layout, 2, 1)[0], value_of(layout, 3, 101)[0], value_of(layout, 1, 201)[0]]
-    start = holds_old(place, layout, tuple(layout))
-    for once in every_interruption(start, write(chunk, parts_of(layout, 3), place.protocol())):
-        first = what_is_read(once, chunk, None)
-        assert first in values[:2]
-        steps = write(chunk, parts_of(layout, 1, 201), place.protocol(first_generation=100))
-        for twice in every_interruption(once, steps):
-            assert what_is_read(twice, chunk, None) in (first, values[2])
-
-
 @EVERY_PLACE
 @EVERY_LAYOUT
 def test_finished_write_leaves_nothing_else_behind(layout: Layout, place: Place) -> None:
@@ -193,8 +178,8 @@ def test_parts_of_a_write_share_a_tag_and_attempts_do_not(layout: Layout, place:
         assert all(put.tag is not None for put in puts)
 
 
-def cost(objects: Objects) -> dict[type[Request], int]:
-    kinds: tuple[type[Request], ...] = (Put, Head, Get, List, Delete)
+def cost(objects: Objects) -> dict[type[StepRequest], int]:
+    kinds: tuple[type[StepRequest], ...] = (Put, Head, Get, List, Delete)
     return {kind: objects.count(kind) for kind in kinds if objects.count(kind)}
 
 

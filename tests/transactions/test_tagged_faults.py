@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from parts_store.engine.steps import Lost, Outcome, Put, Refused, Request
+from parts_store.engine.steps import Lost, Outcome, Put, Refused, StepRequest
 from parts_store.errors import AmbiguousWriteError
-from parts_store.transactions.versions import Absent
+from parts_store.transactions.reading import Absent
 from tests.transactions.cases import EVERY_LAYOUT, IN_PARTS, SIDE, WITH_TAGS, beside, seen_in, wanted_by
 from tests.transactions.interruptions import (
     Layout,
@@ -33,7 +33,7 @@ class Faulty(Objects):
         self._etags = itertools.count(2000)
         self.at, self.fault, self.made = at, fault, 0
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if not isinstance(request, Put):
             return super().perform(request)
         self.made += 1
@@ -77,7 +77,7 @@ class Overtaken(Objects):
         super().__init__(has_tags=True, has_unique_etags=theirs.has_unique_etags)
         self.anchor_key, self.theirs = anchor_key, theirs
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if isinstance(request, Put) and request.key == self.anchor_key:
             self.stored |= self.theirs.stored
             return Lost(OSError("connection reset"))
@@ -104,7 +104,7 @@ class Deaf(Objects):
         super().__init__(has_tags=True, has_unique_etags=objects.has_unique_etags)
         self.stored, self.deaf_to = dict(objects.stored), deaf_to
 
-    def perform(self, request: Request) -> Outcome:
+    def perform(self, request: StepRequest) -> Outcome:
         if isinstance(request, Put) and self.deaf_to in request.key:
             self.asked.append(request)
             return Lost(OSError("connection reset"))
@@ -119,7 +119,7 @@ def test_unanswered_anchor_is_ambiguous_after_six_attempts(layout: Layout, place
         known = seen_in(start, layout)
 
         class DeafToAnchor(Deaf):
-            def perform(self, request: Request) -> Outcome:
+            def perform(self, request: StepRequest) -> Outcome:
                 is_anchor = isinstance(request, Put) and request.key == chunk.anchor_key
                 return super().perform(request) if is_anchor else Objects.perform(self, request)
 

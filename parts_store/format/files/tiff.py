@@ -21,7 +21,7 @@ from parts_store.format.tiff_directory import (
     TILE_OFFSETS,
     TILE_WIDTH,
     ByteOrder,
-    Tag,
+    DirectoryTag,
     TiffForm,
     image_tags,
 )
@@ -118,21 +118,21 @@ class _Images:
         tiles = table.astype(np.uint64).reshape(*self.file.grid, 2)[inside].reshape(self.count, rows * columns, 2)
         return tiles[..., 0], tiles[..., 1]
 
-    def tags(self, form: TiffForm, offsets: list[int], lengths: list[int]) -> list[Tag]:
+    def tags(self, form: TiffForm, offsets: list[int], lengths: list[int]) -> list[DirectoryTag]:
         """Return the tags of one image, whose tiles are there."""
         kind = LONG8 if form.is_big else LONG
         if self.file.has_strips:
             places = [
-                Tag(STRIP_OFFSETS, kind, tuple(offsets)),
-                Tag.number_of(ROWS_PER_STRIP, self.chunk_height),
-                Tag(STRIP_BYTE_COUNTS, kind, tuple(lengths)),
+                DirectoryTag(STRIP_OFFSETS, kind, tuple(offsets)),
+                DirectoryTag.number_of(ROWS_PER_STRIP, self.chunk_height),
+                DirectoryTag(STRIP_BYTE_COUNTS, kind, tuple(lengths)),
             ]
         else:
             places = [
-                Tag.number_of(TILE_WIDTH, self.chunk_width),
-                Tag.number_of(TILE_LENGTH, self.chunk_height),
-                Tag(TILE_OFFSETS, kind, tuple(offsets)),
-                Tag(TILE_BYTE_COUNTS, kind, tuple(lengths)),
+                DirectoryTag.number_of(TILE_WIDTH, self.chunk_width),
+                DirectoryTag.number_of(TILE_LENGTH, self.chunk_height),
+                DirectoryTag(TILE_OFFSETS, kind, tuple(offsets)),
+                DirectoryTag(TILE_BYTE_COUNTS, kind, tuple(lengths)),
             ]
         file = self.file
         described = image_tags(self.height, self.width, self.samples, file.dtype, file.compression, is_rgb=file.is_rgb)

@@ -25,24 +25,6 @@ def store(session: icechunk.Session) -> ps.PartsStore:
 
 
 @pytest.fixture
-def referring(tmp_path: Path) -> tuple[icechunk.Repository, str]:
-    """Create a repository that may reference the files of a folder, and return both."""
-    folder = tmp_path / "files"
-    folder.mkdir()
-    location = f"file://{folder}/"
-    config = icechunk.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        icechunk.VirtualChunkContainer(location, icechunk.local_filesystem_store(str(folder)))
-    )
-    made = icechunk.Repository.create(
-        icechunk.in_memory_storage(),
-        config=config,
-        authorize_virtual_chunk_access={location: icechunk.credentials.LocalFileSystemAccess},
-    )
-    return made, location
-
-
-@pytest.fixture
 def on_disk(tmp_path: Path) -> icechunk.Repository:
     # Everything in objects, whatever its size.
     config = icechunk.RepositoryConfig.default()

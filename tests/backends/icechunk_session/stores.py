@@ -65,6 +65,19 @@ def requests(nbytes: int) -> Iterator[tuple[ByteRequest | None, slice]]:
         yield SuffixByteRequest(offset), slice(max(nbytes - offset, 0), None)
 
 
+def cut(value: bytes, wanted: ByteRequest | None) -> bytes:
+    """Return the bytes that a request selects."""
+    match wanted:
+        case None:
+            return value
+        case RangeByteRequest(start=start, end=end):
+            return value[start:end]
+        case OffsetByteRequest(offset=offset):
+            return value[offset:]
+        case SuffixByteRequest(suffix=suffix):
+            return value[max(len(value) - suffix, 0) :]
+
+
 LAYOUTS: dict[str, list[Any]] = {
     "one": [""],
     "header": [ps.Part(".h", size=2), ""],
@@ -99,7 +112,7 @@ def in_threads(*targets: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
     if errors:
         raise errors[0]

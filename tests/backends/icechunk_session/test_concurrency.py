@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import icechunk
@@ -16,13 +16,14 @@ import parts_store as ps
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.engine.executor import run_sync
 from parts_store.engine.stats import Stats
-from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, SessionError
+from parts_store.errors import ConcurrentWriteError
 from tests.backends.icechunk_session.stores import (
     KINDS,
     LAYOUTS,
     PROTOTYPE,
     SHARDED,
     buffer,
+    cut,
     in_threads,
     make_bytes,
     make_sharded,
@@ -66,52 +67,6 @@ def test_random_read_of_a_split_shard_reads_the_index_node(
     store.stats.reset()
     assert array[6] == 7
     assert {kind: count for kind, count in store.stats.calls.items() if count} == {"get": 1}
-
-
-@KINDS
-def test_no_index_is_kept_while_a_session_has_changes(repository: icechunk.Repository, *, split: bool) -> None:
-    session = repository.writable_session("main")
-    make_sharded(ps.PartsStore.from_session(session), split=split)
-    session.commit("an array")
-    session = repository.writable_session("main")
-    store = ps.PartsStore.from_session(session)
-    array: Any = zarr.open_array(store, path="a")
-    assert array[5] == 6
-    fork = session.fork()
-    # Other inner chunks are there, and so the same ones are elsewhere.
-    changed = ps.PartsStore.from_session(fork)
-    zarr.open_array(changed, path="a")[:8] = [0, 0, 0, 0, 55, 66, 77, 88]
-    session.merge(fork)
-    np.testing.assert_array_equal(array[:8], [0, 0, 0, 0, 55, 66, 77, 88])
-    assert array[5] == 66
-    array[0:2] = 11
-    np.testing.assert_array_equal(array[:8], [11, 11, 0, 0, 55, 66, 77, 88])
-    again = session.fork()
-    zarr.open_array(ps.PartsStore.from_session(again), path="a")[2:8] = [3, 3, 4, 4, 5, 5]
-    assert array[7] == 88
-    session.merge(again)
-    np.testing.assert_array_equal(array[:8], [11, 11, 3, 3, 4, 4, 5, 5])
-    session.commit("changed")
-    for _ in range(2):
-        assert [int(array[at]) for at in range(8)] == [11, 11, 3, 3, 4, 4, 5, 5]
-
-
-@KINDS
-def test_discarded_changes_are_no_longer_read(repository: icechunk.Repository, *, split: bool) -> None:
-    session = repository.writable_session("main")
-    make_sharded(ps.PartsStore.from_session(session), split=split)
-    session.commit("an array")
-    session = repository.writable_session("main")
-    store = ps.PartsStore.from_session(session)
-    array = zarr.open_array(store, path="a")
-    array[:4] = 0
-    assert array[5] == 6
-    session.discard_changes()
-    np.testing.assert_array_equal([array[at] for at in range(16)], np.arange(1, 17))
-    np.testing.assert_array_equal(array[:], np.arange(1, 17))
-    array[:2] = 9
-    np.testing.assert_array_equal(array[:], [9, 9, *range(3, 17)])
-    assert store.verify().is_clean
 
 
 def read_again(array: Any, selection: Any) -> Any:
@@ -217,7 +172,7 @@ def test_range_read_beside_writers_returns_bytes_of_one_write(store: ps.PartsSto
                 assert found is not None
                 data = found.to_bytes()
                 assert len(set(data)) == 1
-                assert len(data) == len(cut_of(values[data[0] - 1], wanted))
+                assert len(data) == len(cut(values[data[0] - 1], wanted))
                 reads += 1
 
         wanted: list[ByteRequest | None] = [None, SuffixByteRequest(3), RangeByteRequest(1, 9), OffsetByteRequest(2)]
@@ -230,18 +185,6 @@ def test_range_read_beside_writers_returns_bytes_of_one_write(store: ps.PartsSto
 
     assert sync(both()) > 0
     assert value_of(store, "a/c/0") == values[-1]
-
-
-def cut_of(value: bytes, wanted: ByteRequest | None) -> bytes:
-    match wanted:
-        case RangeByteRequest(start=start, end=end):
-            return value[start:end]
-        case OffsetByteRequest(offset=offset):
-            return value[offset:]
-        case SuffixByteRequest(suffix=suffix):
-            return value[-suffix:]
-        case None:
-            return value
 
 
 @pytest.mark.sampled(6)
@@ -280,41 +223,3 @@ def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
 
     in_threads(write, read(np.s_[0:8]), read(np.s_[1:7:5]), read(np.s_[3:6]))
     assert reads
-
-
-@KINDS
-def test_cancelled_write_leaves_the_old_or_new_chunk_or_an_error(
-    store: ps.PartsStore, monkeypatch: pytest.MonkeyPatch, *, split: bool
-) -> None:
-    make_bytes(store, LAYOUTS["both"], split=split)
-    old, new = b"12345", b"abcdefg"
-    for calls in range(8):
-        store.set_sync("a/c/0", buffer(old))
-        left = iter(range(calls))
-
-        def limited(name: str, left: Iterator[int]) -> Any:
-            real = getattr(icechunk.IcechunkStore, name)
-
-            async def call(self: Any, *arguments: Any) -> Any:
-                if next(left, None) is None:
-                    raise icechunk.StorageError("cut off")
-                return await real(self, *arguments)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for name in ("set", "delete"):
-                patch.setattr(icechunk.IcechunkStore, name, limited(name, left))
-            try:
-                store.set_sync("a/c/0", buffer(new))
-                is_written = True
-            except SessionError:
-                is_written = False
-        try:
-            found = value_of(store, "a/c/0")
-        except IncompleteChunkError:
-            assert not is_written
-            assert store.verify().is_damaged
-            continue
-        assert found == new if is_written else found == old
-    assert is_written

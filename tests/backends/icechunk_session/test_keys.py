@@ -17,7 +17,6 @@ from tests.backends.icechunk_session.stores import (
     KINDS,
     LAYOUTS,
     PLAIN,
-    PROTOTYPE,
     SHARDED,
     buffer,
     keys_of,
@@ -78,17 +77,6 @@ def test_the_folders_of_parts_are_empty_and_cannot_be_deleted(store: ps.PartsSto
 
 
 @KINDS
-def test_the_size_of_a_folder_is_that_of_all_parts_in_it(store: ps.PartsStore, *, split: bool) -> None:
-    make_bytes(store, LAYOUTS["both"], split=split)
-    for number in range(3):
-        store.set_sync(f"a/c/{number}", buffer(bytes(range(1, 6 + number))))
-    stored = sync(store.session.store.get("a/zarr.json", PROTOTYPE))
-    assert stored is not None
-    assert sync(store.getsize_prefix("a/c")) == 5 + 6 + 7
-    assert sync(store.getsize_prefix("a")) == 5 + 6 + 7 + len(stored)
-
-
-@KINDS
 def test_the_folder_of_chunks_is_listed_only_if_there_are_some(store: ps.PartsStore, *, split: bool) -> None:
     make_bytes(store, LAYOUTS["both"], split=split)
     make_bytes(store, LAYOUTS["both"], "g/c", split=split)
@@ -100,20 +88,6 @@ def test_the_folder_of_chunks_is_listed_only_if_there_are_some(store: ps.PartsSt
         assert keys_of(store.list_dir("a")) == {"zarr.json", "c"}
         assert keys_of(store.list_dir("a/c")) == {"3"}
         store.delete_sync("a/c/3")
-
-
-def test_repr_names_the_session(repository: icechunk.Repository, session: icechunk.Session) -> None:
-    store = ps.PartsStore.from_session(session)
-    make_sharded(store, split=True)
-    assert repr(store) == f"PartsStore(icechunk session on main at {session.snapshot_id})"
-    assert str(store) == f"parts_store://icechunk session on main at {session.snapshot_id}"
-    page = store._repr_html_()
-    assert "icechunk session on main" in page
-    assert "parts of a" in page
-    snapshot = session.commit("an array")
-    reader = ps.PartsStore.from_session(repository.readonly_session("main"))
-    assert repr(reader) == f"PartsStore(icechunk at {snapshot}, read_only=True)"
-    assert ">yes</td>" in reader._repr_html_()
 
 
 def test_stores_are_equal_if_their_sessions_are(repository: icechunk.Repository, session: icechunk.Session) -> None:

@@ -1,1 +1,0 @@
-"""The arrays that a store knows, learnt from the metadata documents that pass through it."""

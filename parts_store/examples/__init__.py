@@ -1,1 +1,0 @@
-"""Programs that show what the library does."""

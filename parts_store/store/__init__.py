@@ -1,0 +1,1 @@
+"""PartsStore, and what happens between a call of zarr and the first request."""

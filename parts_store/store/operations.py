@@ -1,0 +1,478 @@
+"""What each call of zarr does, depending on what its key is: a document, a chunk in parts, or anything else.
+
+Every operation is a generator of steps. It decides, and carries out nothing itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import assert_never
+
+from parts_store.engine.steps import Failed, Found, Get, Head, Missing, Outcome, Put, Steps, Trial, content, remove
+from parts_store.errors import (
+    ConcurrentWriteError,
+    LayoutChangedError,
+    ReservedKeyError,
+    ServerFeatureError,
+    SessionError,
+)
+from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
+from parts_store.format.layout import Wanted, require_byte_request, require_fit, require_no_empty, resolve
+from parts_store.format.metadata import ArrayRecord
+from parts_store.format.parts import ConcatParts
+from parts_store.format.shard_index import ShardIndex
+from parts_store.store import documents
+from parts_store.store.catalog import (
+    Catalog,
+    CatalogEntry,
+    Hidden,
+    Other,
+    OwnedChunk,
+    Owner,
+    Plain,
+    described,
+    is_created_again,
+    layout_changed,
+)
+from parts_store.store.chunk_reads import ChunkReader, Locate, Values, single
+from parts_store.store.options import StoreOptions
+from parts_store.store.partial_writes import WholeRead
+from parts_store.transactions import reading, session
+from parts_store.transactions.locking import array_locks
+from parts_store.transactions.protocol import Change, ChunkProtocol, PartData
+from parts_store.transactions.reading import Absent, Pieces, ReadSettings, Seen
+from parts_store.transactions.server import Features, Server, require_features
+
+_FOREIGN = (
+    "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
+)
+
+
+@dataclass(slots=True)
+class Operations:
+    """The operations on one store."""
+
+    catalog: Catalog
+    reader: ChunkReader
+    # A server that may lack features that writing needs; None for memory, a local disk and a session.
+    server: Server | None = None
+
+    @property
+    def protocol(self) -> ChunkProtocol:
+        """The protocol that makes chunks atomic."""
+        return self.reader.protocol
+
+    def rehearsal(self) -> "Operations":
+        """Return operations that count their requests apart, and share only the catalog with these."""
+        return replace(self, reader=self.reader.rehearsal())
+
+    def get(self, key: str, wanted: Wanted) -> Steps[Pieces | None]:
+        """Read a value, or a range of it; return None if there is no such key."""
+        values = yield from self.get_many(key, [wanted], self.reader.settings())
+        return None if values is None else values[0]
+
+    def get_ranges(self, key: str, wanted: Sequence[Wanted], settings: ReadSettings) -> Steps[Sequence[Pieces | None]]:
+        """Read ranges of a value, all of one write: the write of the index, if zarr read the index of a shard before.
+
+        Raises what zarr expects for a key that does not exist, and turns into fill values.
+        """
+        if not wanted:
+            return ()
+        values = yield from self.get_many(key, wanted, settings, follows_index=True)
+        if values is None:
+            raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
+        return values
+
+    def get_many(
+        self, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool = False
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Read ranges of a value, all of one write; return None if there is no such key."""
+        for each in wanted:
+            require_byte_request(each)
+        if not key:
+            # The root is a folder. Some backends refuse to look for an object there.
+            return None
+        if self._is_document(key):
+            return (yield from self._get_document(key, split(key)[0], wanted))
+        owner = yield from self._owner_to_read(key)
+        return (yield from self._get_of(owner, key, wanted, settings, follows_index=follows_index))
+
+    def get_inner(
+        self, key: str, index: ShardIndex, locate: Locate, settings: ReadSettings
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Read inner chunks of a shard: the index, and the ranges that `locate` finds in it, all of one write.
+
+        Returns None if there is no such shard. A value is None if its inner chunk was removed meanwhile.
+        """
+        owner = yield from self._owner_to_read(key)
+        match owner:
+            case OwnedChunk(record=ArrayRecord(shard_index=ShardIndex() as known)) if known.request == index.request:
+                return (yield from self._of_chunk(owner, self.reader.read_inner(key, owner, known, locate, settings)))
+            case Other(shard_index=ShardIndex() as known) if known.request == index.request:
+                return (yield from self._of_object(owner, self.reader.read_inner(key, owner, known, locate, settings)))
+        # The store does not know that the key is that of a shard, or of one with this index.
+        found = yield from self._get_of(owner, key, [index.request], settings, follows_index=False)
+        if found is None:
+            return None
+        wanted = locate(index.decode(b"".join(found[0] or ())))
+        if not wanted:
+            return ()
+        return (yield from self._get_of(owner, key, wanted, settings, follows_index=True))
+
+    def _owner_to_read(self, key: str) -> Steps[Owner]:
+        # Where chunks have tags, these tell whether consolidated metadata is out of date.
+        return (yield from self.catalog.owner(key, trust_consolidated=self.protocol.has_tags))
+
+    def _get_of(
+        self, owner: Owner, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
+    ) -> Steps[Sequence[Pieces | None] | None]:
+        """Read ranges of a key that belongs to this owner; return None if there is no such key."""
+        match owner:
+            case OwnedChunk(chunk):
+                steps = self.reader.read_chunk(key, owner, wanted, settings, follows_index=follows_index)
+                found = yield from self._of_chunk(owner, steps)
+                self._note_array(key, chunk.array, owner)
+                _require_whole(owner, wanted, found)
+                return found
+            case Hidden():
+                return None
+            case Other(array):
+                steps = self.reader.read_object(key, owner, wanted, settings, follows_index=follows_index)
+                values = yield from self._of_object(owner, steps)
+                self._note_array(key, array, owner)
+                self._learn_v2(key, values)
+                _require_whole(owner, wanted, values)
+                return values
+            case never:
+                assert_never(never)
+
+    def _note_array(self, key: str, path: str | None, owner: OwnedChunk | Other) -> None:
+        """Note which array a chunk belonged to when it was read, for a write that depends on the read."""
+        if path is not None and owner.record is not None and not owner.is_unconfirmed:
+            self.reader.earlier.note_array(key, path, owner.record)
+
+    def _is_document(self, key: str) -> bool:
+        return key.endswith(DOCUMENT) and split(key)[1] == DOCUMENT and not self.catalog.is_hidden(key)
+
+    def _get_document(self, key: str, path: str, wanted: Sequence[Wanted]) -> Steps[Sequence[Pieces] | None]:
+        since, stamp = self.catalog.epoch, self.catalog.stamp(path)
+        (outcome,) = yield (Get(key, None, "document"),)
+        served = documents.serve(self.catalog, path, content(outcome), since=since, stamp=stamp)
+        if served is None:
+            return None
+        view = memoryview(served)
+        spans = [resolve(each, len(view)) for each in wanted]
+        return [(view[span.start : span.stop],) for span in spans]
+
+    def _learn_v2(self, key: str, values: Sequence[Pieces | None] | None) -> None:
+        """Learn of arrays of Zarr v2 from their metadata, if this is it."""
+        path, name = split(key)
+        if not values or name not in (".zarray", ".zmetadata"):
+            return
+        if name == ".zarray":
+            self.catalog.learn_plain(path)
+        else:
+            self.catalog.learn_consolidated_v2(path, b"".join(values[0] or ()))
+
+    def _of_object(self, other: Other, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
+        """Return what a read of an object has found, if the array still has no parts."""
+        values, tag = yield from steps
+        is_part = tag is not None and tag.layout is not None
+        if other.array is not None and (is_part or (other.is_unconfirmed and values is None)):
+            # The object is a part of a chunk, or missing: the array may have parts by now.
+            yield from self.catalog.confirm(other.array)
+        return values
+
+    def _of_chunk(self, owned: OwnedChunk, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
+        """Return what a read of a chunk in parts has found, if the array has the layout that zarr was served."""
+        values, tag = yield from self._on_chunk(owned.chunk, steps)
+        if owned.is_unconfirmed and (tag is None or tag.layout != owned.record.layout):
+            # The chunk does not confirm the layout, which only consolidated metadata mentions.
+            yield from self.catalog.confirm(owned.chunk.array)
+        return values
+
+    def _explain_layout(self, chunk: Chunk, error: LayoutChangedError) -> Steps[LayoutChangedError]:
+        """Return the error for a chunk whose layout is not that of the array that zarr was served.
+
+        Raises `LayoutChangedError` instead if the array itself was created again.
+        """
+        yield from self.catalog.confirm(chunk.array)
+        return LayoutChangedError(error.array, f"{error.problem}; {_FOREIGN}")
+
+    def exists(self, key: str) -> Steps[bool]:
+        """Return whether a key exists."""
+        if not key:
+            return False
+        if not self._is_document(key):
+            match (yield from self.catalog.owner(key)):
+                case OwnedChunk(chunk):
+                    return (yield from self._on_chunk(chunk, reading.exists(chunk)))
+                case Hidden():
+                    return False
+        (outcome,) = yield (Head(key, "whether it exists"),)
+        if isinstance(outcome, Missing) and self._is_document(key):
+            # Now zarr knows that there is no array.
+            self.catalog.forget(split(key)[0])
+        return isinstance(outcome, Found)
+
+    def _on_chunk[T](self, chunk: Chunk, steps: Steps[T]) -> Steps[T]:
+        """Carry out steps on a chunk; if it has another layout, raise an error that says why."""
+        try:
+            return (yield from steps)
+        except LayoutChangedError as error:
+            raise (yield from self._explain_layout(chunk, error)) from None
+
+    def getsize(self, key: str) -> Steps[int | None]:
+        """Return the size of a value, None if there is no such key."""
+        if not key:
+            return None
+        if self._is_document(key):
+            # The document that zarr is served has another size than the stored one.
+            values = yield from self._get_document(key, split(key)[0], [None])
+            return None if values is None else len(values[0][0])
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk(chunk):
+                return (yield from self._on_chunk(chunk, self.protocol.size(chunk)))
+            case Hidden():
+                return None
+        (outcome,) = yield (Head(key, "size"),)
+        return outcome.nbytes if isinstance(outcome, Found) else None
+
+    def put_parts(self, key: str, values: Sequence[PartData]) -> Steps[None]:
+        """Write all parts of a chunk of a split array, each of them as bytes or as a reference."""
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk(chunk, ArrayRecord(placement=PartPlacement.SPLIT)):
+                self.reader.before_write(key, chunk)
+                sizes = [value.nbytes for value in values]
+                require_fit(chunk.parts, sizes, key)
+                require_no_empty(chunk.parts, sizes, key)
+                yield from self.protocol.write_references(chunk, values)
+            case Other() if len(values) == 1:
+                # The chunk of an array without parts is a single part.
+                self.reader.before_plain_write(key)
+                yield from self.protocol.write_references(single(key), values)
+            case _:
+                raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
+
+    def put(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool = False) -> Steps[None]:
+        """Write a value; `options` says which parts a new array gets."""
+        path, name = split(key)
+        if self._is_document(key):
+            yield from self._put_document(key, value, options, only_if_absent=only_if_absent)
+            return
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk(chunk) as owned:
+                yield from self.require_server(chunk.array, owned.record.parts)
+                read = _require_array(self.reader.before_write(key, chunk), owned)
+                if only_if_absent:
+                    yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, owned.cut(value)))
+                else:
+                    steps = self._write(chunk, owned.record.shard_index, owned.cut, value, read)
+                    yield from self._on_chunk(chunk, steps)
+            case Hidden(owner):
+                raise ReservedKeyError(key, owner)
+            case Other(array, shard_index=index) as other:
+                read = _require_array(self.reader.before_plain_write(key), other)
+                if only_if_absent:
+                    yield from self.protocol.put_if_absent(key, value, "data")
+                elif array is None or not (yield from self._write_plain(single(key, array), index, value, read)):
+                    yield (Put(key, value, None, None, "data"),)
+                if name == ".zarray":
+                    self.catalog.learn_plain(path)
+            case never:
+                assert_never(never)
+
+    def shared_lock(self, key: str) -> Steps[str | None]:
+        """Return the key of the lock that writes of chunks like this one share, None if they share none."""
+        if not (self.protocol.locks_arrays and self.protocol.knows_dead_writers):
+            return None
+        owner = yield from self.catalog.owner(key)
+        return array_locks(owner.chunk.array)[1] if isinstance(owner, OwnedChunk) else None
+
+    def _write(
+        self,
+        chunk: Chunk,
+        index: ShardIndex | None,
+        cut: Callable[[memoryview], Sequence[memoryview]],
+        value: memoryview | None,
+        read: WholeRead | None,
+    ) -> Steps[None]:
+        """Write or delete a chunk; if it is a shard that zarr read before, keep what other clients wrote since."""
+        if read is None:
+            yield from self.protocol.delete(chunk) if value is None else self.protocol.write(chunk, cut(value))
+            return
+        before = self.catalog.record(chunk.array).entry if read.array is None else read.array[1]
+        if index is not None and index.is_understood and self.protocol.expects_writers:
+            confirm = partial(self._require_same_array, chunk, before)
+            change = Change(chunk, index, read.content, value, cut, confirm)
+            yield from self.protocol.change(change, read.seen, self.reader.settings())
+        elif value is None and isinstance(read.seen, Absent) and self.protocol.expects_writers:
+            # There was nothing to delete when zarr read the chunk. What is there now is newer.
+            return
+        else:
+            yield from self._write_as_seen(chunk, None if value is None else cut(value), read.seen, before)
+
+    def _write_as_seen(
+        self, chunk: Chunk, data: Sequence[memoryview] | None, seen: Seen, before: CatalogEntry | None
+    ) -> Steps[None]:
+        """Write or delete a chunk on the condition that it has not changed.
+
+        Raises `LayoutChangedError` if it has, because its array was created again: to repeat the write would be wrong.
+        """
+        try:
+            yield from self.protocol.delete(chunk, seen) if data is None else self.protocol.write(chunk, data, seen)
+        except ConcurrentWriteError:
+            if described(before) is not None:
+                yield from self._require_same_array(chunk, before)
+            raise
+
+    def _write_plain(
+        self, chunk: Chunk, index: ShardIndex | None, value: memoryview | None, read: WholeRead | None
+    ) -> Steps[bool]:
+        """Write or delete an object without parts that zarr read before, on the condition that it has not changed.
+
+        Returns False if nothing was done: zarr did not read the object, or the server has no conditions. The server is
+        not asked beforehand, so that arrays without parts cost the same as with any other store.
+        """
+        known = None if self.server is None else self.server.known
+        if read is None or not self.protocol.expects_writers or (known is not None and not known.has_conditions):
+            return False
+        steps = self._write(chunk, index, _uncut, value, read)
+        if self.server is None or known is not None:
+            yield from steps
+            return True
+        is_done = yield from _unless_unsupported(steps)
+        if not is_done:
+            self.reader.protocol = self.protocol.without_conditions()
+        return is_done
+
+    def _require_same_array(self, chunk: Chunk, before: CatalogEntry | None) -> Steps[None]:
+        """Raise an error if the document of an array says something else than before, attributes excepted.
+
+        `ConcurrentWriteError` if the chunk can be read again, and `LayoutChangedError` if the array has to be opened
+        again.
+        """
+        now = yield from self.catalog.confirm(chunk.array)
+        if is_created_again(before, now):
+            raise layout_changed(chunk.array, now)
+        if described(before) is None or described(now) != described(before):
+            raise ConcurrentWriteError(chunk.chunk_key, "its array was resized or created again")
+
+    def _put_document(self, key: str, value: memoryview, options: StoreOptions, *, only_if_absent: bool) -> Steps[None]:
+        path, _ = split(key)
+        try:
+            stored = yield from documents.accept(self.catalog, path, bytes(value), options)
+            # The catalog knows the array now, unless the document is a group's or cannot be understood.
+            if isinstance(entry := self.catalog.record(path).entry, ArrayRecord):
+                yield from self.require_server(path, entry.parts)
+            if only_if_absent:
+                yield from self.protocol.put_if_absent(key, stored, "document")
+            else:
+                yield from self.protocol.put_document(key, stored)
+            if isinstance(entry := self.catalog.record(path).entry, ArrayRecord):
+                yield from session.follow_array(path, entry)
+        except BaseException:
+            # It is unknown whether the document was written.
+            self.catalog.doubt(path)
+            raise
+        if only_if_absent:
+            self.catalog.doubt(path)
+
+    def require_server(self, path: str, parts: ConcatParts) -> Steps[None]:
+        """Raise `ServerFeatureError` unless the server supports writing arrays with these parts.
+
+        The first call asks the server, with an object below the path.
+        """
+        if self.server is None:
+            return
+        most = len(parts.parts)
+        features = yield from self.server.features(self.protocol.rules.new_generation, path)
+        try:
+            require_features(features, self.protocol.rules.level, most, self.server.address)
+        except ServerFeatureError:
+            if self.server.is_confirmed or features.has_conditional_puts is False:
+                raise
+            # A lost response looks like a missing feature, so the server is asked a second time.
+            self.server.forget(features)
+            features = yield from self.server.features(self.protocol.rules.new_generation, path)
+            self.server.confirm()
+            require_features(features, self.protocol.rules.level, most, self.server.address)
+        if self.protocol.rules.has_conditions and not features.has_conditions:
+            # The write protocol must not rely on conditions that the server ignores.
+            self.reader.protocol = self.protocol.without_conditions()
+
+    def check(self) -> Steps[Features]:
+        """Find out everything that can be known of the server."""
+        has_conditions = self.protocol.rules.has_conditions if self.server is None else self.server.has_conditions
+        features = yield from self.protocol.check_server(has_conditions=has_conditions)
+        if self.server is not None:
+            self.server.learn(features)
+        return features
+
+    def delete(self, key: str) -> Steps[None]:
+        """Delete a value."""
+        if not key:
+            return
+        path, _ = split(key)
+        if self._is_document(key):
+            if self.protocol.has_part_nodes:
+                yield from self._delete_nodes(path)
+            yield from remove((key,), "document")
+            self.catalog.forget(path)
+            return
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk(chunk) as owned:
+                read = _require_array(self.reader.before_write(key, chunk), owned)
+                steps = self._write(chunk, owned.record.shard_index, owned.cut, None, read)
+                yield from self._on_chunk(chunk, steps)
+            case Hidden(owner):
+                raise ReservedKeyError(key, owner)
+            case Other(array, shard_index=index) as other:
+                read = _require_array(self.reader.before_plain_write(key), other)
+                if array is None or not (yield from self._write_plain(single(key, array), index, None, read)):
+                    yield from remove((key,), "data")
+            case never:
+                assert_never(never)
+
+    def _delete_nodes(self, path: str) -> Steps[None]:
+        """Delete the nodes of an array's parts, before the array is deleted."""
+        entry = yield from self.catalog.read(path)
+        keys = session.part_node_keys(path, entry) if isinstance(entry, ArrayRecord) else ()
+        if keys:
+            yield from remove(keys, "nodes of parts")
+
+
+def _unless_unsupported(steps: Steps[None]) -> Steps[bool]:
+    """Carry out steps; return False if the server answers that it does not implement conditional PUTs."""
+    outcomes: tuple[Outcome, ...] | None = None
+    while True:
+        try:
+            batch = next(steps) if outcomes is None else steps.send(outcomes)
+        except StopIteration:
+            return True
+        outcomes = yield tuple(Trial(each) if isinstance(each, Put) else each for each in batch)
+        for outcome in outcomes:
+            if isinstance(outcome, Failed):
+                steps.close()
+                if isinstance(outcome.error, ServerFeatureError):
+                    return False
+                raise outcome.error
+
+
+def _require_whole(owner: OwnedChunk | Other, wanted: Sequence[Wanted], values: Sequence[Pieces | None] | None) -> None:
+    """Raise `CodecError` if a chunk that was read whole was cut off, and its codecs would not notice it."""
+    if owner.check is not None and values is not None and list(wanted) == [None] and values[0] is not None:
+        owner.check.require_whole(values[0])
+
+
+def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRead | None:
+    """Return what zarr read before a write; raise `LayoutChangedError` if the array was created again since."""
+    if read is not None and read.array is not None:
+        path, before = read.array
+        if is_created_again(before, owner.record):
+            raise layout_changed(path, owner.record or Plain.NO_ARRAY)
+    return read
+
+
+def _uncut(value: memoryview) -> Sequence[memoryview]:
+    return (value,)

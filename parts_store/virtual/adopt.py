@@ -1,0 +1,332 @@
+"""Adopt files: parse them over an executor, combine them, and write arrays that refer to them."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parts_store._compat.zarr import normalize_path
+from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.executors import ExecutorLike
+from parts_store.progress import ProgressLike, report_progress
+from parts_store.redaction import hide_in_url
+from parts_store.virtual.adopt_copy import adopt_copy
+from parts_store.virtual.combine import FileTree, combine_files, to_source
+from parts_store.virtual.file_list import Files, list_files
+from parts_store.virtual.file_parsing import OpenedFile, parse_files
+from parts_store.virtual.manifests.array import PartsArray
+from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.manifests.references import References
+from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS
+from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, parse_names
+from parts_store.virtual.parsers.file_parsers import Parser
+from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
+from parts_store.virtual.report import Adoption, Skipped
+from parts_store.virtual.store_access import PartsStore, folder_url
+from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
+from parts_store.virtual.write import plan_write
+
+# The packages whose codecs every reader has.
+_OWN_CODECS: Final = {"zarr", "numcodecs", "parts_store"}
+# What installs the codecs of a package, and makes them known to zarr, if it is not the package itself.
+_INSTALL: Final = {"imagecodecs": "imagecodecs-zarr"}
+
+
+def adopt(
+    files: Files,
+    *,
+    into: Any,
+    path: str = "",
+    parser: Parser | None = None,
+    concat_dim: str | None = None,
+    append_dim: str | None = None,
+    combine: Combine | None = None,
+    variables: Iterable[str] | None = None,
+    loadable_variables: Iterable[str] | None = None,
+    executor: ExecutorLike = None,
+    on_error: OnError = "raise",
+    copy: bool = False,
+    shard_chunks: int = DEFAULT_SHARD_CHUNKS,
+    max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
+    strict: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: ProgressLike = None,
+    **options: Any,
+) -> Adoption:
+    """Make existing files readable as Zarr, without a copy of their data. Nothing is committed.
+
+    Parameters
+    ----------
+    files : str or Path or list of them
+        A path; a URL such as `s3://bucket/file.h5`, `gs://`, `az://` or `https://`; a pattern such as `data/*.nc`; or a
+        list of them. The files of a pattern are in natural order.
+    into : icechunk.Session or PartsStore
+        A writable Icechunk session, or a `PartsStore` on a session. The files have to be in virtual chunk containers of
+        the repository. The caller commits the session. With `copy`, a `PartsStore` on an object store or a local disk.
+    path : str
+        The arrays are created at `path/<name in the file>`.
+    parser : callable, optional
+        A parser of VirtualiZarr, or one of `ps.parsers`. By default the format is recognised by the content of a file.
+    concat_dim : str, optional
+        The dimension along which files are joined, in the order of the list. If no file has it, each file is one step.
+    append_dim : str, optional
+        The dimension along which the files are appended to arrays at `path`.
+    combine : str, optional
+        `"nested"` for the order of the list, `"by_coords"` for the order and the dimensions that the coordinates of the
+        files say. By default `"by_coords"` for several files without `concat_dim`.
+    variables : list of str, optional
+        The variables to adopt, by their paths in the file, with their coordinates; by default all.
+    loadable_variables : list of str, optional
+        Variables whose values are stored, in addition to coordinates. Others refer to the files.
+    executor : concurrent.futures.Executor or distributed.Client or str, optional
+        Where files are parsed: an executor, a client of dask, `"dask"` for the current client, or `"lithops"` for what
+        Lithops is configured for. By default threads.
+    on_error : str
+        `"raise"`, or `"skip"` to go on without files that cannot be parsed, or whose coordinates cannot be read or
+        decoded; the report lists them.
+    copy : bool
+        Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
+        server copies it if possible, and on a local disk it is linked. Only for HDF5
+        files with one chunked dataset and TIFF files with one tiled image.
+    shard_chunks : int
+        The largest number of chunks of the files in a shard. A shard has one reference for each file that it draws on,
+        and 16 bytes of index for each chunk.
+    max_loaded_nbytes : int
+        Variables whose chunks cannot be joined are loaded and stored, if they have at most this number of bytes.
+    strict : bool
+        Whether to raise an error if something in a file cannot be adopted. By default the report lists it.
+    overwrite : bool
+        Whether to replace existing arrays.
+    dry_run : bool
+        Return the report, and write nothing.
+    progress : bool or callable, optional
+        True for a progress bar, or a function that is called with the number of files or arrays that are done and the
+        number of all of them.
+    **options
+        Options of obstore for the stores of the files: `endpoint`, `region`, `access_key_id`, `client_options` ...
+
+    Returns
+    -------
+    Adoption
+        A report of what was adopted, and what was not.
+
+    Raises
+    ------
+    AdoptionError
+        If a file cannot be read or does not belong to the others, or with `strict`, if a part of it cannot be adopted.
+        Nothing was written.
+    StoreConfigError
+        If the path is not free, no file is found, or an argument is not valid. Nothing was written.
+    ImportError
+        If the format of a file needs a package that is not installed.
+
+    Examples
+    --------
+    >>> import h5py
+    >>> with h5py.File("file.h5", "w") as file:
+    ...     dataset = file.create_dataset("x", data=np.arange(6), chunks=(2,), compression="gzip")
+    >>> store = ps.PartsStore.from_url("copies.zarr")
+    >>> report = ps.adopt("file.h5", into=store, copy=True)
+    >>> report.arrays[0].path, report.arrays[0].chunks
+    ('x', 3)
+    >>> zarr.open_array(store, path="x", mode="r")[2:]
+    array([2, 3, 4, 5])
+
+    Two days in two files, and a third one:
+
+    >>> import xarray as xr
+    >>> for day in range(3):
+    ...     xr.Dataset({"t": (("day", "x"), np.full((1, 500), day))}, {"day": [day]}).to_netcdf(f"{day}.nc")
+    >>> session = ps.open_repository("days", virtual=["."]).writable_session("main")
+    >>> report = ps.adopt(["0.nc", "1.nc"], into=session, concat_dim="day")
+    >>> report = ps.adopt("2.nc", into=session, append_dim="day")
+    >>> xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False)["t"][:, 0].values
+    array([0, 1, 2])
+    """
+    store = _require_store(into, copy=copy)
+    given = AdoptOptions(
+        path=path,
+        parser=parser,
+        concat_dim=concat_dim,
+        append_dim=append_dim,
+        combine=combine,
+        variables=parse_names("variables", variables),
+        loadable_variables=parse_names("loadable_variables", loadable_variables),
+        executor=executor,
+        on_error=on_error,
+        shard_chunks=shard_chunks,
+        max_loaded_nbytes=max_loaded_nbytes,
+        strict=strict,
+        overwrite=overwrite,
+        progress=progress,
+        is_complete=variables is None,
+        stored_lengths=(
+            {} if copy or append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
+        ),
+    )
+    if copy:
+        with report_progress(progress, "adopt", "arrays") as update:
+            return adopt_copy(_one(files), store, path, strict=strict, overwrite=overwrite, progress=update, **options)
+    prepared = prepare(files, given, options, virtual=containers_of(store))
+    return prepared.write(store, dry_run=dry_run, progress=progress)
+
+
+def _require_store(into: object, *, copy: bool) -> PartsStore:
+    """Return the store that files are adopted into; raise `StoreConfigError` unless it can be written."""
+    store = into if isinstance(into, PartsStore) else PartsStore.from_session(into)
+    if copy and store.session is not None:
+        raise StoreConfigError("copy", "False, because a session refers to the file at its location", "True")
+    if not copy and store.session is None:
+        expected = "an Icechunk session, in which a part can be a range of a file, or `copy=True`"
+        raise StoreConfigError("into", expected, str(store))
+    store.require_writable()
+    return store
+
+
+def _one(files: Files) -> str | Path:
+    if isinstance(files, str | Path):
+        return files
+    found = list(files)
+    if len(found) != 1:
+        raise StoreConfigError("files", "one file, because a copy of it becomes an array", f"{len(found)} files")
+    return found[0]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    files: Files, options: AdoptOptions, storage: Mapping[str, Any], *, virtual: Iterable[str] = ()
+) -> "PreparedFiles":
+    """Return what files contain, combined, and ready to be written. Nothing is written.
+
+    `storage` are options of obstore for the stores of the files, and `virtual` paths or URLs of other folders that
+    files may refer to.
+    """
+    urls = list_files(files, dict(storage))
+    joins = len(urls) > 1 or options.dim is not None
+    loads = joins or options.loadable_variables is not None
+    registry = FileRegistry.of_folders([*map(folder_of, urls), *map(folder_url, virtual)], storage)
+    opened, failed = parse_files(urls, registry, options, loads=loads, joins=joins)
+    _require_names("loadable_variables", opened, options.loadable_variables)
+    _require_names("variables", opened, options.variables)
+    if loads:
+        source: FileTree | PartsGroup = combine_files([file.tree for file in opened], options)
+    else:
+        source = opened[0].group
+    if options.strict:
+        _require_complete(opened)
+    return PreparedFiles(
+        options,
+        source,
+        Adoption(
+            _locations([file.parsed.location for file in opened]),
+            (),
+            _skipped(opened),
+            failed=failed,
+            folders=_folders(source),
+            needs=_needs(source),
+            unchecked=tuple(sorted({file.parsed.format for file in opened if not file.parsed.is_checked})),
+        ),
+        {} if loads else opened[0].parsed.notes,
+        {path: note for file in reversed(opened) for path, note in file.parsed.loaded.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedFiles:
+    """Files that are parsed and combined, and can be written to a session."""
+
+    options: AdoptOptions
+    source: FileTree | PartsGroup
+    # The report, without the arrays.
+    report: Adoption
+    # What the report says about arrays, by their paths.
+    notes: Mapping[str, str]
+    # Why values were loaded when a file was parsed, or chunks encoded again, by their paths.
+    loaded: Mapping[str, str]
+
+    def write(self, store: PartsStore, *, dry_run: bool = False, progress: ProgressLike = None) -> Adoption:
+        """Write the files to a session, and return the report; with `dry_run`, write nothing."""
+        source, notes = self.source, dict(self.notes)
+        if not isinstance(source, PartsGroup):
+            if (dim := self.options.append_dim) is not None:
+                source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
+            notes |= {path: note for group in source.values() for path, note in group.notes.items()}
+        planned = plan_write(source if isinstance(source, PartsGroup) else to_source(source), store, self.options)
+        if not dry_run:
+            with report_progress(progress, "write", "arrays") as update:
+                planned.write(update)
+        prefix = normalize_path(self.options.path)
+        below = f"{prefix}/" if prefix else ""
+        arrays = []
+        for array in planned.report.arrays:
+            name = array.path.removeprefix(below)
+            plan = f"{array.plan}: {notes[name]}" if name in notes else array.plan
+            arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
+        return dataclasses.replace(self.report, arrays=tuple(arrays))
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def _require_names(argument: str, opened: Sequence[OpenedFile], names: Iterable[str] | None) -> None:
+    """Raise `StoreConfigError` unless each of these names is that of a variable in one of the files."""
+    groups = [file.parsed.group for file in opened]
+    known = dict.fromkeys(path for group in groups for path, node in group.nodes() if isinstance(node, PartsArray))
+    for name in names or ():
+        if name not in known:
+            expected = f"names of variables: {', '.join(known) or 'none'}"
+            raise StoreConfigError(argument, expected, describe(name))
+
+
+def _require_complete(opened: Sequence[OpenedFile]) -> None:
+    for file in opened:
+        lost = tuple((skipped.name, skipped.reason) for skipped in file.parsed.skipped if skipped.has_values)
+        if lost:
+            raise AdoptionError(file.parsed.location, lost)
+
+
+def _skipped(opened: Sequence[OpenedFile]) -> tuple[Skipped, ...]:
+    """Return what is skipped of the files; what is the same in several files, once."""
+    if len(opened) == 1:
+        return opened[0].parsed.skipped
+    locations: dict[Skipped, list[str]] = {}
+    for file in opened:
+        for skipped in file.parsed.skipped:
+            locations.setdefault(skipped, []).append(file.parsed.location)
+    return tuple(
+        dataclasses.replace(
+            skipped,
+            reason=f"{skipped.reason} (in {'all files' if len(found) == len(opened) else _locations(found)})",
+        )
+        for skipped, found in locations.items()
+    )
+
+
+def _locations(locations: Sequence[str]) -> str:
+    others = f" and {len(locations) - 1:,} other files" if len(locations) > 1 else ""
+    return f"{hide_in_url(locations[0])}{others}"
+
+
+def _references(source: FileTree | PartsGroup) -> list[References]:
+    if isinstance(source, PartsGroup):
+        found: Iterable[Any] = (node for _, node in source.nodes())
+    else:
+        found = (variable.data for group in source.values() for variable in group.dataset.variables.values())
+    return [array.references for array in found if isinstance(array, PartsArray)]
+
+
+def _folders(source: FileTree | PartsGroup) -> tuple[str, ...]:
+    """Return the URLs of the folders that the references point to."""
+    locations = {location for references in _references(source) for location in references.locations()}
+    return tuple(fewest_folders(map(folder_of, locations)))
+
+
+def _needs(source: FileTree | PartsGroup) -> tuple[str, ...]:
+    """Return the packages, besides this one and zarr, that have codecs of the files."""
+    codecs = (codec for references in _references(source) for codec in references.metadata.codecs)
+    packages = {type(codec).__module__.partition(".")[0] for codec in codecs} - _OWN_CODECS
+    return tuple(sorted(_INSTALL.get(package, package) for package in packages))

@@ -1,0 +1,440 @@
+"""Combine the virtual datasets of many files: along a dimension that is named, or as their coordinates say.
+
+`xarray.concat` joins chunks as they are. Here chunks are joined as they are where their length divides the lengths of
+the files; arrays that are not compressed are cut into rows first; other variables are loaded, or refused if they are
+large. Variables without the dimension are compared, and stay references.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import xarray as xr
+from xarray.conventions import decode_cf_variable, encode_cf_variable
+
+from parts_store.errors import AdoptionError, StoreConfigError
+from parts_store.redaction import hide_in_url
+from parts_store.virtual.combine_checks import (
+    FileGroup,
+    differs,
+    has_steps,
+    refused,
+    require_comparable,
+    require_same_grid,
+    require_same_meaning,
+    require_same_values,
+    require_together,
+)
+from parts_store.virtual.description import count_of_chunks
+from parts_store.virtual.manifests.array import PartsArray
+from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fill_value_of, refer_to_same_bytes
+from parts_store.virtual.manifests.references import References
+from parts_store.virtual.options import AdoptOptions
+from parts_store.virtual.virtual_dataset import Origin, compose, decode, is_loaded, load_variables
+
+# Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
+_SMALL_CHUNK: Final = 1 << 10
+# The members of an encoding that say how times are stored.
+_TIME_ENCODING: Final = ("units", "calendar", "dtype")
+
+type FileTree = Mapping[str, FileGroup]
+"""The groups of a file, or of several files together, by their paths."""
+
+
+def combine_files(trees: Sequence[FileTree], options: AdoptOptions) -> FileTree:
+    """Return files as one: one after the other along a dimension, or as the coordinates of their root groups say."""
+    if options.dim is not None:
+        return _join_trees(trees, options.dim, options)
+    if options.combine == "nested":
+        raise StoreConfigError("combine", "'by_coords', or `concat_dim` for 'nested'", "'nested'")
+    return _combine_by_coords(trees, options)
+
+
+def to_source(tree: FileTree) -> xr.Dataset | xr.DataTree:
+    """Return the groups of a file as what can be written to a session."""
+    if list(tree) == [""]:
+        return tree[""].dataset
+    try:
+        return xr.DataTree.from_dict({f"/{path}": group.dataset for path, group in tree.items()})
+    except ValueError as error:
+        problem = f"a group has other coordinates than the group above it: {str(error).splitlines()[0]}"
+        raise AdoptionError(tree[""].location, (("the groups", problem),)) from error
+
+
+# --- along a dimension ------------------------------------------------------------------------------------------------
+
+
+def _join_trees(trees: Sequence[FileTree], dim: str, options: AdoptOptions) -> FileTree:
+    """Return files one after the other along a dimension; if none of them has it, each is one step of it."""
+    is_step = not any(dim in group.dataset.dims for tree in trees for group in tree.values())
+    paths = dict.fromkeys(path for tree in trees for path in tree)
+    joined = {}
+    for path in paths:
+        groups = [_group_in(tree, path) for tree in trees]
+        if is_step:
+            groups = [dataclasses.replace(group, dataset=_with_dimension(group.dataset, dim)) for group in groups]
+        joined[path] = _join(groups, dim, options)
+    return joined
+
+
+def _group_in(tree: FileTree, path: str) -> FileGroup:
+    """Return a group of a file; an empty one if the file has no such group."""
+    root = tree[""]
+    return tree.get(path, FileGroup(root.location, path, xr.Dataset(), root.skipped))
+
+
+def _join(files: Sequence[FileGroup], dim: str, options: AdoptOptions) -> FileGroup:
+    """Return a group of all files along a dimension. Variables without it are kept from the first file.
+
+    Raises `AdoptionError` for files that do not belong together, and for a variable that has to be loaded and is too
+    large.
+    """
+    files = _load_times(files)
+    require_together(files, dim)
+    # A file without steps adds nothing, and may have other chunks.
+    with_steps = [file for file in files if has_steps(file, dim)] or files[:1]
+    first = files[0]
+    notes: dict[str, str] = {}
+    joined: dict[Hashable, xr.Variable] = {}
+    for name, variable in first.dataset.variables.items():
+        if dim in variable.dims:
+            joined[name], note = _join_variable(with_steps, name, dim, options)
+        else:
+            joined[name], note = variable, _compare(files, name, options)
+        if note is not None:
+            notes[first.path_of(name)] = note
+    dataset = compose(joined, set(first.dataset.coords), first.dataset.attrs)
+    return dataclasses.replace(first, dataset=dataset, notes={**first.notes, **notes})
+
+
+def _with_dimension(dataset: xr.Dataset, dim: str) -> xr.Dataset:
+    """Return a dataset in which all data variables have one more dimension of length 1, the first one.
+
+    A coordinate that is a single value and has the name of the dimension becomes its coordinate.
+    """
+    changed: dict[Hashable, xr.Variable] = {
+        name: xr.Variable((dim, *variable.dims), variable.data[np.newaxis], variable.attrs, variable.encoding)
+        for name, variable in dataset.variables.items()
+        if name in dataset.data_vars or (name == dim and not variable.dims)
+    }
+    return compose({**dataset.variables, **changed}, set(dataset.coords) | ({dim} & set(changed)), dataset.attrs)
+
+
+# --- variables along the dimension ------------------------------------------------------------------------------------
+
+
+def _join_variable(
+    files: Sequence[FileGroup], name: Hashable, dim: str, options: AdoptOptions
+) -> tuple[xr.Variable, str | None]:
+    """Return a variable of all files, and why it was loaded; None if it is virtual, or was loaded before."""
+    variables = [file.dataset.variables[name] for file in files]
+    if all(map(is_loaded, variables)):
+        return _join_loaded(variables, dim), None
+    nbytes: int = sum(variable.size * variable.dtype.itemsize for variable in variables)
+    if any(map(is_loaded, variables)):
+        reason: str | None = "it is loaded in some of the files"
+    else:
+        arrays: list[PartsArray] = [variable.data for variable in variables]
+        _require_codecs(files, name, arrays)
+        axis = variables[0].dims.index(dim)
+        stored_length = options.stored_lengths.get(files[0].path_of(name), 0)
+        references, reason = _aligned([array.references for array in arrays], axis, stored_length)
+        if reason is not None and nbytes > options.max_loaded_nbytes:
+            references, reason = _in_blocks([array.references for array in arrays], axis, reason)
+        if reason is None:
+            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=True)]
+            return xr.Variable(variables[0].dims, np.concatenate(aligned, axis), variables[0].attrs), None
+    if nbytes > options.max_loaded_nbytes:
+        problem = (
+            f"{reason}, and its {nbytes:,} bytes are too many to be loaded "
+            f"(max_loaded_nbytes={options.max_loaded_nbytes:,}); write the files with chunks whose length divides "
+            f"those of the files, such as 1, or pass a larger `max_loaded_nbytes`, `loadable_variables` with "
+            f"{str(name)!r}, or `variables` without it"
+        )
+        raise refused(files[0], files[0].named(name), problem)
+    return _join_loaded(_load(files, name), dim), f"loaded, because {reason}"
+
+
+def _require_codecs(files: Sequence[FileGroup], name: Hashable, arrays: Sequence[PartsArray]) -> None:
+    first, expected_fill_value = arrays[0].metadata, fill_value_of(arrays[0].references)
+    for file, array in zip(files, arrays, strict=True):
+        if array.metadata.codecs != first.codecs:
+            expected, found = (", ".join(map(str, each.codecs)) for each in (first, array.metadata))
+            advice = f"{_other_codecs(first.codecs, array.metadata.codecs)}pass `loadable_variables` with {str(name)!r}"
+            raise differs(file, file.named(name), files[0], f"the codecs {expected}", f"{found}; {advice}")
+        fill_value = fill_value_of(array.references)
+        if fill_value != expected_fill_value and array.references.is_missing().any():
+            expected = f"the fill value {expected_fill_value}"
+            raise differs(file, file.named(name), files[0], expected, str(fill_value))
+
+
+def _other_codecs(first: Sequence[object], other: Sequence[object]) -> str:
+    """Return why codecs may differ: HDF5 leaves filters out of chunks that they would make larger."""
+    few, many = sorted((first, other), key=len)
+    is_left_out = len(few) < len(many) and all(each in many for each in few)
+    return "filters may be left out of its chunks in one of the files; " if is_left_out else ""
+
+
+def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tuple[Sequence[References], str | None]:
+    """Return arrays whose chunks can be joined along an axis; or why they cannot be joined without loading them.
+
+    They get the length of the chunks of the stored array that they are appended to, if there is one. An array that is
+    one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the next file may have
+    another length.
+    """
+    first = arrays[0].chunk_shape
+    if any(_without(each.chunk_shape, axis) != _without(first, axis) for each in arrays):
+        other = next(each.chunk_shape for each in arrays if _without(each.chunk_shape, axis) != _without(first, axis))
+        return arrays, f"its chunks have different shapes, {first} and {other}"
+    can_cut = all(can_cut_rows(each, axis) for each in arrays)
+    if can_cut and stored_length and _common_length(arrays, axis) % stored_length == 0:
+        return [cut_rows(each, axis, stored_length) for each in arrays], None
+    row_nbytes = math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
+    length = first[axis]
+    is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
+        each.metadata.shape[axis] % length == 0 for each in arrays[:-1]
+    )
+    if can_cut and (not is_regular or all(_is_contiguous(each, axis) for each in arrays)):
+        return [cut_rows(each, axis) for each in arrays], "its rows are small" if row_nbytes < _SMALL_CHUNK else None
+    if not is_regular:
+        lengths = ", ".join(str(each) for each in sorted({each.metadata.shape[axis] for each in arrays})[:3])
+        return arrays, f"its compressed chunks are not on one grid, in files of the lengths {lengths}"
+    return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
+
+
+def _in_blocks(arrays: Sequence[References], axis: int, reason: str) -> tuple[Sequence[References], str | None]:
+    """Return arrays whose rows are too small in chunks of as many rows as all chunks and lengths are multiples of.
+
+    The chunks have up to 32 MiB. If they cannot be cut, or would be small, the reason is returned why.
+    """
+    shapes = {_without(each.chunk_shape, axis) for each in arrays}
+    if len(shapes) > 1 or not all(can_cut_rows(each, axis) for each in arrays):
+        return arrays, reason
+    row_nbytes = math.prod(*shapes) * arrays[0].dtype.itemsize
+    common = _common_length(arrays, axis)
+    rows = common // count_of_chunks((common,), row_nbytes)
+    if rows * row_nbytes < _SMALL_CHUNK:
+        return arrays, f"{reason}, the lengths of the files have no common divisor above {common:,}"
+    return [cut_rows(each, axis, rows) for each in arrays], None
+
+
+def _common_length(arrays: Sequence[References], axis: int) -> int:
+    """Return the largest length that divides the chunks and the lengths of all arrays along an axis."""
+    return math.gcd(*(length for each in arrays for length in (each.chunk_shape[axis], each.metadata.shape[axis])))
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _is_contiguous(array: References, axis: int) -> bool:
+    """Return whether the chunks of an array follow each other in the file, along an axis with more than one row."""
+    (columns,) = array.columns()
+    offsets, lengths = columns.offsets.reshape(-1), columns.lengths.reshape(-1)
+    is_one_row = array.chunk_shape[axis] == 1 or math.prod(_without(array.grid, axis)) != 1
+    return not is_one_row and bool((offsets[:-1] + lengths[:-1] == offsets[1:]).all())
+
+
+# --- variables that are loaded ----------------------------------------------------------------------------------------
+
+
+def _load_times(files: Sequence[FileGroup]) -> Sequence[FileGroup]:
+    """Return files in which virtual times are loaded and decoded, if the files count them from different days."""
+    names = [name for name in files[0].dataset.variables if _has_other_units(files, name)]
+    if not names:
+        return files
+    loaded = {name: _load(files, name) for name in names}
+    changed = []
+    for number, file in enumerate(files):
+        decoded = decode(file.location, {str(name): loaded[name][number] for name in names}, mask_and_scale=False)
+        changed.append(dataclasses.replace(file, dataset=file.dataset.assign(decoded)))
+    return changed
+
+
+def _load(files: Sequence[FileGroup], name: Hashable) -> list[xr.Variable]:
+    """Return a variable of each file, with its stored values. All values are read at the same time."""
+    origins = [Origin(file.location, str(name)) for file in files]
+    return load_variables([file.dataset.variables[name] for file in files], origins)
+
+
+def _has_other_units(files: Sequence[FileGroup], name: Hashable) -> bool:
+    variables = [file.dataset.variables.get(name) for file in files]
+    known = [each for each in variables if each is not None]
+    units = [str(each.attrs.get("units", "")) for each in known]
+    is_time = all(" since " in each for each in units)
+    return is_time and len(set(units)) > 1 and not any(map(is_loaded, known))
+
+
+def _join_loaded(variables: Sequence[xr.Variable], dim: str) -> xr.Variable:
+    """Return variables with values in memory, one after the other; times with an encoding that keeps all of them."""
+    plain = [each.to_base_variable() for each in variables]
+    joined: xr.Variable = plain[0]
+    if len(plain) > 1:
+        joined = xr.Variable.concat(plain, dim)  # type: ignore[no-untyped-call]
+    joined.attrs, joined.encoding = dict(plain[0].attrs), dict(plain[0].encoding)
+    is_same = all(_time_encoding(each) == _time_encoding(plain[0]) for each in plain)
+    if "units" in joined.encoding and not is_same and not _keeps_values(joined):
+        # xarray then finds units in which all values are integers.
+        for member in ("units", "dtype"):
+            joined.encoding.pop(member, None)
+    return joined
+
+
+def _time_encoding(variable: xr.Variable) -> list[str]:
+    return [str(variable.encoding.get(member)) for member in _TIME_ENCODING]
+
+
+def _keeps_values(variable: xr.Variable) -> bool:
+    """Return whether times are the same after they were encoded and decoded."""
+    with warnings.catch_warnings():
+        # xarray warns if it has to choose other units.
+        warnings.simplefilter("error")
+        try:
+            stored = decode_cf_variable("times", encode_cf_variable(variable), decode_timedelta=False)
+        except (UserWarning, ValueError, OverflowError):
+            return False
+    return bool((stored.values == variable.values).all())
+
+
+# --- variables without the dimension ----------------------------------------------------------------------------------
+
+
+def _compare(files: Sequence[FileGroup], name: Hashable, options: AdoptOptions) -> str | None:
+    """Raise `AdoptionError` unless a variable is the same in all files; return a note if it is too large to compare."""
+    # Values of indexes are compared before.
+    if name in files[0].dataset.indexes or not options.compares:
+        return None
+    nbytes = _compare_values(files, name, options.max_loaded_nbytes)
+    return f"taken from the first file, and not compared with the others: {nbytes:,} bytes" if nbytes else None
+
+
+def _compare_values(files: Sequence[FileGroup], name: Hashable, max_loaded: int) -> int:
+    """Raise `AdoptionError` unless a variable has the same values in all files.
+
+    Values are read where references differ. If that were more than `max_loaded` bytes, nothing is read, and their
+    number is returned; otherwise 0.
+    """
+    first = files[0].dataset.variables[name]
+    others = [file for file in files[1:] if not _is_same(first, file.dataset.variables[name])]
+    if not others:
+        return 0
+    compared = [files[0], *others]
+    variables = [file.dataset.variables[name] for file in compared]
+    nbytes: int = sum(each.size * each.dtype.itemsize for each in variables if not is_loaded(each))
+    if nbytes > max_loaded:
+        return nbytes
+    expected, *found = _load(compared, name)
+    for file, variable in zip(others, found, strict=True):
+        require_same_values(file, name, files[0], variable.values, expected.values)
+    return 0
+
+
+def _is_same(one: xr.Variable, other: xr.Variable) -> bool:
+    """Return whether variables have the same values, which need not be read to know it."""
+    if is_loaded(one) or is_loaded(other):
+        return False
+    return refer_to_same_bytes(one.data.references, other.data.references)
+
+
+# --- by coordinates ---------------------------------------------------------------------------------------------------
+
+
+def _combine_by_coords(trees: Sequence[FileTree], options: AdoptOptions) -> FileTree:
+    """Return files in the order and along the dimensions that the coordinates of their root groups say.
+
+    Files with other variables are combined by themselves, and then merged: they must have the same coordinates.
+    """
+    by_variables: dict[Hashable, list[FileTree]] = {}
+    for tree in trees:
+        names = frozenset((path, name) for path, group in tree.items() for name in group.dataset.data_vars)
+        by_variables.setdefault(names, []).append(tree)
+    combined = [_combine(alike, _differing(alike), options) for alike in by_variables.values()]
+    return reduce(lambda one, other: _merge(one, other, options), combined)
+
+
+def _differing(trees: Sequence[FileTree]) -> list[str]:
+    """Return the dimensions whose coordinates are loaded and differ between files."""
+    first = trees[0][""].dataset
+    found = [
+        str(dim) for dim in first.indexes if any(_key(tree, str(dim)) != _key(trees[0], str(dim)) for tree in trees)
+    ]
+    if len(trees) > 1 and not found:
+        known = ", ".join(repr(str(dim)) for dim in first.indexes) or "none"
+        expected = "`concat_dim`, because the files do not differ in their coordinates"
+        raise StoreConfigError("concat_dim", expected, f"None, and the coordinates {known}")
+    return found
+
+
+def _key(tree: FileTree, dim: str) -> Hashable:
+    """Return a value by which the coordinates of a dimension in different files are compared."""
+    variable = tree[""].dataset.variables.get(dim)
+    if variable is None:
+        return None
+    values = np.asarray(variable.values)
+    return tuple(values.tolist()) if values.dtype.kind == "O" else (values.dtype.str, values.tobytes())
+
+
+def _combine(trees: Sequence[FileTree], dims: Sequence[str], options: AdoptOptions) -> FileTree:
+    """Return files joined along the last dimension, then along the others."""
+    if not dims:
+        return trees[0]
+    *others, dim = dims
+    rows: dict[Hashable, list[FileTree]] = {}
+    for tree in trees:
+        rows.setdefault(tuple(_key(tree, each) for each in others), []).append(tree)
+    joined = [_join_trees(_ordered(row, dim), dim, options) for row in rows.values()]
+    return _combine(joined, others, options)
+
+
+def _ordered(trees: Sequence[FileTree], dim: str) -> list[FileTree]:
+    """Return files in the order of their coordinates, increasing unless they decrease within the files.
+
+    Files without steps are the last ones.
+    """
+    values = [np.asarray(tree[""].dataset.variables[dim].values) for tree in trees]
+    decreases = any(len(each) > 1 and each[-1] < each[0] for each in values)
+    with_steps = [number for number, each in enumerate(values) if len(each)]
+    order = sorted(with_steps, key=lambda number: values[number][0], reverse=decreases)
+    return [
+        *(trees[number] for number in order),
+        *(tree for tree, each in zip(trees, values, strict=True) if not len(each)),
+    ]
+
+
+def _merge(one: FileTree, other: FileTree, options: AdoptOptions) -> FileTree:
+    """Return the variables of two files in one tree; raise `AdoptionError` if what both have differs."""
+    merged = dict(one)
+    for path, group in other.items():
+        if (known := one.get(path)) is None:
+            merged[path] = group
+            continue
+        _require_same(known, group, options)
+        variables, dataset = group.dataset.variables, known.dataset
+        added = {name: variable for name, variable in variables.items() if name not in dataset.variables}
+        dataset = dataset.assign(added).set_coords([name for name in group.dataset.coords if name in added])
+        merged[path] = FileGroup(
+            known.location, path, dataset, {**group.skipped, **known.skipped}, {**group.notes, **known.notes}
+        )
+    return merged
+
+
+def _require_same(first: FileGroup, file: FileGroup, options: AdoptOptions) -> None:
+    """Raise `AdoptionError` unless what two files have in common is the same: variables, and lengths of dimensions."""
+    known, dataset = first.dataset, file.dataset
+    for name in [name for name in known.variables if name in dataset.variables]:
+        require_same_grid(file, name, first)
+        require_comparable(file, name, first)
+        require_same_meaning(file, name, first)
+        if options.compares and (nbytes := _compare_values([first, file], name, options.max_loaded_nbytes)):
+            problem = (
+                f"{hide_in_url(first.location)!r} has it too, and {nbytes:,} bytes are too many to be compared "
+                f"(max_loaded_nbytes={options.max_loaded_nbytes:,}); pass a larger `max_loaded_nbytes`, or `variables`"
+            )
+            raise refused(file, file.named(name), problem)
+    for dim, length in known.sizes.items():
+        if dataset.sizes.get(dim, length) != length:
+            raise differs(file, f"dimension {dim!r}", first, f"the length {length}", dataset.sizes[dim])

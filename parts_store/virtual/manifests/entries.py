@@ -1,0 +1,343 @@
+"""The entries of manifests: pieces of chunks, columns of a manifest, and checksums of files. Pure."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+import numpy as np
+from numpy.typing import NDArray
+from virtualizarr.manifests import ChunkManifest
+
+from parts_store._compat.virtualizarr import (
+    INLINED_CHUNK_PATH,
+    MISSING_CHUNK_PATH,
+    columns_of,
+    validate_and_normalize_path_to_uri,
+)
+from parts_store.errors import ManifestError, describe
+from parts_store.virtual.store_access import ENCODED_SCHEMES, Span, parse_integer
+
+# The largest size of a file: what a signed 64-bit integer can hold.
+MAX_NBYTES: Final = 2**63 - 1
+_KEY = re.compile(r"(?:c[./])?(?:0|[1-9][0-9]{0,18})(?:[./](?:0|[1-9][0-9]{0,18}))*")
+_REFERENCE = frozenset({"path", "offset", "length"})
+# These characters are not percent-encoded in the path of a URL.
+_UNQUOTED = "/:@!$&'()*+,;=~"
+
+type Checksum = str | datetime
+"""How a change of a file is detected: its ETag, or a time after which the file must not have been modified."""
+
+
+type Checksums = Mapping[str, Checksum]
+"""The checksums of files, by their URLs. A file may have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A range of bytes of a file, which is given by its URL."""
+
+    location: str
+    span: Span
+    checksum: Checksum | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes."""
+        return self.span.nbytes
+
+
+type Piece = FileRange | bytes
+"""Some bytes of a chunk: a range of a file, or the bytes themselves."""
+
+
+def nbytes_of(*pieces: Piece) -> int:
+    """Return the number of bytes of some pieces."""
+    return sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
+
+
+def slice_pieces(pieces: Sequence[Piece], span: Span) -> tuple[Piece, ...]:
+    """Return the pieces that a range of a chunk is made of."""
+    found: list[Piece] = []
+    start = 0
+    for piece in pieces:
+        nbytes = nbytes_of(piece)
+        first, last = max(span.start - start, 0), min(span.stop - start, nbytes)
+        if first < last:
+            found.append(slice_piece(piece, Span(first, last)))
+        start += nbytes
+    return tuple(found)
+
+
+def slice_piece(piece: Piece, span: Span) -> Piece:
+    """Return a range of a piece."""
+    if isinstance(piece, bytes):
+        return piece[span.start : span.stop]
+    start = piece.span.start
+    return FileRange(piece.location, Span(start + span.start, start + span.stop), piece.checksum)
+
+
+def number_paths(paths: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """Return the different paths in the order in which they first occur, and the number of the path of each chunk.
+
+    Neighbouring chunks mostly have the same path. Only the first path of such a run is sorted: to sort a million paths
+    takes about a second.
+    """
+    flat = paths.reshape(-1)
+    is_first = np.ones(flat.shape, bool)
+    np.not_equal(flat[1:], flat[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    if len(starts) == 1:
+        return (str(flat[0]),), np.zeros(paths.shape, np.intp)
+    unique, first, inverse = np.unique(flat[starts], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    ranks = np.empty(len(order), np.intp)
+    ranks[order] = np.arange(len(order))
+    numbers = np.repeat(ranks[inverse], np.diff(starts, append=len(flat)))
+    return tuple(map(str, unique[order])), numbers.reshape(paths.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A manifest as arrays on its chunk grid, and the bytes of the chunks that it holds itself."""
+
+    paths: NDArray[Any]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    inlined: Mapping[tuple[int, ...], bytes]
+
+    @classmethod
+    def of(cls, manifest: ChunkManifest) -> "Columns":
+        """Return the columns of a manifest."""
+        return cls(*columns_of(manifest))
+
+    @classmethod
+    def empty(cls, grid: tuple[int, ...]) -> "Columns":
+        """Return columns that can be written to, in which all chunks are missing."""
+        paths = np.full(grid, MISSING_CHUNK_PATH, np.dtypes.StringDType())
+        return cls(paths, np.zeros(grid, np.uint64), np.zeros(grid, np.uint64), {})
+
+    def manifest(self) -> ChunkManifest:
+        """Return the manifest with these columns."""
+        return ChunkManifest.from_arrays(
+            paths=cast("Any", self.paths),
+            offsets=self.offsets,
+            lengths=self.lengths,
+            inlined=dict(self.inlined),
+            validate_paths=False,
+        )
+
+    @property
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Return an array that is True where a chunk is missing."""
+        return np.asarray(self.paths == MISSING_CHUNK_PATH)
+
+    def transposed(self) -> "Columns":
+        """Return the columns of the same chunks with the axes of the grid in reverse order."""
+        inlined = {index[::-1]: data for index, data in self.inlined.items()}
+        return Columns(self.paths.T, self.offsets.T, self.lengths.T, inlined)
+
+    def locations(self) -> tuple[str, ...]:
+        """Return the URLs of all files that are referred to, each once."""
+        found, _ = number_paths(self.paths)
+        return tuple(path for path in found if path not in (MISSING_CHUNK_PATH, INLINED_CHUNK_PATH))
+
+    @property
+    def is_in_file(self) -> NDArray[np.bool_]:
+        """Return an array that is True where a chunk is a range of a file."""
+        return np.asarray((self.paths != MISSING_CHUNK_PATH) & (self.paths != INLINED_CHUNK_PATH))
+
+    def put(self, index: tuple[int, ...], piece: Piece) -> None:
+        """Set the piece of a chunk. Only for columns that were made by `empty`."""
+        if isinstance(piece, FileRange):
+            self.paths[index], self.offsets[index] = piece.location, piece.span.start
+        else:
+            self.paths[index] = INLINED_CHUNK_PATH
+            # `empty` made this dictionary, and nothing else refers to it yet.
+            self.inlined[index] = piece  # type: ignore[index]
+        self.lengths[index] = nbytes_of(piece)
+
+    def get(self, index: tuple[int, ...]) -> Piece | None:
+        """Return the piece of a chunk, None if the chunk is missing."""
+        path = str(self.paths[index])
+        if path == MISSING_CHUNK_PATH:
+            return None
+        if path == INLINED_CHUNK_PATH:
+            return self.inlined[index]
+        start = int(self.offsets[index])
+        return FileRange(path, Span(start, start + int(self.lengths[index])))
+
+
+def key_of(index: Sequence[int]) -> str:
+    """Return the key of a chunk in a manifest."""
+    return ".".join(map(str, index))
+
+
+def parse_chunk_key(key: object, grid: tuple[int, ...], where: str) -> tuple[int, ...]:
+    """Return the position of a chunk in the grid, given its key; raise `ManifestError` if it is not in the grid."""
+    index = _parse_key(key, len(grid))
+    if index is None or any(number >= count for number, count in zip(index, grid, strict=True)):
+        raise ManifestError(where, f"the key of a chunk on a grid of {grid}", describe(key))
+    return index
+
+
+def _parse_key(key: object, ndim: int) -> tuple[int, ...] | None:
+    if not isinstance(key, str):
+        return None
+    if not ndim:
+        return () if key in ("", "c", "0") else None
+    if _KEY.fullmatch(key) is None:
+        return None
+    index = tuple(int(number) for number in re.findall("[0-9]+", key))
+    return index if len(index) == ndim else None
+
+
+def parse_manifest(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> ChunkManifest:
+    """Return the manifest of a part from a dictionary in VirtualiZarr's form, on this grid of chunks."""
+    columns = Columns.empty(grid)
+    for key, entry in entries.items():
+        where = f"part {part}, chunk {describe(key)}"
+        index = parse_chunk_key(key, grid, where)
+        piece = parse_entry(entry, where)
+        if piece is not None:
+            columns.put(index, piece)
+    return columns.manifest()
+
+
+def parse_entry(entry: object, where: str) -> Piece | None:
+    """Return the piece that an entry of a manifest describes; None if the entry says that the chunk is missing."""
+    if not isinstance(entry, Mapping) or not _REFERENCE <= set(entry) <= _REFERENCE | {"data"}:
+        expected = "an entry with 'path', 'offset', 'length' and optionally 'data'"
+        raise ManifestError(where, expected, describe(entry))
+    if "data" in entry:
+        return parse_data(entry["data"], where)
+    if entry["path"] == MISSING_CHUNK_PATH:
+        return None
+    return parse_reference(entry["path"], entry["offset"], entry["length"], where)
+
+
+def parse_data(data: object, where: str) -> bytes:
+    """Return the bytes of a chunk that a manifest holds itself."""
+    if not isinstance(data, bytes | bytearray | memoryview) or not len(data):
+        raise ManifestError(where, "at least one byte as 'data'", describe(data))
+    return bytes(data)
+
+
+def parse_reference(path: object, offset: object, length: object, where: str) -> FileRange:
+    """Return a range of a file; raise `ManifestError` unless it is valid."""
+    for name, found, least in (("offset", offset, 0), ("length", length, 1)):
+        if parse_integer(found, least, MAX_NBYTES) is None:
+            raise ManifestError(where, f"an integer from {least} as {name!r}", describe(found))
+    start, nbytes = int(offset), int(length)  # type: ignore[call-overload]
+    if start + nbytes > MAX_NBYTES:
+        raise ManifestError(where, f"a range that ends at {MAX_NBYTES} at most", f"{start} + {nbytes}")
+    return FileRange(parse_location(path, where), Span(start, start + nbytes))
+
+
+def parse_location(path: object, where: str) -> str:
+    """Return the URL of a file; a file of this machine may be given by its absolute path."""
+    expected = "the URL of a file, or its absolute path"
+    if not isinstance(path, str) or path == INLINED_CHUNK_PATH or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", path):
+        raise ManifestError(where, expected, describe(path))
+    try:
+        location = validate_and_normalize_path_to_uri(path)
+    except ValueError as error:
+        raise ManifestError(where, expected, describe(path)) from error
+    if "://" not in location:
+        raise ManifestError(where, expected, describe(path))
+    return location
+
+
+def to_icechunk_url(location: str) -> str:
+    """Return the URL of a file as Icechunk expects it: with the key of an object percent-encoded."""
+    return _with_path(location, lambda path: quote(path, safe=_UNQUOTED))
+
+
+def from_icechunk_url(url: str) -> str:
+    """Return the URL of a file, given Icechunk's URL: with the key of an object as it is."""
+    return _with_path(url, unquote)
+
+
+def _with_path(url: str, convert: Callable[[str], str]) -> str:
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return url if scheme.lower() in ENCODED_SCHEMES else f"{scheme}://{host}{slash}{convert(path)}"
+
+
+def without_chunks_on_grid(manifest: ChunkManifest, grid: tuple[int, ...]) -> ChunkManifest:
+    """Return a manifest without any chunk on the grid of its array; return any other manifest as it is.
+
+    For a dataset that was never written, the parsers of VirtualiZarr make a manifest with a grid of another shape.
+    """
+    columns = Columns.of(manifest)
+    if columns.paths.shape == grid or not bool(np.all(columns.is_missing)):
+        return manifest
+    return Columns.empty(grid).manifest()
+
+
+def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> ChunkManifest:
+    """Return a manifest without offsets and lengths of missing chunks; raise `ManifestError` unless it is valid."""
+    where = f"part {part}"
+    columns = Columns.of(manifest)
+    if columns.paths.shape != grid:
+        raise ManifestError(where, f"a grid of {grid} chunks, as the array has", f"{columns.paths.shape}")
+    _require_inlined(columns, where)
+    missing = columns.is_missing
+    if bool(np.any(columns.offsets[missing])) or bool(np.any(columns.lengths[missing])):
+        offsets, lengths = np.where(missing, 0, columns.offsets), np.where(missing, 0, columns.lengths)
+        columns = Columns(columns.paths, offsets.astype(np.uint64), lengths.astype(np.uint64), columns.inlined)
+        manifest = columns.manifest()
+    limit = np.uint64(MAX_NBYTES)
+    if bool(np.any(columns.offsets > limit)) or bool(np.any(columns.lengths > limit - columns.offsets)):
+        raise ManifestError(where, f"ranges that end at {MAX_NBYTES} at most", "a range that ends beyond it")
+    for path in columns.locations():
+        if parse_location(path, where) != path:
+            raise ManifestError(where, "the URL of a file", describe(path))
+    return manifest
+
+
+def _require_inlined(columns: Columns, where: str) -> None:
+    """Raise unless the manifest holds bytes for exactly the chunks whose path says so."""
+    marked = {tuple(map(int, index)) for index in np.argwhere(columns.paths == INLINED_CHUNK_PATH)}
+    if marked != set(columns.inlined):
+        wrong = min(marked ^ set(columns.inlined))
+        found = "a path that says so, and no bytes" if wrong in marked else "bytes, and a path of a file"
+        raise ManifestError(f"{where}, chunk {key_of(wrong)!r}", "bytes where the path says so", found)
+    for index, data in columns.inlined.items():
+        if len(data) != columns.lengths[index] or not data or columns.offsets[index]:
+            raise ManifestError(f"{where}, chunk {key_of(index)!r}", f"{columns.lengths[index]} bytes", f"{len(data)}")
+
+
+# --- checksums: VirtualiZarr's manifests cannot hold them, so they are kept separately, one for each file --------
+
+
+def parse_checksums(checksums: object) -> Checksums:
+    """Return the checksums that a caller gives, by the URLs of files or their paths on this machine."""
+    if checksums is None:
+        return {}
+    if not isinstance(checksums, Mapping):
+        raise ManifestError("checksums", "a mapping from URLs of files to ETags or times", describe(checksums))
+    return {
+        parse_location(location, "checksums"): parse_checksum(checksum, f"checksum of {describe(location)}")
+        for location, checksum in checksums.items()
+    }
+
+
+def parse_checksum(checksum: object, where: str) -> Checksum:
+    """Return a checksum; raise `ManifestError` unless it is an ETag, or a time with its time zone."""
+    match checksum:
+        case str() if checksum:
+            return checksum
+        case datetime(tzinfo=zone) if zone is not None:
+            return checksum
+        case _:
+            raise ManifestError(where, "an ETag, or a time with its time zone", describe(checksum))
+
+
+def require_object(data: object, where: str) -> dict[str, Any]:
+    """Return a copy of the data; raise `ManifestError` unless it is a JSON object."""
+    if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
+        raise ManifestError(where, "an object", describe(data))
+    return dict(data)

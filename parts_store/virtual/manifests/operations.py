@@ -1,0 +1,422 @@
+"""Concatenate, stack, broadcast, index, join and cut arrays of references. Nothing is read.
+
+VirtualiZarr combines the manifests of each part. This module decides which arrays may be combined, and on which axis.
+"""
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+from virtualizarr.manifests import ManifestArray, array_api
+from zarr.codecs import BytesCodec
+
+from parts_store._compat.virtualizarr import copy_and_replace_metadata
+from parts_store.errors import ManifestError, describe
+from parts_store.redaction import hide_in_url
+from parts_store.virtual.manifests.entries import Checksum, Checksums, Columns, Piece, key_of, nbytes_of
+from parts_store.virtual.manifests.meaning import find_difference
+from parts_store.virtual.manifests.references import (
+    References,
+    as_manifest_errors,
+    storage_order,
+)
+from parts_store.virtual.store_access import parse_integer
+
+
+def require_alike(arrays: Sequence[References], subject: str, names: Sequence[str] = ()) -> None:
+    """Raise unless arrays have the same data type, codecs, chunk shape, number of parts and meaning.
+
+    If a chunk is missing, their fill values have to be the same too.
+
+    Parameters
+    ----------
+    arrays
+        The arrays.
+    subject
+        What is done with them, in the message.
+    names
+        The names of the arrays in the message; empty for an array without a name.
+    """
+    first, *others = arrays
+    for number, other in enumerate(others, start=1):
+        where = f"{subject}, array {number}{_described(other, names[number] if names else '')}"
+        compared: tuple[tuple[str, Any, Any], ...] = (
+            ("dtype", first.dtype, other.dtype),
+            ("codecs", _codecs(first), _codecs(other)),
+            ("chunk shape", first.chunk_shape, other.chunk_shape),
+            ("number of parts", len(first.manifests), len(other.manifests)),
+        )
+        for name, expected, found in compared:
+            if expected != found:
+                raise ManifestError(where, f"the {name} {expected} of the first", str(found))
+        difference = find_difference(first.metadata.attributes, other.metadata.attributes)
+        if difference is not None:
+            where = f"{where}, attribute {difference.attribute!r}"
+            raise ManifestError(where, f"{difference.expected} as in the first", difference.found)
+    fill_values = [fill_value_of(array) for array in arrays]
+    is_different = any(fill_value != fill_values[0] for fill_value in fill_values)
+    if is_different and any(array.is_missing().any() for array in arrays):
+        expected = "the same fill value, because chunks are missing"
+        raise ManifestError(subject, expected, ", ".join(map(str, fill_values)))
+
+
+def _codecs(array: References) -> list[Any]:
+    # The whole metadata document takes much longer, and arrays of many files are compared.
+    return [codec.to_dict() for codec in array.metadata.codecs]
+
+
+def fill_value_of(array: References) -> Any:
+    """Return the fill value as it is written in a metadata document, where NaN is equal to itself."""
+    return array.metadata.data_type.to_json_scalar(array.metadata.fill_value, zarr_format=3)
+
+
+def _described(array: References, name: str) -> str:
+    """Return the name of an array, and the first file that it refers to."""
+    file = next((path for manifest in array.manifests for path in manifest.iter_nonempty_paths()), None)
+    return f"{f' {name!r}' if name else ''}{'' if file is None else f' of {hide_in_url(file)!r}'}"
+
+
+def refer_to_same_bytes(one: References, other: References) -> bool:
+    """Return whether arrays decode the same bytes in the same way; if not, their values may still be the same.
+
+    Their attributes and dimension names may differ.
+    """
+    first, second = one.metadata, other.metadata
+    is_same_form = (
+        (first.shape, one.chunk_shape, first.data_type) == (second.shape, other.chunk_shape, second.data_type)
+        and first.codecs == second.codecs
+        and len(one.manifests) == len(other.manifests)
+    )
+    if not is_same_form or any(
+        other.checksums.get(file, checksum) != checksum for file, checksum in one.checksums.items()
+    ):
+        return False
+    if one.is_missing().any() and fill_value_of(one) != fill_value_of(other):
+        return False
+    return one.manifests == other.manifests
+
+
+def merge_checksums(many: Iterable[Checksums], subject: str) -> Checksums:
+    """Return the checksums of arrays that are combined; raise `ManifestError` if a file has two different ones.
+
+    Of two times the earlier is kept: a file that was not modified after it is the file that both arrays refer to.
+    """
+    merged: dict[str, Checksum] = {}
+    for checksums in many:
+        for location, checksum in checksums.items():
+            known = merged.setdefault(location, checksum)
+            if isinstance(known, datetime) and isinstance(checksum, datetime):
+                merged[location] = min(known, checksum)
+            elif known != checksum:
+                expected = f"one checksum of {hide_in_url(location)!r}, found {describe(str(known))} in another array"
+                raise ManifestError(subject, expected, describe(str(checksum)))
+    return merged
+
+
+def _combine(
+    arrays: Sequence[References],
+    combine_part: Callable[[Sequence[ManifestArray]], ManifestArray],
+    dimension_names: Sequence[str | None] | None,
+    subject: str,
+    expected: str,
+) -> References:
+    """Return the array whose parts VirtualiZarr makes of the parts of arrays, one part after the other."""
+    # VirtualiZarr does not adapt dimension names to new axes.
+    nameless = [dataclasses.replace(array.metadata, dimension_names=None) for array in arrays]
+    with as_manifest_errors(subject, expected):
+        parts = [
+            combine_part([ManifestArray(metadata, manifest) for metadata, manifest in zip(nameless, part, strict=True)])
+            for part in zip(*(array.manifests for array in arrays), strict=True)
+        ]
+    names = tuple(dimension_names) if dimension_names is not None and any(dimension_names) else None
+    metadata = dataclasses.replace(parts[0].metadata, dimension_names=names)
+    checksums = merge_checksums([array.checksums for array in arrays], subject)
+    return References.checked(metadata, [part.manifest for part in parts], checksums)
+
+
+def concatenate(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
+    """Return the arrays, one after the other along an axis. Only the last one may end within a chunk."""
+    subject = "concatenate"
+    require_alike(arrays, subject, names)
+    axis = normalize_axis_index(axis, len(arrays[0].metadata.shape))
+    join = partial(array_api.concatenate, axis=axis)
+    return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, "arrays whose chunks make up one grid")
+
+
+def stack(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
+    """Return the arrays, one after the other along a new axis with chunks of length 1."""
+    subject, expected = "stack", "arrays of one shape, with codecs that accept another axis"
+    require_alike(arrays, subject, names)
+    # A negative axis counts the axes of the result here, and the axes of the arrays in VirtualiZarr.
+    axis = normalize_axis_index(axis, len(arrays[0].metadata.shape) + 1)
+    axes = arrays[0].metadata.dimension_names
+    result_axes = None if axes is None else [*axes[:axis], None, *axes[axis:]]
+    return _combine(arrays, partial(array_api.stack, axis=axis), result_axes, subject, expected)
+
+
+def expand_dims(array: References, axes: Sequence[int]) -> References:
+    """Return the array with new axes of length 1 at these positions among the axes of the result."""
+    ndim = len(array.metadata.shape) + len(axes)
+    places = sorted(normalize_axis_index(axis, ndim) for axis in axes)
+    if len(set(places)) < len(places):
+        raise ManifestError("expand_dims", "a different position for every new axis", str(tuple(axes)))
+    for place in places:
+        array = stack([array], place)
+    return array
+
+
+def broadcast_to(array: References, shape: tuple[int, ...]) -> References:
+    """Return the array broadcast to a shape, as NumPy does it. Repeated axes must have chunks of length 1."""
+    old, chunks = array.metadata.shape, array.chunk_shape
+    added = len(shape) - len(old)
+    with as_manifest_errors("broadcast_to", f"a shape that {old} can be broadcast to"):
+        if np.broadcast_shapes(old, shape) != tuple(shape):
+            raise ValueError(f"{shape}")
+    for axis, (length, chunk, wanted) in enumerate(zip(old, chunks, shape[added:], strict=True)):
+        # VirtualiZarr would treat the unused rest of a longer chunk as values.
+        if wanted != length and chunk != 1:
+            raise ManifestError("broadcast_to", f"chunks of length 1 on axis {axis}, to repeat it", f"{chunk}")
+    names = array.metadata.dimension_names
+    return _combine(
+        [array],
+        lambda parts: array_api.broadcast_to(parts[0], tuple(shape)),
+        None if names is None else [*[None] * added, *names],
+        "broadcast_to",
+        "an array whose codecs accept more axes",
+    )
+
+
+# --- indexing ------------------------------------------------------------------------------------------------------
+
+type Index = int | slice | None
+"""The index of one axis; None for a new axis."""
+
+
+def select(array: References, key: Any) -> tuple[References, bool]:
+    """Return what a basic index selects, and whether that contains parts of chunks, which have fewer bytes.
+
+    A basic index has integers, slices, an ellipsis and new axes.
+
+    A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
+    slice within one chunk is possible if the array is uncompressed and its chunks have one part.
+    """
+    indices = _spread(key, len(array.metadata.shape))
+    checked, is_within_chunks = _checked(array, [index for index in indices if index is not None])
+    names = array.metadata.dimension_names or [None] * len(checked)
+    kept = [name for name, index in zip(names, checked, strict=True) if isinstance(index, slice)]
+    expected = "an array whose codecs accept fewer axes"
+    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", expected)
+    # Positions count the axes of the result, which has no axes that were indexed by an integer.
+    layout = [index for index in indices if not isinstance(index, int)]
+    places = [place for place, index in enumerate(layout) if index is None]
+    return expand_dims(selected, places) if places else selected, is_within_chunks
+
+
+def _spread(key: Any, ndim: int) -> list[Index]:
+    """Return an index for each axis, and None for each new axis; an ellipsis stands for the axes left out."""
+    items = key if isinstance(key, tuple) else (key,)
+    given = [_index(item) for item in items]
+    if sum(item is ... for item in given) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    used = sum(item is not None and item is not ... for item in given)
+    if used > ndim:
+        raise IndexError(f"too many indices for array: array is {ndim}-dimensional, but {used} were indexed")
+    at = next((number for number, item in enumerate(given) if item is ...), len(given))
+    spread = [*given[:at], *[slice(None)] * (ndim - used), *given[at + 1 :]]
+    return [index for index in spread if not isinstance(index, EllipsisType)]
+
+
+def _index(item: Any) -> Index | EllipsisType:
+    if item is None or item is ... or isinstance(item, slice):
+        return item
+    if not isinstance(item, bool | np.bool_ | np.ndarray):
+        try:
+            return operator.index(item)
+        except TypeError:
+            pass
+    expected = "integers, slices, an ellipsis or new axes; load the values for anything else"
+    raise ManifestError("index", expected, describe(item))
+
+
+def _checked(array: References, indices: Sequence[Index]) -> tuple[tuple[int | slice, ...], bool]:
+    """Return indices that VirtualiZarr accepts, and whether one of them is within a chunk."""
+    checked: list[int | slice] = []
+    is_within_chunks = False
+    shape, chunks = array.metadata.shape, array.chunk_shape
+    for axis, (index, length, chunk) in enumerate(zip(indices, shape, chunks, strict=True)):
+        if isinstance(index, int):
+            checked.append(_number(index, axis, length, chunk))
+            continue
+        found = _whole_slice(index, axis, length)
+        if not is_aligned(found, length, chunk):
+            _require_plain(array, axis, found)
+            is_within_chunks = True
+        checked.append(found)
+    return tuple(checked), is_within_chunks
+
+
+def _number(index: int, axis: int, length: int, chunk: int) -> int:
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is out of bounds for axis {axis} with size {length}")
+    # Also in a last chunk with one element: it is stored as a whole chunk.
+    if chunk != 1:
+        expected = (
+            f"a slice, such as {_nearest(index % length, index % length + 1, length, chunk)}, or chunks of length 1"
+        )
+        raise ManifestError(f"index, axis {axis}", expected, f"the integer {index} and chunks of length {chunk}")
+    return index % length
+
+
+def _whole_slice(index: Any, axis: int, length: int) -> slice:
+    """Return a slice with step 1; an empty slice becomes `slice(0, 0)`."""
+    try:
+        elements = range(*index.indices(length))
+    except (TypeError, ValueError) as error:
+        raise ManifestError(f"index, axis {axis}", "a slice of integers", describe(index)) from error
+    if not elements:
+        return slice(0, 0)
+    if len(elements) > 1 and elements.step != 1:
+        raise ManifestError(f"index, axis {axis}", "a slice with the step 1", describe(index))
+    return slice(elements[0], elements[-1] + 1)
+
+
+def is_aligned(index: slice, length: int, chunk: int) -> bool:
+    """Return whether a slice begins and ends at boundaries of chunks, or at the end of the array."""
+    return bool(index.start % chunk == 0 and (index.stop % chunk == 0 or index.stop == length))
+
+
+def _nearest(start: int, stop: int, length: int, chunk: int) -> str:
+    return f"{start // chunk * chunk}:{min(-(-stop // chunk) * chunk, length)}"
+
+
+def _require_plain(array: References, axis: int, index: slice) -> None:
+    """Raise unless a slice within a chunk is a range of the bytes of the chunk."""
+    length, chunk = array.metadata.shape[axis], array.chunk_shape[axis]
+    subject, found = f"index, axis {axis}", f"{index.start}:{index.stop} and chunks of length {chunk}"
+    expected = f"a slice on the boundaries of chunks, such as {_nearest(index.start, index.stop, length, chunk)}"
+    if storage_order(array.metadata)[:1] != (axis,) or index.start // chunk != (index.stop - 1) // chunk:
+        raise ManifestError(subject, expected, found)
+    (columns, *others) = array.columns()
+    if others:
+        # The bytes of the slice may be in any of the parts.
+        raise ManifestError(subject, expected, f"{found}, in {len(others) + 1} parts")
+    if columns.inlined:
+        raise ManifestError(subject, expected, f"{found}, inlined in the manifest")
+    lengths = set(columns.lengths[~columns.is_missing].tolist())
+    if lengths - {array.nbytes_of_plain_chunk}:
+        expected = f"chunks of {array.nbytes_of_plain_chunk} bytes, to select a part of a chunk"
+        raise ManifestError(subject, expected, f"{lengths}")
+
+
+# --- joining and cutting chunks -------------------------------------------------------------------------------------
+
+
+def join_chunks(array: References, count: int, axis: int) -> References:
+    """Return the same array in chunks that are `count` times as long on an axis.
+
+    Every part of the smaller chunks becomes a part of the larger one. If the last chunk is joined from fewer than
+    `count` chunks, fill values beyond the shape of the array replace the others. Raise `ManifestError` if some of the
+    chunks that are joined are missing and others are not.
+    """
+    axis = normalize_axis_index(axis, len(array.metadata.shape))
+    _require_joinable(array, count, axis)
+    chunks = list(array.chunk_shape)
+    chunks[axis] *= count
+    with as_manifest_errors("join_chunks", "metadata that can have other chunks"):
+        metadata = copy_and_replace_metadata(array.metadata, new_chunks=chunks)
+    grid = list(array.grid)
+    grid[axis] = -(-grid[axis] // count)
+    joined = [Columns.empty(tuple(grid)) for _ in range(count * len(array.manifests))]
+    fill = np.full(array.chunk_shape, array.metadata.fill_value, array.stored_dtype).tobytes()
+    for index in np.ndindex(*grid):
+        for column, piece in zip(joined, _join_one(array, index, count, axis, fill), strict=False):
+            column.put(index, piece)
+    return References.checked(metadata, [column.manifest() for column in joined], array.checksums)
+
+
+def _require_joinable(array: References, count: int, axis: int) -> None:
+    """Raise unless the bytes of neighbouring chunks, one after the other, are those of a larger chunk."""
+    subject = "join_chunks"
+    if parse_integer(count, 1) is None:
+        raise ManifestError(subject, "a number of chunks of at least 1", describe(count))
+    codecs = array.metadata.codecs
+    if len(codecs) != 1 or not isinstance(codecs[0], BytesCodec):
+        names = ", ".join(type(codec).__name__ for codec in codecs)
+        raise ManifestError(subject, "only the codec 'bytes': uncompressed values in C order", names)
+    before = array.chunk_shape[:axis]
+    if math.prod(before) != 1:
+        raise ManifestError(subject, f"chunks of length 1 on the axes before axis {axis}", str(before))
+    expected = array.nbytes_of_plain_chunk
+    nbytes = array.nbytes_of_chunks()
+    wrong = np.argwhere(~array.is_missing() & (nbytes != expected))[:1].tolist()
+    for index in map(tuple, wrong):
+        raise ManifestError(f"{subject}, chunk {key_of(index)!r}", f"{expected} bytes", str(nbytes[index]))
+
+
+def _join_one(array: References, index: tuple[int, ...], count: int, axis: int, fill: bytes) -> list[Piece]:
+    """Return the pieces of a larger chunk, in order; none if all chunks in it are missing."""
+    first = index[axis] * count
+    last = min(first + count, array.grid[axis])
+    members = [(*index[:axis], number, *index[axis + 1 :]) for number in range(first, last)]
+    found = [array.pieces(member) for member in members]
+    if not any(found):
+        return []
+    joined: list[Piece] = []
+    for member, pieces in zip(members, found, strict=True):
+        if pieces is None:
+            expected = "all chunks that are joined, or none of them"
+            raise ManifestError(f"join_chunks, chunk {key_of(member)!r}", expected, "a missing chunk")
+        joined += pieces
+    return joined + _cut_fill(fill, found[0] or ()) * (count - len(members))
+
+
+def _cut_fill(fill: bytes, pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the fill values in pieces of the same sizes as these, because no piece may be empty."""
+    cut: list[Piece] = []
+    start = 0
+    for nbytes in map(nbytes_of, pieces):
+        cut.append(fill[start : start + nbytes])
+        start += nbytes
+    return cut
+
+
+def can_cut_rows(array: References, axis: int) -> bool:
+    """Return whether every row along an axis is one range of bytes of a chunk."""
+    order = storage_order(array.metadata)
+    if axis not in order or len(array.manifests) != 1:
+        return False
+    if math.prod(array.chunk_shape[slower] for slower in order[: order.index(axis)]) != 1:
+        return False
+    (columns,) = array.columns()
+    is_whole = columns.is_missing | (columns.lengths == array.nbytes_of_plain_chunk)
+    return not columns.inlined and bool(is_whole.all())
+
+
+def cut_rows(array: References, axis: int, rows: int = 1) -> References:
+    """Return an array in chunks of `rows` rows along an axis, a number that divides its chunks and its length.
+
+    Only for arrays for which `can_cut_rows` is true.
+    """
+    (columns,) = array.columns()
+    per_chunk, length = array.chunk_shape[axis] // rows, array.metadata.shape[axis] // rows
+    nbytes = np.uint64(array.nbytes_of_plain_chunk // per_chunk)
+    # The number of the new chunk in its old one, shaped to be broadcast along the axis. The last chunk may have rows
+    # beyond the end of the array.
+    numbers = np.arange(length, dtype=np.uint64) % np.uint64(per_chunk)
+    steps = np.expand_dims(numbers, tuple(other for other in range(len(array.grid)) if other != axis))
+    chunks = np.arange(length) // per_chunk
+    paths = np.take(columns.paths, chunks, axis)
+    is_there = ~np.take(columns.is_missing, chunks, axis)
+    offsets = np.where(is_there, np.take(columns.offsets, chunks, axis) + steps * nbytes, np.uint64(0))
+    cut = Columns(paths, offsets, np.where(is_there, nbytes, np.uint64(0)), {})
+    shape = list(array.chunk_shape)
+    shape[axis] = rows
+    metadata = copy_and_replace_metadata(array.metadata, new_chunks=shape)
+    return References.checked(metadata, [cut.manifest()], array.checksums)

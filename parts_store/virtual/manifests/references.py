@@ -1,0 +1,258 @@
+"""The references of an array: its metadata, and one manifest for each part, all on the same grid of chunks.
+
+VirtualiZarr does the operations, on one part at a time, always with the same metadata.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from virtualizarr.manifests import ChunkManifest
+from zarr.buffer import default_buffer_prototype
+from zarr.codecs import BytesCodec, TransposeCodec
+
+from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata, unstable_types
+from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe, raise_translated
+from parts_store.redaction import hide_secrets
+from parts_store.virtual.manifests.entries import (
+    Checksums,
+    Columns,
+    FileRange,
+    Piece,
+    key_of,
+    normalise,
+    parse_manifest,
+)
+from parts_store.virtual.store_access import ConcatParts, Part, complete, read_array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class References:
+    """The metadata of an array, and the manifests of its parts in order. There is at least one part."""
+
+    metadata: ArrayV3Metadata
+    manifests: tuple[ChunkManifest, ...]
+    checksums: Checksums
+
+    @classmethod
+    def checked(
+        cls,
+        metadata: ArrayV3Metadata,
+        manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
+        checksums: Checksums,
+    ) -> "References":
+        """Return references; raise `ManifestError` unless all manifests are valid and on the grid of the metadata.
+
+        Checksums of files that no manifest refers to are dropped.
+        """
+        if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
+            raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
+        grid = grid_of(metadata)
+        found = [_parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
+        checked = cls(metadata, tuple(found), checksums)
+        if not checksums:
+            return checked
+        used = set(checked.locations())
+        return dataclasses.replace(
+            checked, checksums={location: checksum for location, checksum in checksums.items() if location in used}
+        )
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Return the shape of a chunk; of a shard, if the array is sharded."""
+        return chunk_shape_of(self.metadata)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Return the number of chunks along each axis."""
+        return grid_of(self.metadata)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the data type of the values."""
+        return self.metadata.data_type.to_native_dtype()
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Return the data type in the bytes of a chunk whose last codec is `bytes`."""
+        endian = getattr(self.metadata.codecs[-1], "endian", None)
+        return self.dtype.newbyteorder(">" if str(getattr(endian, "value", endian)) == "big" else "<")
+
+    @property
+    def nbytes_of_plain_chunk(self) -> int:
+        """Return the number of bytes of a chunk of plain values."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    def columns(self) -> tuple[Columns, ...]:
+        """Return the manifests as arrays."""
+        return tuple(map(Columns.of, self.manifests))
+
+    def locations(self) -> tuple[str, ...]:
+        """Return the URLs of all files that are referred to, each once, in alphabetical order."""
+        found = {location for column in self.columns() for location in column.locations()}
+        return tuple(sorted(found))
+
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Return an array that is True where all parts of a chunk are missing."""
+        return np.asarray(np.all([column.is_missing for column in self.columns()], axis=0))
+
+    def pieces(self, index: tuple[int, ...]) -> tuple[Piece, ...] | None:
+        """Return the pieces of a chunk in order; None if the chunk is missing."""
+        found = [column.get(index) for column in self.columns()]
+        return tuple(self._known(piece) for piece in found if piece is not None) or None
+
+    def all_pieces(self) -> Iterator[tuple[tuple[int, ...], tuple[Piece, ...]]]:
+        """Yield the index and the pieces of every chunk that is not missing."""
+        columns = self.columns()
+        for numbers in np.argwhere(~self.is_missing()).tolist():
+            index = tuple(numbers)
+            found = (column.get(index) for column in columns)
+            yield index, tuple(self._known(piece) for piece in found if piece is not None)
+
+    def _known(self, piece: Piece) -> Piece:
+        """Return a piece with the checksum of its file, if it has one."""
+        if not self.checksums or isinstance(piece, bytes):
+            return piece
+        return FileRange(piece.location, piece.span, self.checksums.get(piece.location))
+
+    def nbytes_of_chunks(self) -> NDArray[np.uint64]:
+        """Return the number of bytes of each chunk, 0 for a missing chunk."""
+        return np.asarray(sum((column.lengths for column in self.columns()), np.zeros(self.grid, np.uint64)))
+
+
+@contextmanager
+def as_manifest_errors(subject: str, expected: str) -> Iterator[None]:
+    """Raise `ManifestError` in place of the errors of VirtualiZarr and zarr, with their text."""
+    try:
+        yield
+    except PartsStoreError:
+        raise
+    # They raise ValueError, TypeError, NotImplementedError and others for operations that are not possible.
+    except Exception as error:
+        said = hide_secrets(str(error).strip().partition("\n")[0])[:300]
+        raise_translated(ManifestError(subject, expected, f"{type(error).__name__}: {said}"), error)
+
+
+def _parse_manifest(manifest: object, grid: tuple[int, ...], part: int) -> ChunkManifest:
+    if not isinstance(manifest, ChunkManifest | Mapping):
+        raise ManifestError(f"part {part}", "a ChunkManifest, or a dictionary", describe(manifest))
+    parsed = manifest if isinstance(manifest, ChunkManifest) else parse_manifest(manifest, grid, part)
+    return normalise(parsed, grid, part)
+
+
+# --- metadata -----------------------------------------------------------------------------------------------------
+
+
+def parse_metadata(metadata: object) -> tuple[ArrayV3Metadata, ConcatParts | None]:
+    """Return the metadata of an array, and its parts if the metadata document declares them."""
+    if isinstance(metadata, ArrayV3Metadata):
+        found, parts = metadata, None
+    elif isinstance(metadata, Mapping):
+        # The dictionaries that zarr makes contain tuples.
+        document = {"zarr_format": 3, "node_type": "array", **metadata}
+        document |= {key: list(value) for key, value in document.items() if isinstance(value, tuple)}
+        with as_manifest_errors("metadata", "the metadata document of a Zarr v3 array"):
+            record = read_array(document, "") if document.get("storage_transformers") else None
+            parts = None if record is None else record.parts
+            found = ArrayV3Metadata.from_dict(complete(document))
+    else:
+        raise ManifestError("metadata", "the metadata of a Zarr v3 array, or its metadata document", describe(metadata))
+    if not isinstance(found.chunk_grid, RegularChunkGridMetadata):
+        raise ManifestError("chunk_grid", "a regular grid", describe(found.chunk_grid))
+    return found, parts
+
+
+def document_of(metadata: ArrayV3Metadata) -> dict[str, Any]:
+    """Return the metadata document of an array as zarr writes it."""
+    with as_manifest_errors("metadata", "metadata that can be written as JSON"):
+        with unstable_types():
+            stored_document = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+        document: dict[str, Any] = json.loads(stored_document)
+    if document["fill_value"] == "NaN":
+        # zarr reads a NaN with other bits from its hexadecimal form, but does not write it.
+        stored = np.asarray(metadata.fill_value).astype(metadata.data_type.to_native_dtype().newbyteorder(">"))
+        if stored.tobytes() != np.array(np.nan, stored.dtype).tobytes():
+            document["fill_value"] = f"0x{stored.tobytes().hex()}"
+    return document
+
+
+def chunk_shape_of(metadata: ArrayV3Metadata) -> tuple[int, ...]:
+    """Return the shape of a chunk; of a shard, if the array is sharded."""
+    if not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
+        raise ManifestError("chunk_grid", "a regular grid", describe(metadata.chunk_grid))
+    return tuple(metadata.chunk_grid.chunk_shape)
+
+
+def grid_of(metadata: ArrayV3Metadata) -> tuple[int, ...]:
+    """Return the number of chunks of an array along each axis."""
+    return tuple(-(-length // chunk) for length, chunk in zip(metadata.shape, chunk_shape_of(metadata), strict=True))
+
+
+def storage_order(metadata: ArrayV3Metadata) -> tuple[int, ...]:
+    """Return the axes from the slowest to the fastest in the bytes of a chunk; none if they are not plain values."""
+    match tuple(metadata.codecs):
+        case (BytesCodec(),):
+            return tuple(range(len(metadata.shape)))
+        case (TransposeCodec(order=order), BytesCodec()):
+            return tuple(order)
+        case _:
+            return ()
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def require_parts(references: References, parts: ConcatParts | None) -> None:
+    """Raise unless every chunk has all of its parts or none, and each part has the size that is declared."""
+    columns = references.columns()
+    sizes: Sequence[int | None] = [None] * len(columns) if parts is None else parts.sizes
+    if len(sizes) != len(columns):
+        raise PartsConfigError("parts", f"{len(columns)} parts, one for each manifest", str(len(sizes)))
+    # VirtualiZarr has no entries without bytes: a part of size 0 is missing in every chunk.
+    _require_all_or_none([(part, column) for part, column in enumerate(columns) if sizes[part] != 0])
+    for size, column in zip(sizes, columns, strict=True):
+        if size is not None and (wrong := _first(~column.is_missing & (column.lengths != size))):
+            expected = f"{size} bytes in a part of chunk {key_of(wrong[0])!r}"
+            raise PartsConfigError("size", expected, str(column.lengths[wrong[0]]))
+
+
+def _require_all_or_none(columns: Sequence[tuple[int, Columns]]) -> None:
+    """Raise if a chunk has some of these parts and lacks others; each part comes with its number."""
+    for part, column in columns[1:]:
+        first, reference = columns[0]
+        if different := _first(column.is_missing != reference.is_missing):
+            absent = part if column.is_missing[different[0]] else first
+            expected = f"all parts of chunk {key_of(different[0])!r}, or none"
+            raise PartsConfigError("parts", expected, f"no part {absent}")
+
+
+def _first(where: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Return a list with the first index where an array is True; an empty list if there is none."""
+    return [tuple(index) for index in np.argwhere(where)[:1].tolist()]
+
+
+def default_parts(references: References) -> ConcatParts:
+    """Return parts with default suffixes: none for the part with most bytes, `.part0` and so on for the others."""
+    totals = [int(column.lengths.sum()) for column in references.columns()]
+    largest = totals.index(max(totals))
+    names = (f".part{number}" for number in range(len(totals)))
+    return ConcatParts("" if part == largest else next(names) for part in range(len(totals)))
+
+
+def with_sizes(references: References, parts: ConcatParts) -> ConcatParts:
+    """Return the parts with the sizes that are the same in all chunks, so that readers need not ask for them.
+
+    The anchor keeps the size that it declares.
+    """
+    sized = []
+    for number, (part, column) in enumerate(zip(parts.parts, references.columns(), strict=True)):
+        sizes = set(column.lengths[~column.is_missing].tolist())
+        known = sizes.pop() if number != parts.anchor and len(sizes) == 1 else part.size
+        sized.append(Part(part.key_suffix, known))
+    return ConcatParts(sized)

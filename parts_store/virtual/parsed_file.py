@@ -1,0 +1,345 @@
+"""Parse one file: recognise its format, read where its chunks are, and check that it does not change meanwhile."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from obspec_utils.registry import ObjectStoreRegistry
+from virtualizarr.manifests import ManifestStore
+from virtualizarr.parsers import NetCDF3Parser
+from virtualizarr.parsers.typing import Parser
+
+from parts_store._compat import virtualizarr
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.redaction import hide_secrets
+from parts_store.virtual import recognition
+from parts_store.virtual.description import CannotBeReadError
+from parts_store.virtual.existing_files import FolderReader, StoredFile, StoredFolder, find_file, find_folder
+from parts_store.virtual.manifests.array import PartsArray
+from parts_store.virtual.manifests.entries import Checksums, number_paths
+from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.parsers import hdf5, netcdf3
+from parts_store.virtual.parsers.n5 import dataset as n5_dataset
+from parts_store.virtual.parsers.n5.container import MAX_NBYTES
+from parts_store.virtual.recognition import Format
+from parts_store.virtual.registered_files import Registries, find_store, parse_registry
+from parts_store.virtual.report import Skipped
+from parts_store.virtual.source_file import FileReader, open_stored, read_from
+from parts_store.virtual.store_access import run_tasks_sync
+
+# How many files are asked for their sizes at the same time.
+_AT_ONCE: Final = 32
+
+type StoredContent = StoredFile | StoredFolder
+"""What is parsed: a file, or a folder such as a Zarr store."""
+
+
+@dataclass(eq=False, repr=False)
+class ParsedFile(ManifestStore):
+    """What a parser returns: a read-only zarr store of the arrays of a file, and the report of what was parsed."""
+
+    location: str
+    # The name of the format; that of the parser, if the caller gave one.
+    format: str
+    # The size and the time or ETag of the file, or of the files in the folder, as text.
+    state: tuple[str, ...]
+    # The arrays, with the checksums of the files that they refer to, bound to the registry.
+    group: PartsGroup
+    registry: ObjectStoreRegistry[Any]
+    skipped: tuple[Skipped, ...] = ()
+    # What the report says about arrays, by their paths.
+    notes: Mapping[str, str] = field(default_factory=dict)
+    # Why values were loaded, or chunks encoded again, by the paths of the arrays.
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    # Whether the parser is one whose values were compared with those of other libraries.
+    is_checked: bool = True
+
+    def __post_init__(self) -> None:
+        super().__init__(self.group.to_manifest_group(), registry=self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSource:
+    """A file or a folder that is parsed."""
+
+    url: str
+    stored: StoredContent
+    registry: ObjectStoreRegistry[Any]
+    # The name of the format for the report, and whether values of its parser were checked.
+    format: str
+    is_checked: bool
+    opened: FileReader | None = None
+    # Whether the arrays are joined with those of other files.
+    joins: bool = False
+
+    @property
+    def registries(self) -> Registries:
+        """The stores that may be read."""
+        return (self.registry,)
+
+    @property
+    def file(self) -> StoredFile:
+        """The file; raise `AdoptionError` if it is a folder."""
+        if not isinstance(self.stored, StoredFile):
+            raise self.refused("there is no such file")
+        return self.stored
+
+    @property
+    def reader(self) -> FileReader:
+        """What has read the file so far, and keeps blocks of it; raise `AdoptionError` for a folder."""
+        return self.opened or FileReader(self.file)
+
+    def refused(self, problem: str) -> AdoptionError:
+        """Return the error for a file that cannot be parsed."""
+        return _refused(self.url, problem)
+
+    def parsed(
+        self,
+        group: PartsGroup,
+        skipped: Iterable[Skipped] = (),
+        notes: Mapping[str, str] | None = None,
+        loaded: Mapping[str, str] | None = None,
+    ) -> ParsedFile:
+        """Return the result of a parser, with arrays that have checksums."""
+        return ParsedFile(
+            self.url,
+            self.format,
+            state_of(self.stored),
+            group.with_registry(self.registry),
+            self.registry,
+            tuple(skipped),
+            notes or {},
+            loaded or {},
+            self.is_checked,
+        )
+
+    def with_checksums(self, group: PartsGroup) -> PartsGroup:
+        """Return the arrays with the checksums of all files that they refer to; raise if one is missing or too short.
+
+        A folder has many small files, and all of them have the checksum of the folder: the time of its newest file.
+        """
+        stored, location = self.stored, self.stored.location
+        ends = _ends_of(node for _, node in group.nodes() if isinstance(node, PartsArray))
+        checksums: dict[str, Any]
+        if isinstance(stored, StoredFolder):
+            checksums = {url: stored.newest for url in ends if url.startswith(f"{location}/")}
+        else:
+            checksums = {location: stored.checksum}
+            _require_end(stored, ends.get(location, 0), location)
+        for file in _find_all([url for url in ends if url not in checksums], self.registries, location):
+            _require_end(file, ends[file.location], location)
+            checksums[file.location] = file.checksum
+        return _rebuilt(group, checksums)
+
+
+class FileParser(ABC):
+    """A parser of this package. It has VirtualiZarr's interface, and returns what was skipped, too."""
+
+    __slots__ = ()
+
+    def __call__(self, url: str, registry: Any) -> ParsedFile:
+        """Return the arrays in a file as manifests; raise `AdoptionError` if the file cannot be read.
+
+        Parameters
+        ----------
+        url : str
+            The URL of the file, or of the folder of a container.
+        registry : ObjectStoreRegistry
+            The stores that may be read.
+        """
+        registries = (parse_registry(registry),)
+        stored = _find(url, registries)
+        if stored is None:
+            raise _refused(url, "there is no such file")
+        return _parse(url, stored, registries, self)
+
+    @abstractmethod
+    def parse(self, source: ParsedSource) -> ParsedFile:
+        """Return the arrays in a file that was found; raise `AdoptionError` if it cannot be read."""
+
+
+def parse_file(url: str, registry: Any, parser: Parser | None = None, *, joins: bool = False) -> ParsedFile:
+    """Return the arrays of a file, bound to the registry.
+
+    If they are joined with those of other files (`joins`), an OME-TIFF image in several files has only the pages in
+    this file: otherwise each of them would be the whole image.
+
+    Raises `AdoptionError` if the file cannot be read, has an unknown format, is damaged, refers to files that are
+    missing, or is changed meanwhile. Raises `ImportError` if a package for its format is missing.
+    """
+    registries = (parse_registry(registry),)
+    return _parse(url, look_at(url, registries), registries, parser, joins=joins)
+
+
+def _parse(
+    url: str, stored: StoredContent, registries: Registries, parser: Parser | FileParser | None, *, joins: bool = False
+) -> ParsedFile:
+    reader = FileReader(stored) if isinstance(stored, StoredFile) else None
+    found = None
+    if parser is None:
+        found = _recognise(stored, registries, reader)
+        parser = recognition.find_parser(found)
+    name = type(parser).__name__ if found is None else found.name
+    source = ParsedSource(url, stored, registries[0], name, recognition.is_checked(parser), reader, joins)
+    parsed = parser.parse(source) if isinstance(parser, FileParser) else _run(source, parser, found)
+    require_same(stored, registries)
+    return parsed
+
+
+def _find(url: str, registries: Registries) -> StoredContent | None:
+    """Return the file or the folder at a URL, None if there is none; raise `AdoptionError` if it cannot be read."""
+
+    def find() -> StoredContent | None:
+        store, key = find_store(url, registries)
+        return find_file(store, key, url) or find_folder(store, key, url)
+
+    return open_stored(url, find)
+
+
+def look_at(url: str, registries: Registries) -> StoredContent:
+    """Return the file or the folder at a URL.
+
+    Raises `StoreConfigError` if there is none, and `AdoptionError` if it cannot be read.
+    """
+    found = _find(url, registries)
+    if found is None:
+        raise StoreConfigError("url", "a file", describe(url))
+    return found
+
+
+def state_of(stored: StoredContent) -> tuple[str, ...]:
+    """Return what changes when a file, or something in a folder, is written; as text."""
+    return tuple(map(str, stored.state))
+
+
+def require_same(before: StoredContent, registries: Registries) -> None:
+    """Raise `AdoptionError` if a file or a folder was changed or deleted while it was read."""
+    try:
+        now = look_at(before.location, registries)
+    except StoreConfigError as error:
+        raise _refused(before.location, "it was deleted while it was read") from error
+    if now.state != before.state:
+        raise changed(before.location)
+
+
+def changed(location: str) -> AdoptionError:
+    """Return the error for a file that was changed while it was read."""
+    return _refused(location, "it was changed while it was read; adopt it again")
+
+
+def _recognise(stored: StoredContent, registries: Registries, reader: FileReader | None) -> Format:
+    """Return the format of a file or a folder; raise `AdoptionError` unless there is a parser for it."""
+    if isinstance(stored, StoredFolder):
+        found = recognition.recognise_folder(stored.names, is_n5=_is_n5(stored, registries))
+        problem = (
+            "expected a file, a Zarr store or an N5 container, found a folder; name its files, for example '*.nc' in "
+            "it, or pass a `parser`"
+        )
+    else:
+        found, other = _recognise_file(reader or FileReader(stored))
+        problem = f"expected a format that is known, found {other}"
+    if found is None:
+        raise _refused(stored.location, problem)
+    return found
+
+
+def _is_n5(stored: StoredFolder, registries: Registries) -> bool:
+    """Return whether a folder has attributes of an N5 dataset, or of the root of a container."""
+    if n5_dataset.ATTRIBUTES not in stored.names:
+        return False
+
+    def read() -> bytes | None:
+        folder = FolderReader(*find_store(stored.location, registries))
+        return folder.read(n5_dataset.ATTRIBUTES, MAX_NBYTES)
+
+    try:
+        return n5_dataset.is_n5(n5_dataset.parse_attributes(open_stored(stored.location, read) or b""))
+    except CannotBeReadError as error:
+        raise _refused(stored.location, str(error)) from error
+
+
+def _recognise_file(reader: FileReader) -> tuple[Format | None, str]:
+    """Return the format of a file; if it is not known, also what the file is."""
+    head = read_from(reader, lambda file, _: file.read(recognition.HEAD_NBYTES))
+    found = recognition.recognise_file(head)
+    if found is None and read_from(reader, hdf5.recognise):
+        return recognition.HDF5, ""
+    return found, recognition.name_other(head)
+
+
+def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFile:
+    """Return what a parser of another package finds in a file, with the checksums of all files."""
+    try:
+        store = parser(url=source.stored.location, registry=source.registry)
+        if isinstance(store, ParsedFile):
+            # A function of the caller around a parser of this package.
+            return store
+        group = source.with_checksums(PartsGroup.from_manifest_group(virtualizarr.group_of(store)))
+        if isinstance(parser, NetCDF3Parser):
+            return source.parsed(*netcdf3.corrected(group, source.reader))
+        return source.parsed(group)
+    except PartsStoreError:
+        raise
+    except ImportError as error:
+        raise error if found is None else recognition.missing_packages(found, error) from error
+    # Parsers raise any error for a damaged file, or for one that they do not support.
+    except BaseException as error:
+        # A panic of Rust code is no `Exception`.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = hide_secrets(str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0])[:300]
+        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {said}"
+        raise_translated(_refused(source.stored.location, problem), error)
+
+
+def _refused(location: str, problem: str) -> AdoptionError:
+    return AdoptionError(location, (("the file", problem),))
+
+
+# --- checksums --------------------------------------------------------------------------------------------------------
+
+
+def _rebuilt(group: PartsGroup, checksums: Checksums) -> PartsGroup:
+    arrays = {
+        name: PartsArray(each.metadata, each.manifests, parts=each.declared_parts, checksums=checksums)
+        for name, each in group.arrays.items()
+    }
+    return PartsGroup(
+        arrays, {name: _rebuilt(each, checksums) for name, each in group.groups.items()}, group.attributes
+    )
+
+
+def _ends_of(arrays: Iterable[PartsArray]) -> Mapping[str, int]:
+    """Return where the last range of every file ends that arrays refer to."""
+    found: dict[str, int] = {}
+    for array in arrays:
+        for columns in array.references.columns():
+            locations, numbers = number_paths(columns.paths)
+            ends = np.zeros(len(locations), np.uint64)
+            # With more than 32 axes, NumPy crashes here.
+            np.maximum.at(ends, numbers.ravel(), (columns.offsets + columns.lengths).ravel())
+            for location, end in zip(locations, ends.tolist(), strict=True):
+                if "://" in location:
+                    found[location] = max(end, found.get(location, 0))
+    return found
+
+
+def _require_end(file: StoredFile, end: int, location: str) -> None:
+    if end > file.nbytes:
+        name = "the file" if file.location == location else file.location
+        raise AdoptionError(location, ((name, f"its chunks end at {end}, and the file at {file.nbytes}"),))
+
+
+def _find_all(locations: list[str], registries: Registries, location: str) -> list[StoredFile]:
+    """Return the files at these URLs, which the file at `location` refers to."""
+
+    def find(each: str) -> StoredFile:
+        store, key = find_store(each, registries)
+        if (file := find_file(store, key, each)) is None:
+            raise AdoptionError(location, ((each, "there is no such file"),))
+        return file
+
+    return run_tasks_sync([partial(find, each) for each in locations], _AT_ONCE)

@@ -1,0 +1,1 @@
+"""Parsers: where the chunks of existing files are."""

@@ -1,0 +1,226 @@
+"""Files in the stores that a caller registered: find the store of a file, and read it as a backend.
+
+Only files that a registered store covers can be read. Any store with obspec's methods can be registered. As a backend,
+the key of a request is the URL of a file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, ClassVar, Final, Never, Self, override
+from urllib.parse import quote, unquote, urlsplit
+
+from obspec_utils.registry import ObjectStoreRegistry
+from zarr.abc.store import RangeByteRequest
+
+from parts_store.errors import LocationError, StoreConfigError, describe, raise_translated
+from parts_store.redaction import hide_in_url
+from parts_store.virtual.store_access import (
+    ENCODED_SCHEMES,
+    BackendRequest,
+    Found,
+    Get,
+    Lock,
+    Outcome,
+    Span,
+    failure,
+    is_foreign,
+    is_panic,
+    open_url,
+    outcome_of,
+    secrets_of,
+    without_redirects,
+)
+
+type Registries = tuple[ObjectStoreRegistry[Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFiles:
+    """A backend that reads a fixed set of files, each of them in a registered store."""
+
+    has_latency: ClassVar[bool] = True
+
+    # The store and the key of each file, by the URL of the file.
+    places: Mapping[str, tuple[Any, str]]
+
+    @classmethod
+    def locate(cls, locations: Iterable[str], registries: Registries) -> Self:
+        """Return a backend for the files at these URLs; raise `LocationError` if a file is in no registered store."""
+        return cls({location: find_store(location, registries) for location in set(locations)})
+
+    async def perform(self, request: BackendRequest) -> Outcome:
+        """Read a range of a file; raise `LocationError` if the store cannot be reached or refuses."""
+        if not isinstance(request, Get) or not isinstance(request.wanted, RangeByteRequest):
+            _refuse(request)
+        store, key = self.places[request.key]
+        try:
+            return await _read(request, request.wanted, store, key)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            raise_translated(_unreadable(request.key, error, store), error)
+
+    def perform_sync(self, request: BackendRequest) -> Outcome:
+        """Refuse: files are read with an event loop only."""
+        _refuse(request)
+
+    def lock(self, lock: Lock) -> Callable[[], None] | None:
+        """Refuse: files that are only read need no locks."""
+        _refuse(lock)
+
+
+def _refuse(request: BackendRequest | Lock) -> Never:
+    raise TypeError(f"registered files can only be read, with an event loop: {request}")
+
+
+async def _read(request: Get, wanted: RangeByteRequest, store: Any, key: str) -> Outcome:
+    try:
+        response = await store.get_async(key, options={"range": (wanted.start, wanted.end)})
+        meta, data = response.meta, memoryview(await response.buffer_async()).cast("B")
+        return Found(
+            data, Span(*response.range), meta["size"], meta["e_tag"], meta["version"], None, meta["last_modified"]
+        )
+    except Exception as error:
+        return outcome_of(request, error, lambda: secrets_of(store))
+
+
+def _unreadable(location: str, error: BaseException, store: Any) -> LocationError:
+    reason = type(error).__name__
+    if is_foreign(error):
+        reason += f": {failure('get', location, error, secrets_of(store)).args[-1]}"
+    return LocationError(hide_in_url(location), f"the file could not be read: {reason}")
+
+
+def parse_registry(registry: object) -> ObjectStoreRegistry[Any]:
+    """Return a registry, which the caller may give as a mapping from URLs to stores."""
+    if isinstance(registry, ObjectStoreRegistry):
+        return registry
+    if not isinstance(registry, Mapping):
+        found = f"an object of type {type(registry).__name__}"
+        raise StoreConfigError("registry", "an ObjectStoreRegistry, or a mapping from URLs to stores", found)
+    try:
+        return ObjectStoreRegistry({url: without_redirects(store) for url, store in registry.items()})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise_translated(StoreConfigError("registry", "a mapping from URLs to stores", "other keys or values"), error)
+
+
+def find_store(location: str, registries: Registries) -> tuple[Any, str]:
+    """Return the registered store that covers a URL, and the key of the file there.
+
+    Raises `LocationError` if no registered store covers the URL, or if several different ones do.
+    """
+    urls, path = _parse_location(location)
+    found = [place for registry in registries if (place := _find_in_registry(registry, urls, path)) is not None]
+    if not found:
+        known = sorted({f"{key.scheme}://{key.netloc}" for registry in registries for key in registry.map})
+        problem = f"no registered store covers this URL (registered: {', '.join(map(hide_in_url, known)) or 'none'})"
+        raise LocationError(hide_in_url(location), problem)
+    # Arrays that were combined may be bound to registries in which one URL means different files.
+    first = found[0][0]
+    if any(store is not first and store != first for store, _ in found):
+        problem = "several registered stores cover this URL; bind the array to one registry with `with_registry`"
+        raise LocationError(hide_in_url(location), problem)
+    return found[0]
+
+
+def _parse_location(location: str) -> tuple[list[str], str]:
+    """Return the URLs to look up in a registry, and the decoded path; raise if the URL could lead elsewhere."""
+    scheme, _, rest = location.partition("://")
+    host, _, path = rest.partition("/")
+    if scheme.lower() in ("http", "https") and ("?" in path or "#" in path):
+        raise LocationError(hide_in_url(location), "expected a URL without '?' and '#', which object stores cannot use")
+    decoded = unquote(path) if scheme.lower() in ENCODED_SCHEMES else path
+    if any(segment in (".", "..") for segment in [*decoded.split("/"), *unquote(decoded).split("/")]):
+        raise LocationError(hide_in_url(location), "expected a path without the segments '.' and '..'")
+    spellings = dict.fromkeys((path, decoded))
+    return [f"{scheme}://{host}/{quote(spelling, safe='/%:@ ')}" for spelling in spellings], decoded
+
+
+def _find_in_registry(registry: ObjectStoreRegistry[Any], urls: Sequence[str], path: str) -> tuple[Any, str] | None:
+    """Return the store that a registry has for one of these URLs, and the key of the file there; None without one."""
+    for url in urls:
+        try:
+            store, _ = registry.resolve(url)
+        except ValueError:
+            continue
+        if (key := key_in(store, path)) is not None:
+            return store, key
+    return None
+
+
+def key_in(store: Any, path: str) -> str | None:
+    """Return the key of a file in a store, None if the file is outside the store's prefix.
+
+    The registry does not check the prefix.
+    """
+    prefix = getattr(store, "prefix", None)
+    if isinstance(prefix, Path):
+        prefix = prefix.absolute()
+    elif not prefix and hasattr(store, "url"):
+        prefix = unquote(urlsplit(str(store.url)).path)
+    above = [segment for segment in str(prefix or "").split("/") if segment]
+    segments = path.split("/")
+    return "/".join(segments[len(above) :]) if segments[: len(above)] == above and len(segments) > len(above) else None
+
+
+# With more folders of one bucket or server, the folder that contains all of them is registered.
+_MAX_FOLDERS: Final = 16
+
+
+class FileRegistry(ObjectStoreRegistry[Any]):
+    """A registry that returns the keys of files as stores expect them: not percent-encoded."""
+
+    @classmethod
+    def of_folders(cls, folders: Iterable[str], options: Mapping[str, Any]) -> "FileRegistry":
+        """Return a registry of the stores at the URLs of folders. Options are for stores that are not on this machine.
+
+        Files in other folders cannot be read with it. Raises `StoreConfigError` for options if all folders are on this
+        machine: they may be mistyped arguments.
+        """
+        registry = cls()
+        fewest = fewest_folders(folders)
+        if options and all(folder.startswith("file://") for folder in fewest):
+            expected = "no options of obstore, because all files are on this machine"
+            raise StoreConfigError("arguments", expected, ", ".join(sorted(options)))
+        for folder in fewest:
+            is_local = folder.startswith("file://")
+            store = open_url(folder, {} if is_local else dict(options), create=False)
+            try:
+                registry.register(folder, store)
+            except ValueError as error:
+                raise StoreConfigError("url", "an address of a server", describe(folder)) from error
+        return registry
+
+    @override
+    def resolve(self, url: str) -> tuple[Any, str]:
+        store, _ = super().resolve(url)
+        scheme, _, rest = url.partition("://")
+        path = rest.partition("/")[2]
+        key = key_in(store, unquote(path) if scheme.lower() in ENCODED_SCHEMES else path)
+        if key is None:
+            raise ValueError(f"no registered store covers {hide_in_url(url)!r}")
+        return store, key
+
+
+def folder_of(url: str) -> str:
+    """Return the URL of the folder that a file is in, with '/' at its end."""
+    return f"{url.partition('?')[0].rpartition('/')[0]}/"
+
+
+def fewest_folders(folders: Iterable[str]) -> list[str]:
+    """Return folders that contain these folders, without those that another one contains. All end with '/'."""
+    by_host: dict[str, list[str]] = {}
+    for folder in sorted(set(folders)):
+        kept = by_host.setdefault("/".join(folder.split("/")[:3]), [])
+        # In this order, a folder is behind one that contains it, and only such folders can be between them.
+        if not kept or not folder.startswith(kept[-1]):
+            kept.append(folder)
+    return [each for kept in by_host.values() for each in (kept if len(kept) <= _MAX_FOLDERS else [_common(kept)])]
+
+
+def _common(folders: list[str]) -> str:
+    """Return the folder that contains all of these folders of one host."""
+    segments = zip(*(each.split("/")[:-1] for each in folders), strict=False)
+    return "/".join([same[0] for same in takewhile(lambda each: len(set(each)) == 1, segments)]) + "/"

@@ -1,0 +1,157 @@
+"""What the half for existing files uses of the store: it imports the folders of the store here, and nowhere else."""
+
+from parts_store.backends.addresses import address_of, local_path, open_url, secrets_of, url_of, without_redirects
+from parts_store.backends.failures import failure, is_about_object, is_foreign, is_panic, outcome_of, translated
+from parts_store.backends.icechunk_session import message_of
+from parts_store.backends.icechunk_storage import folder_url
+from parts_store.codecs.bounded import decompress
+from parts_store.engine.backend import BackendRequest
+from parts_store.engine.concurrency import run_for_each, run_tasks_sync
+from parts_store.engine.executor import run
+from parts_store.engine.stats import Progress, Stats
+from parts_store.engine.steps import (
+    Entry,
+    Found,
+    Get,
+    Head,
+    List,
+    Listed,
+    Lock,
+    Missing,
+    Outcome,
+    Put,
+    Steps,
+    content,
+    get_all,
+)
+from parts_store.format.attribute_types import BYTES, added_in, to_member, type_name, types_in, with_types
+from parts_store.format.cut_chunks import ChunkCheck, ShardCheck, check_of, decide_reads, require_blosc_sizes
+from parts_store.format.keys import (
+    DOCUMENT,
+    NODES_FOLDER,
+    PROTOCOL_FOLDER,
+    Chunk,
+    ChunkKeyEncoding,
+    PartPlacement,
+    ancestors,
+    is_node_key,
+    join,
+    part_node,
+    side_folder_of,
+    split,
+    splits,
+)
+from parts_store.format.layout import Span, coalesce, plan_split, require_byte_request, resolve
+from parts_store.format.metadata import (
+    ArrayRecord,
+    Document,
+    complete,
+    dump,
+    is_array,
+    parse,
+    read_array,
+    why_not_opened,
+    with_parts,
+)
+from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part, PartsLike, parse_integer
+from parts_store.format.references import ENCODED_SCHEMES, Reference, ReferenceTable
+from parts_store.format.shard_index import CODEC, NO_CHUNK, ShardIndex, encode_table
+from parts_store.headers import n5_nbytes, read_n5
+from parts_store.store import destination
+from parts_store.store.options import parse_count
+from parts_store.store.repositories import open_store
+from parts_store.store.store import PartsStore, UnwritableStoreError
+
+__all__ = [
+    "BYTES",
+    "CODEC",
+    "DOCUMENT",
+    "ENCODED_SCHEMES",
+    "NODES_FOLDER",
+    "NO_CHUNK",
+    "PROTOCOL_FOLDER",
+    "SHARD_INDEX",
+    "ArrayRecord",
+    "BackendRequest",
+    "Chunk",
+    "ChunkCheck",
+    "ChunkKeyEncoding",
+    "ConcatParts",
+    "Document",
+    "Entry",
+    "Found",
+    "Get",
+    "Head",
+    "List",
+    "Listed",
+    "Lock",
+    "Missing",
+    "Outcome",
+    "Part",
+    "PartPlacement",
+    "PartsLike",
+    "PartsStore",
+    "Progress",
+    "Put",
+    "Reference",
+    "ReferenceTable",
+    "ShardCheck",
+    "ShardIndex",
+    "Span",
+    "Stats",
+    "Steps",
+    "UnwritableStoreError",
+    "added_in",
+    "address_of",
+    "ancestors",
+    "check_of",
+    "coalesce",
+    "complete",
+    "content",
+    "decide_reads",
+    "decompress",
+    "destination",
+    "dump",
+    "encode_table",
+    "failure",
+    "folder_url",
+    "get_all",
+    "is_about_object",
+    "is_array",
+    "is_foreign",
+    "is_node_key",
+    "is_panic",
+    "join",
+    "local_path",
+    "message_of",
+    "n5_nbytes",
+    "open_store",
+    "open_url",
+    "outcome_of",
+    "parse",
+    "parse_count",
+    "parse_integer",
+    "part_node",
+    "plan_split",
+    "read_array",
+    "read_n5",
+    "require_blosc_sizes",
+    "require_byte_request",
+    "resolve",
+    "run",
+    "run_for_each",
+    "run_tasks_sync",
+    "secrets_of",
+    "side_folder_of",
+    "split",
+    "splits",
+    "to_member",
+    "translated",
+    "type_name",
+    "types_in",
+    "url_of",
+    "why_not_opened",
+    "with_parts",
+    "with_types",
+    "without_redirects",
+]

@@ -1,0 +1,233 @@
+"""Make a virtual dataset of xarray from a group of references: its coordinates are loaded, and the rest is not.
+
+An error names the file and the variable that cannot be read.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from xarray.conventions import decode_cf_variable
+
+from parts_store._compat.xarray import FillValueCoder
+from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.redaction import hide_secrets
+from parts_store.virtual.manifests.array import PartsArray
+from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
+from parts_store.virtual.registered_files import parse_registry
+from parts_store.virtual.store_access import BYTES, types_in, with_types
+
+_COORDINATES: Final = "coordinates"
+_BOUNDS: Final = "bounds"
+# What a variable with bounds of times has from its times, if it does not have them itself.
+_INHERITED: Final = ("units", "calendar")
+
+
+def dataset_of(
+    location: str,
+    group: PartsGroup,
+    loadable_variables: Iterable[str] | None = None,
+    *,
+    decode_times: bool = True,
+    mask_and_scale: bool = True,
+) -> xr.Dataset:
+    """Return the arrays of a group of a file as a dataset. They must be bound to registries that cover what is loaded.
+
+    By default dimension coordinates and their bounds are loaded. Without `mask_and_scale` the values of loaded
+    variables are those that are stored, except for times. Raises `AdoptionError` if values cannot be read, or times
+    cannot be decoded.
+    """
+    names = names_to_load(group, loadable_variables)
+    wanted = [virtual_variable(group.arrays[name]) for name in names]
+    stored = dict(zip(names, load_variables(wanted, [Origin(location, name) for name in names]), strict=True))
+    virtual = {name: virtual_variable(each) for name, each in group.arrays.items() if name not in stored}
+    loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
+    attributes = group.attributes
+    coordinates = _listed(attributes.pop(_COORDINATES, ""))
+    for variable in virtual.values():
+        coordinates |= _listed(variable.attrs.get(_COORDINATES))
+    for variable in loaded.values():
+        # As `xarray.open_dataset` does it.
+        if (listed := variable.attrs.pop(_COORDINATES, None)) is not None:
+            variable.encoding[_COORDINATES] = listed
+            coordinates |= _listed(listed)
+    # In the order of the file.
+    made = virtual | loaded
+    return compose({name: made[name] for name in group.arrays}, coordinates, attributes)
+
+
+def compose(
+    variables: Mapping[Any, xr.Variable], coordinates: Collection[Hashable], attributes: Mapping[Any, Any]
+) -> xr.Dataset:
+    """Return a dataset of variables. Those that are named, or have the name of their dimension, are coordinates."""
+    is_coordinate = {name: name in coordinates or each.dims == (name,) for name, each in variables.items()}
+    # Without indexes: xarray would load the values of a virtual coordinate for one.
+    virtual = {
+        name: each for name, each in variables.items() if is_coordinate[name] and isinstance(each.data, PartsArray)
+    }
+    loaded = {name: each for name, each in variables.items() if is_coordinate[name] and name not in virtual}
+    dataset = xr.Dataset(
+        {name: each for name, each in variables.items() if not is_coordinate[name]},
+        xr.Coordinates(virtual, indexes={}),
+        attributes,
+    )
+    return dataset.assign_coords(loaded)
+
+
+def bind(dataset: xr.Dataset, registry: Any) -> xr.Dataset:
+    """Return a dataset whose arrays are bound to a registry: those from other processes are bound to copies of it."""
+    registries = (parse_registry(registry),)
+    changed: dict[Hashable, xr.Variable] = {
+        name: xr.Variable(variable.dims, variable.data.with_registry(registry), variable.attrs, variable.encoding)
+        for name, variable in dataset.variables.items()
+        if isinstance(variable.data, PartsArray) and variable.data.registries != registries
+    }
+    if not changed:
+        return dataset
+    return compose({**dataset.variables, **changed}, set(dataset.coords), dataset.attrs)
+
+
+def _listed(names: Any) -> set[str]:
+    return set(names.split()) if isinstance(names, str) else set()
+
+
+def names_to_load(group: PartsGroup, loadable_variables: Iterable[str] | None) -> list[str]:
+    """Return the names of the arrays in a group that are loaded: those that are named, or the default ones."""
+    if loadable_variables is None:
+        return default_names(group)
+    names = [loadable_variables] if isinstance(loadable_variables, str) else list(loadable_variables)
+    if missing := [name for name in names if name not in group.arrays]:
+        expected = f"names of variables: {', '.join(sorted(group.arrays))}"
+        raise StoreConfigError("loadable_variables", expected, describe(missing[0]))
+    return names
+
+
+def default_names(group: PartsGroup) -> list[str]:
+    """Return the names of the dimension coordinates in a group, and of their bounds.
+
+    Bounds of times have no units of their own, so that they are decoded with their times.
+    """
+    arrays = group.arrays
+    names = [name for name, each in arrays.items() if each.metadata.dimension_names == (name,)]
+    bounds = [arrays[name].metadata.attributes.get(_BOUNDS) for name in names]
+    return list(dict.fromkeys([*names, *(each for each in bounds if each in arrays)]))
+
+
+def virtual_variable(array: PartsArray) -> xr.Variable:
+    """Return a variable whose data are references."""
+    names = array.metadata.dimension_names or [None] * array.ndim
+    dims = [f"dim_{axis}" if name is None else name for axis, name in enumerate(names)]
+    return xr.Variable(dims, array, dict(array.metadata.attributes))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def is_loaded(variable: xr.Variable) -> bool:
+    """Return whether the values of a variable are in memory, and not references."""
+    return not isinstance(variable.data, PartsArray)
+
+
+def first_difference(expected: NDArray[Any], found: NDArray[Any]) -> tuple[int, ...] | None:
+    """Return the index of the first values that are not the same, None if there are none. NaN equals NaN."""
+    is_same = np.asarray((found == expected) | ((found != found) & (expected != expected)))  # noqa: PLR0124
+    return None if is_same.all() else tuple(np.argwhere(~is_same)[0].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file that a variable is from, and the name of the variable."""
+
+    location: str
+    name: str
+
+
+def load_arrays(arrays: Sequence[PartsArray], origins: Sequence[Origin]) -> list[NDArray[Any]]:
+    """Return the values of arrays, all of which are read at the same time.
+
+    Raises `AdoptionError` for the first array whose values cannot be read.
+    """
+    try:
+        return _load(arrays)
+    except Exception:
+        # Which of them cannot be read is only known after each was read by itself.
+        return [_load_one(array, origin) for array, origin in zip(arrays, origins, strict=True)]
+
+
+def _load(arrays: Sequence[PartsArray]) -> list[NDArray[Any]]:
+    registries = tuple({id(each): each for array in arrays for each in array.registries_for(None)}.values())
+    return carry_out(load_all([each.references for each in arrays], registries, ReferenceReadSettings()))
+
+
+def _load_one(array: PartsArray, origin: Origin) -> NDArray[Any]:
+    try:
+        return _load([array])[0]
+    except Exception as error:
+        said = str(error) if isinstance(error, PartsStoreError) else f"{type(error).__name__}: {error}"
+        problem = f"its values cannot be read: {hide_secrets(said.strip().partition('\n')[0])[:300]}"
+        raise_translated(AdoptionError(origin.location, ((f"variable {origin.name!r}", problem),)), error)
+
+
+def load_variables(variables: Sequence[xr.Variable], origins: Sequence[Origin]) -> list[xr.Variable]:
+    """Return variables with their stored values. The values of all that are virtual are read at the same time."""
+    virtual = [number for number, each in enumerate(variables) if isinstance(each.data, PartsArray)]
+    values = load_arrays([variables[number].data for number in virtual], [origins[number] for number in virtual])
+    loaded = dict(zip(virtual, values, strict=True))
+    return [_with_values(each, loaded[at]) if at in loaded else each for at, each in enumerate(variables)]
+
+
+def _with_values(variable: xr.Variable, values: NDArray[Any]) -> xr.Variable:
+    types = types_in(variable.data.metadata.extra_fields)
+    # xarray cannot write bytes.
+    attributes = with_types(variable.attrs, {key: name for key, name in types.items() if name != BYTES})
+    if isinstance(attributes.get("_FillValue"), str | list) and values.dtype.kind in "fc":
+        attributes["_FillValue"] = FillValueCoder.decode(attributes["_FillValue"], str(values.dtype))
+    return xr.Variable(variable.dims, values, attributes, variable.encoding)
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def decode(
+    location: str, variables: Mapping[str, xr.Variable], *, decode_times: bool = True, mask_and_scale: bool = True
+) -> dict[str, xr.Variable]:
+    """Return variables of a file with decoded times, and with `mask_and_scale` also without packing and fill values."""
+    found: dict[str, xr.Variable] = {}
+    inherited = _inherited_units(variables)
+    for name, variable in variables.items():
+        own = variable.copy(deep=False)
+        own.attrs = {**inherited.get(name, {}), **variable.attrs}
+        is_time = decode_times and " since " in str(own.attrs.get("units", ""))
+        if is_time or mask_and_scale:
+            own = _decode(location, name, own, is_time=is_time)
+        found[name] = own
+    return found
+
+
+def _decode(location: str, name: str, variable: xr.Variable, *, is_time: bool) -> xr.Variable:
+    try:
+        decoded: xr.Variable = decode_cf_variable(name, variable, decode_times=is_time, decode_timedelta=False)
+    # xarray raises OverflowError for times that are too far away.
+    except (ValueError, OverflowError) as error:
+        if not is_time or find_spec("cftime") is not None:
+            said = str(error).strip().partition("\n")[0].partition(". Try opening")[0][:300]
+            problem = f"expected values that xarray can decode, found {said}"
+            raise AdoptionError(location, ((f"variable {name!r}", problem),)) from error
+        calendar = variable.attrs.get("calendar")
+        problem = f"times in the calendar {calendar!r} need cftime: pip install cftime"
+        raise ImportError(problem, name="cftime") from error
+    return decoded
+
+
+def _inherited_units(variables: Mapping[str, xr.Variable]) -> dict[str, dict[str, Any]]:
+    """Return the units that bounds of times have from their times."""
+    return {
+        variable.attrs[_BOUNDS]: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
+        for variable in variables.values()
+        if variable.attrs.get(_BOUNDS) in variables and " since " in str(variable.attrs.get("units", ""))
+    }

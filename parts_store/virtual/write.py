@@ -1,0 +1,347 @@
+"""Write virtual datasets to an Icechunk session: references in shards, and the values of loaded variables.
+
+A plan is made after everything was checked, and changes nothing. It contains the report of what will be written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+from zarr.buffer import default_buffer_prototype
+
+from parts_store._compat.zarr import sync
+from parts_store.errors import ManifestError, StoreConfigError
+from parts_store.progress import ProgressLike, report_progress
+from parts_store.redaction import hide_in_url
+from parts_store.virtual.appending import Continuation, CutAgain, max_index_of, plan_append, plan_region
+from parts_store.virtual.description import TEXT
+from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.manifests.references import References
+from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS, cut
+from parts_store.virtual.manifests.to_icechunk import (
+    PlannedArray,
+    parse_path,
+    plan_array,
+    require_locations,
+    write_array,
+    write_chunks,
+    write_document,
+)
+from parts_store.virtual.options import AdoptOptions, WriteRegion
+from parts_store.virtual.report import AdoptedArray, Adoption
+from parts_store.virtual.source_tree import SourceGroup, VirtualSource, merged_attributes, read_tree
+from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
+from parts_store.virtual.stored_arrays import (
+    compare_with_stored,
+    names_in,
+    place,
+    require_complete,
+    require_no_other_groups,
+    require_stored,
+)
+from parts_store.virtual.stored_values import ChangedValues, NewValues, detect_region, plan_values
+
+# How many chunks are deleted at the same time.
+_AT_ONCE: Final = 32
+
+
+def to_icechunk(
+    source: VirtualSource,
+    session: Any,
+    *,
+    path: str = "",
+    append_dim: str | None = None,
+    region: WriteRegion | None = None,
+    shard_chunks: int = DEFAULT_SHARD_CHUNKS,
+    overwrite: bool = False,
+    progress: ProgressLike = None,
+) -> Adoption:
+    """Write a virtual dataset to an Icechunk session. Nothing is committed.
+
+    The chunks of the files are grouped into shards, where that saves references: each shard has one reference for each
+    file that it draws on, and an index. Chunks that are inlined in a manifest are stored in the session, and so are
+    variables that are loaded.
+
+    Parameters
+    ----------
+    source : xarray.Dataset or xarray.DataTree or ManifestGroup or ManifestStore or PartsGroup
+        What to write: a dataset or a tree whose virtual variables contain arrays of VirtualiZarr or `PartsArray`, or a
+        group of such arrays.
+    session : icechunk.Session or PartsStore
+        A writable session, or a `PartsStore` on one. All files have to be in virtual chunk containers of its
+        repository.
+    path : str
+        The path of the group that the source becomes. It may exist: its groups get more members and attributes.
+    append_dim : str, optional
+        The dimension along which the source is appended to arrays that exist. Arrays without the dimension, and all
+        attributes, stay as they are; such arrays of the source must have the values that are stored. A coordinate that
+        is loaded has to continue the stored one.
+    region : mapping of str to slice, or "auto", optional
+        The region of existing arrays that is written: a slice for each dimension, on the boundaries of chunks, or
+        `"auto"` to find the loaded coordinates among those that are stored.
+    shard_chunks : int
+        The largest number of chunks in a shard; 1 for a reference for each chunk.
+    overwrite : bool
+        Whether to replace existing arrays.
+    progress : bool or callable, optional
+        True for a progress bar, or a function that is called with the number of arrays that are done and of all arrays.
+
+    Returns
+    -------
+    Adoption
+        A report of the arrays, and of how each was cut into shards and why.
+
+    Raises
+    ------
+    StoreConfigError
+        If an argument is not valid, or an array exists. Nothing was written.
+    SessionError
+        If a file is outside the virtual chunk containers of the repository. Nothing was written.
+    ManifestError
+        If an array cannot be written as it is, or does not continue the stored one. Nothing was written.
+    LocationError
+        If an array has to be cut into shards again, and a file that it refers to was changed. Nothing was written.
+
+    Examples
+    --------
+    A file of one row of numbers for each day, as a virtual dataset:
+
+    >>> import icechunk, pathlib, xarray as xr
+    >>> file = pathlib.Path("days.raw").resolve()
+    >>> file.write_bytes(np.arange(200, dtype="uint8").tobytes())
+    200
+    >>> document = {
+    ...     "shape": [100, 2],
+    ...     "data_type": "uint8",
+    ...     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
+    ...     "chunk_key_encoding": {"name": "default"},
+    ...     "codecs": [{"name": "bytes"}],
+    ... }
+    >>> manifest = {f"{day}.0": {"path": file.as_uri(), "offset": 2 * day, "length": 2} for day in range(100)}
+    >>> days = xr.Dataset({"t": (("day", "x"), ps.manifests.PartsArray(document, [manifest]))})
+
+    A repository that may refer to the files of the folder:
+
+    >>> place = f"{file.parent.as_uri()}/"
+    >>> config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=65535)
+    >>> folder = icechunk.local_filesystem_store(str(file.parent))
+    >>> config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(place, store=folder))
+    >>> access = {place: icechunk.credentials.LocalFileSystemAccess}
+    >>> repository = icechunk.Repository.create(
+    ...     icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=access
+    ... )
+    >>> session = repository.writable_session("main")
+    >>> ps.to_icechunk(days, session).arrays[0].plan
+    '1 shard of 100 chunks, in one file'
+    >>> store = ps.PartsStore.from_session(session)
+    >>> xr.open_zarr(store, consolidated=False)["t"][3].values
+    array([6, 7], dtype=uint8)
+    """
+    options = AdoptOptions(
+        path=path, append_dim=append_dim, region=region, shard_chunks=shard_chunks, overwrite=overwrite
+    )
+    with report_progress(progress, "write", "arrays") as report:
+        planned = plan_write(source, session, options)
+        planned.write(report)
+    return planned.report
+
+
+def plan_write(source: VirtualSource, session: Any, options: AdoptOptions) -> "PlannedWrite":
+    """Return what `to_icechunk` would write, after everything was checked, and the report of it. Change nothing."""
+    store = session if isinstance(session, PartsStore) else PartsStore.from_session(session)
+    if store.session is None:
+        raise StoreConfigError("session", "an Icechunk session", str(store))
+    # Raises if the session is read-only, or was committed.
+    store = store.with_read_only(False)
+    path = parse_path(options.path)
+    tree = {place(path, group): contents for group, contents in read_tree(source).items()}
+    if options.append_dim is None and options.region is None:
+        return _plan_creation(store, path, tree, options)
+    return _plan_change(store, tree, options)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedWrite:
+    """A write that was checked, and the report of what it writes."""
+
+    store: PartsStore
+    # The paths of what is deleted first.
+    obstacles: tuple[str, ...]
+    # The documents of groups that are new or change, by their paths.
+    documents: Mapping[str, dict[str, Any]]
+    values: tuple[NewValues | ChangedValues, ...]
+    arrays: tuple[PlannedArray | Continuation | CutAgain, ...]
+    report: Adoption
+
+    def write(self, progress: Progress) -> None:
+        """Carry out the write; call `progress` with the number of arrays that are done, and of all arrays."""
+        for obstacle in self.obstacles:
+            destination.clear(self.store, obstacle)
+        for path, document in self.documents.items():
+            sync(write_document(self.store, path, document))
+        done = sum(len(each.reports) for each in self.values)
+        total = done + len(self.arrays)
+        for each in self.values:
+            each.write()
+        for number, array in enumerate(self.arrays, start=done):
+            progress(number, total)
+            match array:
+                case PlannedArray():
+                    sync(write_array(self.store, array))
+                case CutAgain(again):
+                    destination.clear(self.store, again.path)
+                    sync(write_array(self.store, again))
+                case Continuation():
+                    sync(_continue(self.store, array))
+                case never:
+                    assert_never(never)
+        progress(total, total)
+
+
+async def _continue(store: PartsStore, array: Continuation) -> None:
+    """Give an array its new shape, and write its new chunks."""
+    stored = array.stored
+    if array.shape != stored.metadata.shape:
+        buffer = await store.get(join(stored.path, DOCUMENT), default_buffer_prototype())
+        document = None if buffer is None else parse(buffer.to_bytes())
+        if document is None:
+            raise ManifestError(f"array {stored.path!r}", "the array that was there before", "none")
+        await write_document(store, stored.path, {**document, "shape": list(array.shape)})
+    await write_chunks(store, stored.path, array.references, stored.parts, array.first)
+    keys = [join(stored.path, "/".join(["c", *map(str, index)])) for index in array.removed]
+    await run_for_each(keys, store.delete, _AT_ONCE)
+
+
+# --- new arrays -------------------------------------------------------------------------------------------------------
+
+
+def _plan_creation(
+    store: PartsStore, path: str, tree: Mapping[str, SourceGroup], options: AdoptOptions
+) -> PlannedWrite:
+    """Return how a source is written to a group: as new arrays, or in place of existing ones with `overwrite`."""
+    arrays: list[PlannedArray] = []
+    reports: list[AdoptedArray] = []
+    for where, group in tree.items():
+        for name, source in group.arrays.items():
+            sharded = cut(source.references, options.shard_chunks, max_index=max_index_of(store))
+            parts = source.declared_parts if sharded.parts is None else sharded.parts
+            planned = plan_array(place(where, name), sharded.references, parts)
+            require_locations(store, planned.references)
+            arrays.append(planned)
+            reports.append(_report(planned.path, source.references, sharded.references, sharded.reason))
+    ancestors = destination.read_ancestors(store, path)
+    destination.require_outside_arrays(ancestors, path, "path")
+    stored = destination.read_nodes(store, list(tree))
+    obstacles = _find_obstacles(store, tree, stored)
+    # The root cannot be deleted, because it contains the path.
+    if obstacles and (not options.overwrite or not obstacles[0]):
+        raise destination.not_empty("path", obstacles[0])
+    documents = {above: PartsGroup().document() for above, found in ancestors.items() if not found}
+    values: list[NewValues] = []
+    for where, group in tree.items():
+        is_group = stored[where] and not destination.is_array(stored[where])
+        known = (parse(stored[where][DOCUMENT]) or {}) if is_group else {}
+        attributes = merged_attributes(known.get("attributes", {}), group.attributes)
+        document = {**known, **PartsGroup(attributes=attributes).document()}
+        if document != known:
+            documents[where] = document
+        values.append(NewValues.checked(store, where, group.loaded, document["attributes"]))
+    loaded = [report for each in values for report in each.reports]
+    summary = Adoption(_location([array.references for array in arrays]), (*loaded, *reports), ())
+    return PlannedWrite(store, tuple(obstacles), documents, tuple(values), tuple(arrays), summary)
+
+
+def _find_obstacles(
+    store: PartsStore, tree: Mapping[str, SourceGroup], stored: Mapping[str, destination.Documents]
+) -> list[str]:
+    """Return the paths of nodes in the session that groups and arrays of the source would replace.
+
+    A group of the source is merged with a group of the session, so that only an array is an obstacle.
+    """
+    obstacles = [where for where, documents in stored.items() if destination.is_array(documents)]
+    for where, group in tree.items():
+        found = names_in(store, where) if group.names else ()
+        obstacles += [place(where, name) for name in found if name in group.names]
+    return obstacles
+
+
+# --- arrays that are stored -------------------------------------------------------------------------------------------
+
+
+def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: AdoptOptions) -> PlannedWrite:
+    """Return how a source is appended to stored arrays along a dimension, or written to a region of them."""
+    append_dim, region = options.append_dim, options.region
+    _require_dimensions(tree, options)
+    arrays: list[Continuation | CutAgain] = []
+    values: list[ChangedValues] = []
+    loaded: list[AdoptedArray] = []
+    reports: list[AdoptedArray] = []
+    lengths: set[int] = set()
+    other_groups: list[str] = []
+    for where, group in tree.items():
+        stored, groups = require_stored(store, where, group)
+        other_groups += [path for name in groups if (path := place(where, name)) not in tree]
+        slices = detect_region(store, where, group.loaded, region) if region is not None else {}
+        if append_dim is not None:
+            lengths |= require_complete(where, stored, group, append_dim, is_complete=options.is_complete)
+        changed, unchanged = plan_values(store, where, group.loaded, append_dim=append_dim, region=slices)
+        values += changed
+        loaded += [*(report for each in changed for report in each.reports), *unchanged]
+        free = {append_dim} if append_dim is not None else set(slices)
+        for name, source in group.arrays.items():
+            old = stored[name]
+            if not free & set(old.metadata.dimension_names or ()):
+                plan = compare_with_stored(store, old, source, options.max_loaded_nbytes)
+                reports.append(_report(old.path, source.references, None, plan))
+                continue
+            require_locations(store, source.references)
+            if append_dim is not None:
+                planned = plan_append(store, old, source, append_dim, options.shard_chunks)
+            else:
+                planned = plan_region(store, old, source, slices, options.shard_chunks)
+            arrays.append(planned)
+            written = planned.references if isinstance(planned, Continuation) else planned.array.references
+            reports.append(_report(old.path, source.references, written, planned.reason))
+    if append_dim is not None:
+        require_no_other_groups(store, other_groups, append_dim, lengths)
+    new = [array.references for group in tree.values() for array in group.arrays.values()]
+    summary = Adoption(_location(new), (*loaded, *reports), ())
+    return PlannedWrite(store, (), {}, tuple(values), tuple(arrays), summary)
+
+
+def _require_dimensions(tree: Mapping[str, SourceGroup], options: AdoptOptions) -> None:
+    """Raise `StoreConfigError` unless the source has the dimensions that it is written along."""
+    known = {name for group in tree.values() for name in group.dimensions}
+    if options.append_dim is not None and options.append_dim not in known:
+        raise StoreConfigError("append_dim", "a dimension of the source", repr(options.append_dim))
+    region = options.region if isinstance(options.region, Mapping) else {}
+    if unknown := [dim for dim in region if dim not in known]:
+        raise StoreConfigError("region", "dimensions of the source", repr(unknown[0]))
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def _report(path: str, source: References, written: References | None, plan: str) -> AdoptedArray:
+    """Return the report of an array, given its references in the source, and those that are written."""
+    columns = () if written is None else written.columns()
+    return AdoptedArray(
+        path,
+        source.metadata.shape,
+        "string" if source.dtype == TEXT else str(source.dtype),
+        int((~source.is_missing()).sum()),
+        sum(int(each.is_in_file.sum()) for each in columns),
+        sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
+        sum(len(data) for each in columns for data in each.inlined.values()),
+        plan,
+        chunks_written=sum(len(each.inlined) for each in source.columns()),
+    )
+
+
+def _location(arrays: Sequence[References]) -> str:
+    """Return the URL of the file that is referred to; if there are several, the first and the number of the others."""
+    found = sorted({location for each in arrays for location in each.locations()})
+    if not found:
+        return "no files"
+    others = f" and {len(found) - 1:,} other files" if len(found) > 1 else ""
+    return f"{hide_in_url(found[0])}{others}"

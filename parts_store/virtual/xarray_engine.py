@@ -1,0 +1,125 @@
+"""The engine `parts_store` of xarray: opens adopted files such that they are decoded as from the file."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import icechunk
+import zarr
+
+from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
+from parts_store.virtual.store_access import PartsStore, added_in, join, open_store, types_in, with_types
+
+
+class PartsStoreEntrypoint(ZarrEntrypoint):
+    """The engine `zarr` of xarray, except that attributes have the types that they have in the adopted file.
+
+    JSON has one type of numbers, and xarray decides by the type of `scale_factor` whether decoded values are float32 or
+    float64.
+    """
+
+    description = "Open stores of parts_store and sessions of Icechunk, decoded as the files that were adopted"
+    url = "https://github.com/parts-store/parts_store"
+    # Those that xarray passes on to decode variables. It does not look at the signature then.
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        *("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "drop_variables", "use_cftime"),
+        "decode_timedelta",
+    )
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Return whether this is a `PartsStore`: other stores, and all paths, are left to the engine `zarr`."""
+        return isinstance(filename_or_obj, PartsStore)
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        group: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        **decoding: Any,
+    ) -> Any:
+        """Open a group of a store, a session, a zarr group or a URL as a dataset.
+
+        Parameters
+        ----------
+        filename_or_obj
+            A store, a session of Icechunk, a group of zarr, or the path or URL of a repository or a store.
+        group
+            The path of the group below it.
+        consolidated
+            Whether to read consolidated metadata. Sessions have none.
+        storage_options
+            For a path or a URL: the options of obstore, the folders `virtual` that references may lead to, and a
+            `branch`, `tag` or `snapshot`.
+        **decoding
+            The arguments of `xarray.open_dataset` that decide how variables are decoded.
+        """
+        source, path = _open(filename_or_obj, group, storage_options)
+        store = _TypedStore.open_group(source, mode="r", group=path, consolidated=consolidated)
+        return StoreEntrypoint().open_dataset(store, **decoding)
+
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        group: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        mode: Any = "r",
+        zarr_format: int | None = None,
+        **decoding: Any,
+    ) -> Any:
+        """Open all groups as datasets. The arguments are those of `open_dataset`.
+
+        As with the engine `zarr`, the names are absolute paths such as `/` and `/a`. If `group` is given, they are
+        relative to it, such as `.` and `a`.
+        """
+        source, path = _open(filename_or_obj, group, storage_options)
+        above = f"/{path or ''}"
+        stores = _TypedStore.open_store(
+            source, mode=mode, group=above, consolidated=consolidated, zarr_format=zarr_format
+        )
+        below = {str(name).removeprefix(above).strip("/"): store for name, store in stores.items()}
+        return {
+            (name or ".") if group else f"/{name}": StoreEntrypoint().open_dataset(store, **decoding)
+            for name, store in below.items()
+        }
+
+
+def _open(source: Any, group: str | None, options: dict[str, Any] | None) -> tuple[Any, str | None]:
+    """Return the store of a source, and the path of the group in it."""
+    path = (group or "").strip("/")
+    match source:
+        case str() | Path():
+            store: Any = open_store(source, reads_chunks=True, **(options or {}))
+        case icechunk.Session():
+            store = PartsStore.from_session(source)
+        case zarr.Group():
+            store, path = source.store, join(source.path, path).strip("/")
+        case _:
+            store = source
+    return store, path or None
+
+
+class _TypedStore(ZarrGroupStore):
+    """A group as xarray reads it; its arrays have the attributes of the adopted file, with their types."""
+
+    __slots__ = ()
+
+    def open_store_variable(self, name: Any) -> Any:
+        """Return a variable."""
+        variable = super().open_store_variable(name)  # type: ignore[no-untyped-call]
+        recorded = getattr(self.members[name].metadata, "extra_fields", {})
+        added = added_in(recorded)
+        attributes = {key: value for key, value in variable.attrs.items() if key not in added}
+        variable.attrs = with_types(attributes, types_in(recorded))
+        return variable
+
+    def get_attrs(self) -> dict[str, Any]:
+        """Return the attributes of the group. xarray would hide all that begin with `_nc`, in any case."""
+        attributes: dict[str, Any] = self.zarr_group.attrs.asdict()
+        return {key: value for key, value in attributes.items() if not _is_of_netcdf(key)}
+
+
+def _is_of_netcdf(key: str) -> bool:
+    return key == "_NCProperties" or key.lower().startswith("_nczarr")

@@ -1,0 +1,293 @@
+"""Arrays of references are indexed, joined, stacked and broadcast like NumPy arrays."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import parts_store as ps
+from parts_store.errors import ManifestError, PartsConfigError
+from parts_store.manifests import PartsArray
+from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows
+from tests.effort import examples
+from tests.virtual.manifests.making import (
+    FEW,
+    Files,
+    Kind,
+    chunk_of,
+    encode,
+    entry,
+    kinds,
+    make,
+    metadata,
+    random_values,
+    seeds,
+    shapes,
+    simple,
+)
+
+
+@FEW
+@given(st.data(), seeds)
+def test_load_returns_written_values_and_fill_values(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds())
+    files = Files(np.random.default_rng(seed))
+    array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files, holes=0.3)
+    loaded = array.load(files.registry(), coalesce_gap=data.draw(st.sampled_from([0, 3, 1 << 20])), concurrency=2)
+    assert loaded.dtype == values.dtype
+    assert np.array_equal(loaded, values)
+
+
+@FEW
+@given(st.data(), seeds)
+def test_arrays_concatenate_as_numpys_do(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds())
+    files = Files(np.random.default_rng(seed))
+    shape = list(data.draw(shapes(kind)))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    made = []
+    for last in (False, False, True):
+        chunk = chunk_of(kind)[axis]
+        shape[axis] = data.draw(st.integers(1, 3 * chunk)) if last else chunk * data.draw(st.integers(0, 2))
+        made.append(make(random_values(tuple(shape), kind, files.rng), kind, files, holes=0.2))
+    combined = np.concatenate([array for array, _ in made], axis=axis)
+    assert isinstance(combined, PartsArray)
+    assert np.array_equal(combined.load(files.registry()), np.concatenate([values for _, values in made], axis=axis))
+
+
+@FEW
+@given(st.data(), seeds)
+def test_stack_and_expand_dims_match_numpy(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds())
+    files = Files(np.random.default_rng(seed))
+    shape = data.draw(shapes(kind))
+    made = [make(random_values(shape, kind, files.rng), kind, files, holes=0.2) for _ in range(2)]
+    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
+    stacked: Any = np.stack([array for array, _ in made], axis=axis)
+    registry = files.registry()
+    assert np.array_equal(stacked.load(registry), np.stack([values for _, values in made], axis=axis))
+    array, values = made[0]
+    expanded: Any = np.expand_dims(array, axis)
+    assert np.array_equal(expanded.load(registry), np.expand_dims(values, axis))
+    two: Any = np.expand_dims(array, (0, -1))
+    assert np.array_equal(two.load(registry), np.expand_dims(values, (0, -1)))
+
+
+@FEW
+@given(st.data(), seeds)
+def test_arrays_broadcast_as_numpys_do(data: st.DataObject, seed: int) -> None:
+    base = data.draw(kinds())
+    repeated = [data.draw(st.booleans()) for _ in base.chunks]
+    nbytes = np.dtype(base.dtype).itemsize * int(
+        np.prod([1 if again else chunk for again, chunk in zip(repeated, base.chunks, strict=True)])
+    )
+    chunks = tuple(1 if again else chunk for again, chunk in zip(repeated, base.chunks, strict=True))
+    kind = Kind(base.dtype, base.codecs, min(base.parts, nbytes), chunks)
+    files = Files(np.random.default_rng(seed))
+    shape = tuple(1 if again else 2 * chunk for again, chunk in zip(repeated, chunks, strict=True))
+    array, values = make(random_values(shape, kind, files.rng), kind, files, holes=0.2)
+    target = tuple(3 if again else length for again, length in zip(repeated, shape, strict=True))
+    target = (*data.draw(st.sampled_from([(), (2,), (1, 3)])), *target)
+    broadcast: Any = np.broadcast_to(array, target)
+    assert np.array_equal(broadcast.load(files.registry()), np.broadcast_to(values, target))
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[Any, ...]:
+    """Indices on the boundaries of chunks, with all that numpy takes beside them."""
+    found: list[Any] = []
+    for length, chunk in zip(shape, chunks, strict=True):
+        boundaries = [*range(0, length, chunk), length]
+        start, stop = draw(st.sampled_from(boundaries)), draw(st.sampled_from(boundaries))
+        choices: list[Any] = [slice(start, stop), slice(start, None), slice(None), slice(start - length, stop, 1)]
+        if chunk == 1:
+            choices += [start % length, np.int64(start % length - length)]
+        found.append(draw(st.sampled_from(choices)))
+    if draw(st.booleans()):
+        count = draw(st.integers(0, len(found)))
+        found = [*found[:count], ...]
+    for _ in range(draw(st.integers(0, 2))):
+        found.insert(draw(st.integers(0, len(found))), None)
+    return tuple(found)
+
+
+@settings(max_examples=examples(80))
+@given(st.data(), seeds)
+def test_index_on_chunk_boundaries_selects_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds())
+    files = Files(np.random.default_rng(seed))
+    shape = data.draw(shapes(kind))
+    array, values = make(random_values(shape, kind, files.rng), kind, files, holes=0.2)
+    key = data.draw(selections(shape, chunk_of(kind)))
+    selected = array[key]
+    assert selected.shape == values[key].shape
+    assert np.array_equal(selected.load(files.registry()), values[key])
+
+
+@FEW
+@given(st.data(), seeds)
+def test_other_slices_are_rejected_or_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds(ndim=2))
+    files = Files(np.random.default_rng(seed))
+    shape = data.draw(shapes(kind))
+    array, values = make(random_values(shape, kind, files.rng), kind, files)
+    numbers = st.none() | st.integers(-8, 8)
+    axis = st.builds(slice, numbers, numbers, st.sampled_from([None, 1, 2, -1])) | st.integers(-8, 8)
+    key = data.draw(st.tuples(axis, axis))
+    try:
+        selected = array[key]
+    except ManifestError:
+        return
+    except IndexError:
+        with pytest.raises(IndexError):
+            values[key]
+        return
+    assert np.array_equal(selected.load(files.registry()), values[key])
+
+
+@FEW
+@given(st.data(), seeds)
+def test_joined_chunks_have_the_same_values(data: st.DataObject, seed: int) -> None:
+    kind = data.draw(kinds(codecs=("plain",)))
+    files = Files(np.random.default_rng(seed))
+    array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files)
+    count = data.draw(st.integers(1, 4))
+    joined = array.join_chunks(count)
+    assert joined.chunk_shape[0] == kind.chunks[0] * count
+    assert len(joined.manifests) == kind.parts * count
+    registry = files.registry()
+    assert np.array_equal(joined.load(registry), values)
+    assert np.array_equal(array.join().load(registry), values)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (np.s_[1:3], "axis 0: expected a slice on the boundaries of chunks, such as 0:4"),
+        (np.s_[:, 1:2], "axis 1: expected a slice on the boundaries of chunks, such as 0:3"),
+        (np.s_[0], "axis 0: expected a slice, such as 0:2, or chunks of length 1"),
+        (np.s_[-1], "axis 0: expected a slice, such as 4:6, or chunks of length 1"),
+        (np.s_[::2], "axis 0: expected a slice with the step 1"),
+        (np.s_[::-1], "axis 0: expected a slice with the step 1"),
+        (np.s_["a":], "axis 0: expected a slice of integers"),
+        ([0, 1], "expected integers, slices, an ellipsis or new axes; load the values"),
+        (np.array([0, 1]), "expected integers, slices, an ellipsis or new axes; load the values"),
+        (True, "expected integers, slices, an ellipsis or new axes; load the values"),
+        (0.0, "expected integers, slices, an ellipsis or new axes; load the values"),
+    ],
+)
+def test_rejected_index_suggests_a_valid_one(key: Any, expected: str) -> None:
+    array, _ = simple()
+    with pytest.raises(ManifestError, match=expected):
+        array[key]
+
+
+@pytest.mark.parametrize("key", [np.s_[6], np.s_[-7], np.s_[:, :, :], np.s_[..., ...]])
+def test_index_out_of_bounds_is_an_index_error(key: Any) -> None:
+    array, values = simple()
+    with pytest.raises(IndexError):
+        values[key]
+    with pytest.raises(IndexError):
+        array[key]
+
+
+def test_slice_within_a_chunk_is_a_byte_range_of_one_part() -> None:
+    files = Files(np.random.default_rng(1), names=("s3://one/a",))
+    content = np.arange(24, dtype="<u2").reshape(8, 3)
+    files.contents["s3://one/a"] = bytearray(content.tobytes())
+    document = metadata((8, 3), (4, 3))
+    entries = {"0.0": entry(0, 24, "s3://one/a"), "1.0": entry(24, 24, "s3://one/a")}
+    array = PartsArray(document, [entries], parts=[ps.Part("", size=24)]).with_registry(files.registry())
+    assert np.array_equal(array[5:7].load(), content[5:7])
+    assert array[5:7].declared_parts is None
+    with pytest.raises(ManifestError, match="such as 0:8"):
+        array[3:5]
+    two = PartsArray(
+        document,
+        [
+            {"0.0": entry(0, 12, "s3://one/a"), "1.0": entry(24, 12, "s3://one/a")},
+            {"0.0": entry(12, 12, "s3://one/a"), "1.0": entry(36, 12, "s3://one/a")},
+        ],
+    )
+    with pytest.raises(ManifestError, match="in 2 parts"):
+        two[5:7]
+    inline = PartsArray(document, [{"0.0": {**entry(), "data": b"a" * 24}}])
+    with pytest.raises(ManifestError, match="inlined in the manifest"):
+        inline[1:2]
+    short = PartsArray(document, [{"0.0": entry(0, 20, "s3://one/a")}])
+    with pytest.raises(ManifestError, match="chunks of 24 bytes"):
+        short[1:2]
+
+
+def test_joined_chunks_are_lists_of_ranges() -> None:
+    array = PartsArray(
+        metadata((6,), (2,)), [{f"{i}": entry(10 * i, 1) for i in range(3)}, {f"{i}": entry(99, 3) for i in range(3)}]
+    )
+    joined = array.join_chunks(2)
+    assert joined.dict()["0"] == [entry(0, 1), entry(99, 3), entry(10, 1), entry(99, 3)]
+    filled = joined.dict()["1"]
+    assert filled[:2] == [entry(20, 1), entry(99, 3)]
+    assert [each["data"] for each in filled[2:]] == [b"\0", b"\0\0\0"]
+
+
+def test_join_rejects_missing_chunk_unless_all_are_missing() -> None:
+    array = PartsArray(metadata((8,), (2,)), [{"2": entry(), "3": entry()}])
+    assert list(array.join_chunks(2).dict()) == ["1"]
+    with pytest.raises(ManifestError, match=r"chunk '3'.*missing"):
+        PartsArray(metadata((8,), (2,)), [{"2": entry()}]).join_chunks(2)
+
+
+def test_chunks_that_are_not_contiguous_plain_values_are_not_joined() -> None:
+    with pytest.raises(ManifestError, match="only the codec 'bytes'"):
+        simple(kind=Kind("<i4", "zstd", 2, (2, 3)))[0].join_chunks(2)
+    with pytest.raises(ManifestError, match="on the axes before axis 1"):
+        simple()[0].join_chunks(2, axis=1)
+    with pytest.raises(ManifestError, match="chunk '1': expected 4 bytes, found 3"):
+        PartsArray(metadata(), [{"0": entry(), "1": entry(length=3)}]).join_chunks(2)
+    with pytest.raises(ManifestError, match="a number of chunks of at least 1, found 0"):
+        simple()[0].join_chunks(0)
+    array, values = simple((3, 6), Kind("<i4", "plain", 3, (1, 2)))
+    assert np.array_equal(array.join(1).load(), values)
+
+
+def test_array_with_very_many_parts_can_be_loaded() -> None:
+    array, values = simple((80,), Kind("<i4", "plain", 2, (1,)))
+    joined = array.join()
+    assert np.array_equal(joined.load(), values)
+    with pytest.raises(PartsConfigError, match="1 to 64 parts"):
+        _ = joined.parts
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("chunks", [(5, 2, 3), (2, 2, 3), (3, 1, 2), (1, 2, 2), (1, 1, 3), (7, 4, 3)])
+def test_rows_are_cut_where_they_are_ranges_of_bytes(order: tuple[int, ...], chunks: tuple[int, ...]) -> None:
+    files = Files(np.random.default_rng(0), inline=0)
+    kind = Kind("<i2", "plain", 1, chunks, order=order)
+    for holes in (0.0, 0.3):
+        array, values = make(random_values((5, 4, 3), kind, files.rng), kind, files, holes=holes)
+        for axis in range(3):
+            # Rows follow each other in a chunk if the axes that vary more slowly in it have one element.
+            slower = order[: order.index(axis)]
+            assert can_cut_rows(array.references, axis) == all(chunks[each] == 1 for each in slower)
+            if can_cut_rows(array.references, axis):
+                rows = cut_rows(array.references, axis)
+                assert rows.chunk_shape == tuple(1 if each == axis else size for each, size in enumerate(chunks))
+                assert np.array_equal(PartsArray.of(rows, None, ()).load(files.registry()), values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (Kind("<i2", "zstd", 1, (3, 2)), entry(0, 12)),
+        (Kind("<i2", "plain", 1, (3, 2)), {**entry(), "data": bytes(12)}),
+        (Kind("<i2", "plain", 1, (3, 2)), entry(0, 11)),
+    ],
+    ids=["compressed", "inlined", "shorter"],
+)
+def test_chunks_that_are_not_plain_ranges_are_not_cut(kind: Kind, found: dict[str, Any]) -> None:
+    document, _ = encode(np.zeros((3, 2), "<i2"), kind)
+    assert not can_cut_rows(PartsArray(document, [{"0.0": found}]).references, 0)
