@@ -64,11 +64,11 @@ OWN: dict[str, set[str]] = {
     "adoption": {"virtual"},
     "manifests": {"virtual"},
     "parsers": {"virtual"},
-    "pipeline": {"engine", "format", "store"},
+    "pipeline": {"codecs", "engine", "format", "store"},
     "progress": {"engine"},
     "store": {"backends", "codecs", "engine", "format", "headers", "maintenance", "pipeline", "transactions"},
     "transactions": {"engine", "format"},
-    "virtual": {"backends", "codecs", "engine", "format", "headers", "store"},
+    "virtual": {"backends", "codecs", "engine", "format", "headers", "pipeline", "store"},
     "__init__": {
         *("codecs", "copying", "engine", "format", "headers", "maintenance", "manifests", "parsers", "pipeline"),
         *("store", "virtual"),

@@ -19,14 +19,13 @@ from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import read_metadata, repaired
 from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
-from parts_store.format.cut_chunks import ChunkCheck, check_of, decide_reads
 from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
 from parts_store.format.files.seal import Ends
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
-from parts_store.format.shard_index import ShardIndex, is_sharded, shard_index_of
+from parts_store.format.shard_index import CODEC, ShardIndex, is_sharded, shard_index_of
 
 type Document = dict[str, Any]
 
@@ -63,8 +62,6 @@ class ArrayRecord:
     digest: str = ""
     # The bytes that are usually compared with the seals of the files, None if shards are not such files.
     ends: Ends | None = None
-    # How to find out whether a chunk was cut off, None if the codecs notice it.
-    check: ChunkCheck | None = None
 
     def chunk(self, path: str, relative: str) -> Chunk:
         """Return a chunk of the array at `path`; a chunk that is stored whole has a single part."""
@@ -169,12 +166,12 @@ def read_array(document: Document, path: str, placement: PartPlacement = PartPla
     try:
         # The lengths of the dimensions do not matter.
         deciding["shape"] = [0] * len(shape) if isinstance(shape, list) else shape
-        parts, encoding, layout, digest, check = _read_layout(json.dumps(deciding))
+        parts, encoding, layout, digest = _read_layout(json.dumps(deciding))
     except PartsConfigError as error:
         raise error.of_array(path) from error
     _require_known_mark(document, path)
     shard_index = shard_index_of(complete(document)) if is_sharded(document) else None
-    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document), check)
+    return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document))
 
 
 def _ends(document: Document) -> Ends | None:
@@ -189,8 +186,8 @@ def _ends(document: Document) -> Ends | None:
 
 
 @lru_cache(maxsize=1024)
-def _read_layout(deciding: str) -> tuple[ConcatParts, ChunkKeyEncoding, str, str, ChunkCheck | None]:
-    """Return the parts, the encoding of the keys, the digests, and the check of an array with these members.
+def _read_layout(deciding: str) -> tuple[ConcatParts, ChunkKeyEncoding, str, str]:
+    """Return the parts, the encoding of the keys, and the digests of an array with these members.
 
     The arrays of a group often have the same members, and share the result.
     """
@@ -199,7 +196,7 @@ def _read_layout(deciding: str) -> tuple[ConcatParts, ChunkKeyEncoding, str, str
     encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), _ndim(document["shape"]))
     layout = layout_of(document, parts)
     digest = _digest([layout, *(document.get(name) for name in _DECIDE_DECODING)])
-    return parts, encoding, layout, digest, check_of(complete(document))
+    return parts, encoding, layout, digest
 
 
 def layout_of(document: Document, parts: ConcatParts) -> str:
@@ -447,11 +444,10 @@ def _require_shard_file(shard_file: FileFormat, document: Document, parts: Conca
 
 @dataclass(frozen=True, slots=True)
 class PlainLayout:
-    """How the chunks of an array without parts are read: the index of its shards, and how chunks are checked."""
+    """How the shards of an array without parts are read: their keys, and their index."""
 
     encoding: ChunkKeyEncoding
-    shard_index: ShardIndex | None
-    check: ChunkCheck | None
+    shard_index: ShardIndex
 
 
 # zarr takes about as long to read a document as to open the array, so each document is read once, when a chunk of its
@@ -459,14 +455,13 @@ class PlainLayout:
 @lru_cache(maxsize=1024)
 def plain_layout(stored: bytes) -> PlainLayout | None:
     """Return how the chunks of an array with this stored document are read; None if they are passed through."""
-    document = parse(stored) if decide_reads(stored) else None
+    document = parse(stored) if CODEC.encode() in stored else None
     if document is None:
         return None
-    completed, shape = complete(document), document.get("shape")
-    index, check = shard_index_of(completed), check_of(completed)
-    if (index is None and check is None) or not isinstance(shape, list):
+    index, shape = shard_index_of(complete(document)), document.get("shape")
+    if index is None or not isinstance(shape, list):
         return None
     try:
-        return PlainLayout(ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), len(shape)), index, check)
+        return PlainLayout(ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), len(shape)), index)
     except PartsConfigError:
         return None

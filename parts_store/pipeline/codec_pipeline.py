@@ -31,6 +31,7 @@ from parts_store._compat.zarr import (
     scatter_chunk,
     supports_sync_io,
 )
+from parts_store.codecs.cut_chunks import with_checks
 from parts_store.engine.concurrency import require_not_stopped, run_in_threads
 from parts_store.engine.executor import retry
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, Table
@@ -60,9 +61,19 @@ class PartsCodecPipeline(FusedCodecPipeline):
     """A codec pipeline that reads and writes all chunks of a selection at once, for arrays on a `PartsStore`."""
 
     @classmethod
-    def replacing(cls, pipeline: CodecPipeline) -> Self:
+    @override
+    def from_codecs(cls, codecs: Iterable[Codec], *, batch_size: int | None = None) -> Self:
+        return super().from_codecs(with_checks(codecs), batch_size=batch_size)
+
+    @override
+    def __reduce__(self) -> Any:
+        # zarr pickles the codecs in a shard by their names, which loses the checks.
+        return type(self).replacing, (self.codecs,)
+
+    @classmethod
+    def replacing(cls, pipeline: CodecPipeline | Iterable[Codec]) -> Self:
         """Return a pipeline with the codecs of another one, which belongs to an array."""
-        codecs: tuple[Codec, ...] = tuple(cast("Iterable[Codec]", pipeline))
+        codecs = with_checks(cast("Iterable[Codec]", pipeline))
         array_array, array_bytes, bytes_bytes = codecs_from_list_unchecked(codecs)
         try:
             transform = ChunkTransform(codecs=codecs)

@@ -33,7 +33,6 @@ from typing import Any
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata
-from parts_store.format.cut_chunks import ChunkCheck, decide_reads
 from parts_store.format.keys import (
     DOCUMENT,
     Chunk,
@@ -47,7 +46,7 @@ from parts_store.format.keys import (
 )
 from parts_store.format.layout import plan_split, require_no_empty
 from parts_store.format.metadata import ArrayRecord, Document, PlainLayout, plain_layout
-from parts_store.format.shard_index import ShardIndex
+from parts_store.format.shard_index import CODEC, ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
 
 type Stamp = tuple[int, ...]
@@ -76,8 +75,8 @@ class PlainArray:
 
     @property
     def decides_reads(self) -> bool:
-        """Whether the document may say how the store reads a chunk."""
-        return decide_reads(self.stored)
+        """Whether the document may say where the index of a shard is."""
+        return CODEC.encode() in self.stored
 
 
 type CatalogEntry = ArrayRecord | PlainArray | Plain
@@ -233,11 +232,6 @@ class OwnedChunk:
     is_unconfirmed: bool = False
 
     @property
-    def check(self) -> ChunkCheck | None:
-        """How to find out whether the chunk was cut off, None if the codecs notice it."""
-        return self.record.check
-
-    @property
     def may_have_gaps(self) -> bool:
         """Whether a shard may be a range of an existing file, with bytes between its inner chunks that are not its own.
 
@@ -278,8 +272,6 @@ class Other:
     shard_index: ShardIndex | None = None
     # That array, None if its document is not known.
     record: PlainArray | None = None
-    # How to find out whether the chunk at the key was cut off, None if the codecs notice it.
-    check: ChunkCheck | None = None
 
 
 type Owner = OwnedChunk | Hidden | Other
@@ -291,7 +283,7 @@ def owner_in(entry: CatalogEntry, path: str, relative: str, *, is_unconfirmed: b
         layout = entry.layout_at(relative)
         if layout is None:
             return Other(path, is_unconfirmed, record=entry)
-        return Other(path, is_unconfirmed, layout.shard_index, entry, layout.check)
+        return Other(path, is_unconfirmed, layout.shard_index, entry)
     if entry is Plain.ARRAY:
         return Other(path, is_unconfirmed)
     if not isinstance(entry, ArrayRecord):
@@ -362,7 +354,7 @@ class Catalog:
 
         Arrays that were used are included whole. Of every other array that zarr was served, the digest is included, so
         that the other process can tell it from an array that was created again. Of an array without parts that has
-        shards, the document is included, which says where the index of a shard is and how chunks are checked.
+        shards, the document is included, which says where the index of a shard is.
         """
         used, others = {}, {}
         for path, record in self._records.copy().items():

@@ -15,7 +15,6 @@ from zarr.abc.store import RangeByteRequest
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import DATA, INDEX, Found, Get, Missing, Steps
 from parts_store.errors import ConcurrentWriteError, PartsStoreError
-from parts_store.format.cut_chunks import ShardCheck
 from parts_store.format.keys import Chunk
 from parts_store.format.layout import Wanted, resolve
 from parts_store.format.parts import ConcatParts
@@ -150,7 +149,7 @@ class ChunkReader:
             shard, versioned = self.earlier.take_shard(key), self.earlier.take_index(key)
             if versioned is not None and follows_index:
                 inner = yield from self._read_data(single(key), index, wanted, settings, versioned, shard)
-                return self._inner_values(other, wanted, versioned, inner)
+                return self._values(inner)
         before = self.earlier.take_range(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
@@ -219,7 +218,7 @@ class ChunkReader:
         versioned = self.earlier.take_index(chunk.chunk_key)
         if index is not None and versioned is not None and follows_index:
             read = yield from self._read_data(chunk, index, wanted, settings, versioned)
-            return self._inner_values(owned, wanted, versioned, read)
+            return self._values(read)
         if index is not None and list(wanted) == [None] and owned.may_have_gaps:
             read = yield from shards.read_whole(self.protocol, chunk, index, self.settings(_FILE_GAP, _FILE_COALESCED))
         else:
@@ -247,7 +246,7 @@ class ChunkReader:
         if not wanted:
             return (), versioned.version.tag
         inner = yield from self._read_data(chunk, index, wanted, settings, versioned, shard)
-        return self._inner_values(owner, wanted, versioned, inner)
+        return self._values(inner)
 
     def _settings_of(self, owned: OwnedChunk, settings: ReadSettings) -> ReadSettings:
         """Return how the ranges of a chunk are coalesced."""
@@ -307,14 +306,6 @@ class ChunkReader:
         if chunk.parts is _WHOLE:
             return self.protocol.can_recognise_object(version)
         return self.protocol.can_recognise(version)
-
-    def _inner_values(
-        self, owner: OwnedChunk | Other, wanted: Sequence[Wanted], versioned: VersionedIndex, read: Read | None
-    ) -> Values:
-        """Return inner chunks of a shard; raise `CodecError` if one was cut off."""
-        if read is not None and isinstance(owner.check, ShardCheck):
-            owner.check.require_inner(wanted, read.values, versioned.table)
-        return self._values(read)
 
     def _values(self, read: Read | None) -> Values:
         if read is None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from parts_store.engine.steps import Steps
 from parts_store.format import metadata
-from parts_store.format.cut_chunks import decide_reads
 from parts_store.format.keys import join
 from parts_store.format.metadata import ArrayRecord, Document
+from parts_store.format.shard_index import CODEC
 from parts_store.store.catalog import (
     Catalog,
     CatalogEntry,
@@ -54,7 +54,7 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
         is_same = served == member
         entry: CatalogEntry | None = catalog.protocol.read_array(member, member_path)
         if entry is None:
-            is_needed = not is_same or decide_reads(repr(member.get("codecs")).encode())
+            is_needed = not is_same or CODEC in repr(member.get("codecs"))
             entry = PlainArray(metadata.dump_compact(member)) if is_needed else Plain.ARRAY
         catalog.change(member_path, partial(PathRecord.served_by_group, entry=entry))
         if not is_same:

@@ -132,7 +132,6 @@ class Operations:
                 steps = self.reader.read_chunk(key, owner, wanted, settings, follows_index=follows_index)
                 found = yield from self._of_chunk(owner, steps)
                 self._note_array(key, chunk.array, owner)
-                _require_whole(owner, wanted, found)
                 return found
             case Hidden():
                 return None
@@ -141,7 +140,6 @@ class Operations:
                 values = yield from self._of_object(owner, steps)
                 self._note_array(key, array, owner)
                 self._learn_v2(key, values)
-                _require_whole(owner, wanted, values)
                 return values
             case never:
                 assert_never(never)
@@ -457,12 +455,6 @@ def _unless_unsupported(steps: Steps[None]) -> Steps[bool]:
                 if isinstance(outcome.error, ServerFeatureError):
                     return False
                 raise outcome.error
-
-
-def _require_whole(owner: OwnedChunk | Other, wanted: Sequence[Wanted], values: Sequence[Pieces | None] | None) -> None:
-    """Raise `CodecError` if a chunk that was read whole was cut off, and its codecs would not notice it."""
-    if owner.check is not None and values is not None and list(wanted) == [None] and values[0] is not None:
-        owner.check.require_whole(values[0])
 
 
 def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRead | None:

@@ -5,6 +5,7 @@ from parts_store.backends.failures import failure, is_about_object, is_foreign, 
 from parts_store.backends.icechunk_session import message_of
 from parts_store.backends.icechunk_storage import folder_url
 from parts_store.codecs.bounded import decompress
+from parts_store.codecs.cut_chunks import require_blosc_sizes, with_checks
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.concurrency import run_for_each, run_tasks_sync
 from parts_store.engine.executor import run
@@ -25,7 +26,6 @@ from parts_store.engine.steps import (
     get_all,
 )
 from parts_store.format.attribute_types import BYTES, added_in, to_member, type_name, types_in, with_types
-from parts_store.format.cut_chunks import ChunkCheck, ShardCheck, check_of, decide_reads, require_blosc_sizes
 from parts_store.format.keys import (
     DOCUMENT,
     NODES_FOLDER,
@@ -57,6 +57,7 @@ from parts_store.format.parts import SHARD_INDEX, ConcatParts, Part, PartsLike, 
 from parts_store.format.references import ENCODED_SCHEMES, Reference, ReferenceTable
 from parts_store.format.shard_index import CODEC, NO_CHUNK, ShardIndex, encode_table
 from parts_store.headers import n5_nbytes, read_n5
+from parts_store.pipeline.opening import use_pipeline
 from parts_store.store import destination
 from parts_store.store.options import parse_count
 from parts_store.store.repositories import open_store
@@ -74,7 +75,6 @@ __all__ = [
     "ArrayRecord",
     "BackendRequest",
     "Chunk",
-    "ChunkCheck",
     "ChunkKeyEncoding",
     "ConcatParts",
     "Document",
@@ -95,7 +95,6 @@ __all__ = [
     "Put",
     "Reference",
     "ReferenceTable",
-    "ShardCheck",
     "ShardIndex",
     "Span",
     "Stats",
@@ -104,11 +103,9 @@ __all__ = [
     "added_in",
     "address_of",
     "ancestors",
-    "check_of",
     "coalesce",
     "complete",
     "content",
-    "decide_reads",
     "decompress",
     "destination",
     "dump",
@@ -150,7 +147,9 @@ __all__ = [
     "type_name",
     "types_in",
     "url_of",
+    "use_pipeline",
     "why_not_opened",
+    "with_checks",
     "with_parts",
     "with_types",
     "without_redirects",

@@ -7,7 +7,7 @@ import icechunk
 import zarr
 
 from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
-from parts_store.virtual.store_access import PartsStore, added_in, join, open_store, types_in, with_types
+from parts_store.virtual.store_access import PartsStore, added_in, join, open_store, types_in, use_pipeline, with_types
 
 
 class PartsStoreEntrypoint(ZarrEntrypoint):
@@ -108,8 +108,11 @@ class _TypedStore(ZarrGroupStore):
 
     def open_store_variable(self, name: Any) -> Any:
         """Return a variable."""
+        array = self.members[name]
+        if isinstance(array.store, PartsStore):
+            use_pipeline(array)
         variable = super().open_store_variable(name)  # type: ignore[no-untyped-call]
-        recorded = getattr(self.members[name].metadata, "extra_fields", {})
+        recorded = getattr(array.metadata, "extra_fields", {})
         added = added_in(recorded)
         attributes = {key: value for key, value in variable.attrs.items() if key not in added}
         variable.attrs = with_types(attributes, types_in(recorded))

@@ -17,8 +17,8 @@ from zarr.storage import MemoryStore
 
 import parts_store as ps
 from parts_store.codecs import SzipCodec, schema
+from parts_store.codecs.szip import decode
 from parts_store.errors import CodecConfigError, CodecError
-from parts_store.format.cut_chunks import Szip
 from tests.virtual.adopting import adopted, array
 
 DTYPES = ["u1", "<i2", ">u2", ">i4", "<f4", "<f8"]
@@ -38,13 +38,13 @@ def dataset(file: h5py.File, values: NDArray[Any], options: tuple[str, int]) -> 
     return file.create_dataset("a", data=values, chunks=values.shape, compression="szip", compression_opts=options)
 
 
-def codec_of(data: h5py.Dataset) -> Szip:
-    return Szip(*map(int, data.id.get_create_plist().get_filter(0)[2]))
+def codec_of(data: h5py.Dataset) -> SzipCodec:
+    return SzipCodec(*map(int, data.id.get_create_plist().get_filter(0)[2]))
 
 
-def decoded(codec: Szip, chunk: bytes) -> bytes | None:
+def decoded(codec: SzipCodec, chunk: bytes) -> bytes | None:
     try:
-        return codec.decode(np.frombuffer(chunk, np.uint8), MOST).tobytes()
+        return decode(codec, np.frombuffer(chunk, np.uint8), MOST).tobytes()
     except CodecError:
         return None
 
@@ -89,15 +89,15 @@ def test_every_prefix_is_refused_or_right_and_zeros_are_read_as_by_h5py(dtype: s
 
 
 def test_a_chunk_that_claims_to_be_larger_is_refused() -> None:
-    codec = Szip(141, 8, 16, 40)
+    codec = SzipCodec(141, 8, 16, 40)
     chunk = bytes(imagecodecs.szip_encode(np.arange(40, dtype="<i2"), 141, 8, 16, 40, header=True))
     assert decoded(codec, chunk) == np.arange(40, dtype="<i2").tobytes()
     with pytest.raises(CodecError, match=r"expected .* up to 79 bytes .* found .* says 80 bytes"):
-        codec.decode(np.frombuffer(chunk, np.uint8), 79)
+        decode(codec, np.frombuffer(chunk, np.uint8), 79)
     with pytest.raises(CodecError, match="the chunk is cut off or damaged"):
-        codec.decode(np.frombuffer((4000).to_bytes(4, "little") + chunk[4:], np.uint8), MOST)
+        decode(codec, np.frombuffer((4000).to_bytes(4, "little") + chunk[4:], np.uint8), MOST)
     with pytest.raises(CodecError, match="says 78 bytes"):
-        Szip(141, 8, 32, 40).decode(np.frombuffer((78).to_bytes(4, "little") + chunk[4:], np.uint8), MOST)
+        decode(SzipCodec(141, 8, 32, 40), np.frombuffer((78).to_bytes(4, "little") + chunk[4:], np.uint8), MOST)
 
 
 def test_configurations_are_checked_and_round_trip() -> None:

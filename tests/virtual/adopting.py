@@ -10,7 +10,6 @@ import h5py
 import icechunk
 import numpy as np
 import xarray as xr
-import zarr
 
 import parts_store as ps
 from parts_store.virtual.adopt import adopt
@@ -76,7 +75,7 @@ def adopted_samples(
 
 
 def array(store: ps.PartsStore, name: str) -> Any:
-    return zarr.open_array(store, path=name, mode="r")
+    return ps.open_array(store, name)
 
 
 def bits(values: Any, dtype: np.dtype[Any]) -> bytes:

@@ -5,7 +5,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,14 +18,13 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec
 from zarr.storage import MemoryStore, StorePath
 
-from parts_store._compat.zarr import ArrayV3Metadata, sync
+from parts_store._compat.zarr import sync
 from parts_store.errors import LocationError
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.manifests.entries import Checksum, FileRange, Piece
-from parts_store.virtual.manifests.references import References, document_of
+from parts_store.virtual.manifests.references import References
 from parts_store.virtual.registered_files import RegisteredFiles, Registries
 from parts_store.virtual.store_access import (
-    ChunkCheck,
     Found,
     Get,
     Missing,
@@ -33,11 +32,10 @@ from parts_store.virtual.store_access import (
     Span,
     Stats,
     Steps,
-    check_of,
     coalesce,
-    decide_reads,
     parse_count,
     run,
+    with_checks,
 )
 
 # VirtualiZarr measured gaps of 1 MiB as slower than none (its PR 1033). Reading 32 KiB takes less time than a request
@@ -198,22 +196,14 @@ async def _decode(array: References, chunks: Mapping[tuple[int, ...], memoryview
     if len(chunks) == 1 and _is_plain(array):
         (data,) = chunks.values()
         return np.frombuffer(data, array.stored_dtype).reshape(array.metadata.shape).astype(array.dtype)
-    if (check := chunk_check(array.metadata)) is not None:
-        for data in chunks.values():
-            check.require_whole((data,))
     buffer = default_buffer_prototype().buffer
     stored: dict[str, Buffer] = {
         array.metadata.encode_chunk_key(index): buffer.from_bytes(data) for index, data in chunks.items()
     }
+    metadata = replace(array.metadata, codecs=with_checks(array.metadata.codecs))
     store = StorePath(MemoryStore(stored, read_only=True))
-    opened: AsyncArray[Any] = AsyncArray(metadata=array.metadata, store_path=store)
+    opened: AsyncArray[Any] = AsyncArray(metadata=metadata, store_path=store)
     return np.asarray(await opened.getitem(...))
-
-
-def chunk_check(metadata: ArrayV3Metadata) -> ChunkCheck | None:
-    """Return how to find out whether a chunk of an array was cut off, None if the codecs notice it."""
-    codecs = repr([codec.to_dict() for codec in metadata.codecs])
-    return check_of(document_of(metadata)) if decide_reads(codecs.encode()) else None
 
 
 def _is_plain(array: References) -> bool:

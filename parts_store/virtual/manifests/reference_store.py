@@ -13,12 +13,10 @@ from parts_store.errors import StoreConfigError
 from parts_store.virtual.manifests.array import PartsArray, ReferenceNode
 from parts_store.virtual.manifests.entries import Piece, nbytes_of, slice_pieces
 from parts_store.virtual.manifests.group import PartsGroup
-from parts_store.virtual.manifests.reading import ReferenceReadSettings, chunk_check, join_bytes, read_pieces
+from parts_store.virtual.manifests.reading import ReferenceReadSettings, join_bytes, read_pieces
 from parts_store.virtual.registered_files import Registries
 from parts_store.virtual.store_access import (
     DOCUMENT,
-    ChunkCheck,
-    ShardCheck,
     UnwritableStoreError,
     join,
     require_byte_request,
@@ -48,7 +46,6 @@ class ReferenceStore(Store):
         super().__init__(read_only=True)
         self._root, self._registries, self._settings = root, registries, settings
         self._nodes = dict(root.nodes())
-        self._checks: dict[str, ChunkCheck | None] = {}
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
@@ -83,15 +80,6 @@ class ReferenceStore(Store):
             array = self._nodes.get(above)
             if isinstance(array, PartsArray):
                 return _chunk(array, relative)
-        return None
-
-    def _check(self, key: str) -> ChunkCheck | None:
-        """Return how to find out whether the chunk at a key was cut off, None if the codecs notice it."""
-        for path, _ in splits(key) if split(key)[1] != DOCUMENT else ():
-            if isinstance(array := self._nodes.get(path), PartsArray):
-                if path not in self._checks:
-                    self._checks[path] = chunk_check(array.metadata)
-                return self._checks[path]
         return None
 
     def _keys(self, folder: str) -> Iterator[str]:
@@ -132,8 +120,6 @@ class ReferenceStore(Store):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         require_byte_request(byte_range)
         (buffer,) = await self._read([(self._value(key), byte_range)], prototype, self._settings)
-        if buffer is not None and byte_range is None and (check := self._check(key)) is not None:
-            check.require_whole((memoryview(buffer.as_numpy_array()),))
         return buffer
 
     @override
@@ -153,10 +139,6 @@ class ReferenceStore(Store):
             raise BaseExceptionGroup("no such key", [FileNotFoundError(key)])
         settings = replace(self._settings, concurrency=max(1, max_concurrency))
         buffers = await self._read([(value, byte_range) for byte_range in byte_ranges], prototype, settings)
-        if isinstance(check := self._check(key), ShardCheck):
-            # zarr reads inner chunks in this way.
-            found = [None if buffer is None else (memoryview(buffer.as_numpy_array()),) for buffer in buffers]
-            check.require_inner(byte_ranges, found, None)
         if buffers:
             yield list(enumerate(buffers))
 

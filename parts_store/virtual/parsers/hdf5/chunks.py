@@ -393,7 +393,7 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
 
-    A `PartsStore` compares the header of a chunk with its size when it reads the chunk (`format/cut_chunks.py`).
+    The header of a chunk is compared with its size when the chunk is decoded (`codecs/cut_chunks.py`).
     """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]

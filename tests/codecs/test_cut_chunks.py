@@ -1,24 +1,28 @@
-"""Chunks of blosc that were cut off are refused, whatever decodes them, and documents name codecs that all know."""
+"""Chunks of blosc that were cut off are refused where they are decoded, and documents name codecs that all know."""
 
 import json
 import pickle
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import obstore
 import pytest
+import xarray as xr
 import zarr
 from numcodecs import Blosc
-from obstore.store import MemoryStore
-from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from obspec_utils.registry import ObjectStoreRegistry
+from obstore.store import LocalStore, MemoryStore
+from virtualizarr.manifests import ChunkManifest
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.codecs.numcodecs import Shuffle
 
 import parts_store as ps
-from parts_store._compat.zarr import sync
+from parts_store._compat.zarr import ArrayV3Metadata, sync
+from parts_store.codecs.cut_chunks import require_blosc_sizes
 from parts_store.errors import CodecError
-from parts_store.format.cut_chunks import check_of, require_blosc_sizes
 from tests.codecs.arrays import document
 
 VALUES = (np.arange(96) * 7 % 31).astype("<i4")
@@ -59,9 +63,9 @@ UNKNOWN = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zar
 
 @CASES
 @UNKNOWN
-def test_every_prefix_of_a_chunk_of_blosc_is_refused(name: str, layers: int, pipeline: str) -> None:
+def test_every_prefix_of_a_chunk_of_blosc_is_refused(name: str, layers: int) -> None:
     memory, _ = stored(name, layers)
-    array: Any = zarr.open_array(ps.PartsStore(memory), mode="r")
+    array: Any = ps.open_array(ps.PartsStore(memory))
     data = encoded("lz4")
     for nbytes in range(1, len(data) + 1):
         shard = data[:nbytes]
@@ -86,50 +90,98 @@ def test_every_prefix_is_refused_with_every_compressor_of_blosc(cname: str) -> N
     require_blosc_sizes(data)
 
 
-@pytest.mark.parametrize(
-    ("parts", "shards"),
-    [(None, None), (["", ps.Part(".end", size=8)], None), (["", ps.Part(".index", size=ps.SHARD_INDEX)], (96,))],
-)
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-@pytest.mark.parametrize("reopened", ["created", "opened", "pickled", "consolidated"])
+SHARDED = (["", ps.Part(".index", size=ps.SHARD_INDEX)], (96,))
+
+
+def damage_first_chunk(path: Path) -> None:
+    """Let the header of the first chunk of blosc say more bytes than the chunk has."""
+    data = path.read_bytes()
+    path.write_bytes(data[:12] + struct.pack("<I", len(data) + 100) + data[16:])
+
+
+@pytest.mark.parametrize(("parts", "shards"), [(None, None), (["", ps.Part(".end", size=8)], None), SHARDED])
+@pytest.mark.parametrize("reopened", ["created", "fast", "opened", "pickled", "group", "engine"])
 def test_cut_chunks_are_refused_however_an_array_was_opened(
-    parts: Any, shards: Any, reopened: str, pipeline: str, tmp_path: Any
+    parts: Any, shards: Any, reopened: str, tmp_path: Path
 ) -> None:
     store = ps.PartsStore.from_url(tmp_path, parts=None if parts is None else {"*": parts})
-    zarr.create_group(store)
-    array: Any = zarr.create_array(
-        store, name="a", shape=(192,), chunks=(48,), shards=shards, dtype="<i4", compressors=BloscCodec(cname="lz4")
+    array: Any = ps.open_group(store, mode="w").create_array(
+        "a",
+        shape=192,
+        chunks=48,
+        shards=shards,
+        dtype="<i4",
+        dimension_names=["x"],
+        compressors=BloscCodec(cname="lz4"),
     )
     array[:] = np.tile(VALUES, 2)
     match reopened:
+        case "fast":
+            with ps.fast():
+                array = zarr.open_array(store, path="a")
         case "opened":
-            array = zarr.open_array(ps.PartsStore.from_url(tmp_path), path="a")
+            array = ps.open_array(ps.PartsStore.from_url(tmp_path), "a")
         case "pickled":
             array = pickle.loads(pickle.dumps(array))
-        case "consolidated":
-            zarr.consolidate_metadata(store)
-            array = zarr.open_group(ps.PartsStore.from_url(tmp_path), use_consolidated=True)["a"]
+        case "group":
+            array = ps.open_group(store)["a"]
+        case "engine":
+            array = xr.open_dataset(store, engine="parts_store", cache=False, consolidated=False)["a"]
     np.testing.assert_array_equal(array[:], np.tile(VALUES, 2))
-    # The header of the first chunk says more bytes than the chunk has.
-    path = tmp_path / "a" / "c" / "0"
-    data = path.read_bytes()
-    path.write_bytes(data[:12] + struct.pack("<I", len(data) + 100) + data[16:])
+    damage_first_chunk(tmp_path / "a" / "c" / "0")
     for selection in (slice(0, 96), slice(3, 5)):
         with pytest.raises(CodecError, match="the chunk is cut off"):
-            array[selection]
+            np.asarray(array[selection])
 
 
-def test_bytes_of_other_codecs_around_blosc_are_left_out() -> None:
-    header = {"name": "pad", "configuration": {"location": "start", "nbytes": 10}}
-    trailer = {"name": "pad", "configuration": {"location": "end", "nbytes": 3}}
-    offset = {"name": "offset", "configuration": {"offset": 5}}
-    codecs = [BYTES, {"name": "blosc", "configuration": BLOSC}, header, trailer, offset]
-    check = check_of(document((96,), "int32", (96,), codecs))
-    assert check is not None
-    whole = bytes(15) + encoded("lz4") + bytes(3)
-    check.require_whole((memoryview(whole[:20]), memoryview(whole[20:])))
-    with pytest.raises(CodecError, match="cut off"):
-        check.require_whole((memoryview(whole[:-1]),))
+def test_one_cut_inner_chunk_hinders_neither_writes_of_others_nor_copies(tmp_path: Path) -> None:
+    parts, shards = SHARDED
+    store = ps.PartsStore.from_url(tmp_path / "a")
+    array: Any = ps.create_array(
+        store, "a", parts=parts, shape=96, chunks=48, shards=shards, dtype="<i4", compressors=BloscCodec(cname="lz4")
+    )
+    array[:] = VALUES
+    damage_first_chunk(tmp_path / "a" / "a" / "c" / "0")
+    array[60:70] = 7
+    copy = ps.PartsStore.from_url(tmp_path / "b")
+    ps.copy(store, copy)
+    for found in (array, ps.open_array(copy, "a")):
+        np.testing.assert_array_equal(found[48:], [*VALUES[48:60], *[7] * 10, *VALUES[70:]])
+        with pytest.raises(CodecError, match="the chunk is cut off"):
+            found[:48]
+
+
+@UNKNOWN
+@pytest.mark.parametrize("behind", ["shuffle", "pad"])
+def test_blosc_is_checked_whatever_codec_is_behind_it(behind: str) -> None:
+    memory = MemoryStore()
+    last: Any = Shuffle(elementsize=2) if behind == "shuffle" else ps.codecs.PadCodec("end", nbytes=3)
+    codecs = (BloscCodec(cname="lz4"), last)
+    group = ps.open_group(ps.PartsStore(memory), mode="w")
+    array: Any = group.create_array("a", shape=96, dtype="<i4", compressors=codecs)
+    array[:] = VALUES
+    data = bytes(obstore.get(memory, "a/c/0").bytes())
+    for nbytes in range(1, len(data)):
+        obstore.put(memory, "a/c/0", data[:nbytes])
+        with pytest.raises((CodecError, ValueError)):
+            array[:]
+
+
+def test_references_to_a_cut_chunk_are_refused(tmp_path: Path) -> None:
+    data = encoded("lz4")
+    codecs = [BYTES, {"name": "blosc", "configuration": BLOSC}]
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    metadata = ArrayV3Metadata.from_dict(document((96,), "int32", (96,), codecs))
+    for nbytes in (len(data), len(data) - 3):
+        path = tmp_path / f"{nbytes}"
+        path.write_bytes(data)
+        manifest = ChunkManifest({"0": {"path": path.as_uri(), "offset": 0, "length": nbytes}})
+        array = ps.manifests.PartsArray(metadata, [manifest]).with_registry(registry)
+        if nbytes == len(data):
+            np.testing.assert_array_equal(np.asarray(array), VALUES)
+            continue
+        with pytest.raises(CodecError, match="the chunk is cut off"):
+            np.asarray(array)
 
 
 def test_a_checksum_behind_blosc_says_what_is_wrong() -> None:
@@ -140,22 +192,6 @@ def test_a_checksum_behind_blosc_says_what_is_wrong() -> None:
     obstore.put(memory, "c/0", bytes(obstore.get(memory, "c/0").bytes())[:-5])
     with pytest.raises(ValueError, match="checksum"):
         array[:]
-
-
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_ranges_that_are_not_chunks_are_read_as_they_are(in_parts: bool) -> None:
-    parts: Any = {"*": ["", ps.Part(".index", size=ps.SHARD_INDEX)]} if in_parts else None
-    store = ps.PartsStore.from_url("memory://", parts=parts)
-    array = zarr.create_array(store, shape=96, chunks=48, shards=96, dtype="<i4", compressors=BloscCodec(cname="lz4"))
-    array[:] = VALUES
-    whole = store.get_sync("c/0")
-    assert whole is not None
-    index = store.get_sync("c/0", byte_range=SuffixByteRequest(36))
-    assert index is not None
-    ((_, found),) = store.get_ranges_sync("c/0", [RangeByteRequest(2, 30)], prototype=PROTOTYPE)
-    assert found is not None
-    assert found.to_bytes() == whole.to_bytes()[2:30]
-    assert len(store.explain("", slice(3, 5))) > 0
 
 
 @CASES
