@@ -83,7 +83,7 @@ def with_checks(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     return tuple(map(_with_check, codecs))
 
 
-def _with_check(codec: Any) -> Codec:
+def _with_check(codec: Codec) -> Codec:
     match codec:
         case BloscCodec() | Blosc():
             return CheckedBlosc(codec)

@@ -109,7 +109,7 @@ class _TypedStore(ZarrGroupStore):
     def open_store_variable(self, name: Any) -> Any:
         """Return a variable."""
         array = self.members[name]
-        if isinstance(array.store, PartsStore):
+        if isinstance(array, zarr.Array) and isinstance(array.store, PartsStore):
             use_pipeline(array)
         variable = super().open_store_variable(name)  # type: ignore[no-untyped-call]
         recorded = getattr(array.metadata, "extra_fields", {})

@@ -90,7 +90,7 @@ def test_every_prefix_is_refused_with_every_compressor_of_blosc(cname: str) -> N
     require_blosc_sizes(data)
 
 
-SHARDED = (["", ps.Part(".index", size=ps.SHARD_INDEX)], (96,))
+SHARDED: Any = (["", ps.Part(".index", size=ps.SHARD_INDEX)], (96,))
 
 
 def damage_first_chunk(path: Path) -> None:
@@ -126,7 +126,8 @@ def test_cut_chunks_are_refused_however_an_array_was_opened(
         case "group":
             array = ps.open_group(store)["a"]
         case "engine":
-            array = xr.open_dataset(store, engine="parts_store", cache=False, consolidated=False)["a"]
+            opened: Any = store
+            array = xr.open_dataset(opened, engine="parts_store", cache=False, consolidated=False)["a"]
     np.testing.assert_array_equal(array[:], np.tile(VALUES, 2))
     damage_first_chunk(tmp_path / "a" / "c" / "0")
     for selection in (slice(0, 96), slice(3, 5)):
@@ -171,7 +172,8 @@ def test_references_to_a_cut_chunk_are_refused(tmp_path: Path) -> None:
     data = encoded("lz4")
     codecs = [BYTES, {"name": "blosc", "configuration": BLOSC}]
     registry = ObjectStoreRegistry({"file://": LocalStore()})
-    metadata = ArrayV3Metadata.from_dict(document((96,), "int32", (96,), codecs))
+    text: Any = document((96,), "int32", (96,), codecs)
+    metadata = ArrayV3Metadata.from_dict(text)
     for nbytes in (len(data), len(data) - 3):
         path = tmp_path / f"{nbytes}"
         path.write_bytes(data)
