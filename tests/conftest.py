@@ -1,7 +1,8 @@
 """Settings and fixtures of all unit tests.
 
 `make check` runs the tests with `-m 'not slow'`: without the tests that are marked as slow, with some cases only of the
-tests that are marked as sampled, and with a tenth of the random examples (`tests.effort`). `make test` runs all.
+tests that are marked as sampled, and with a tenth of the random examples. `make test` runs all tests with a third of
+the random examples (`tests.effort`).
 """
 
 import itertools
@@ -30,12 +31,14 @@ COMMON = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("full", COMMON, max_examples=effort.FULL)
+settings.register_profile("usual", COMMON, max_examples=effort.FULL // 3)
 settings.register_profile("quick", COMMON, max_examples=effort.FULL // 10)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the number of random examples."""
-    settings.load_profile("quick" if "not slow" in config.option.markexpr else "full")
+    usual = "quick" if "not slow" in config.option.markexpr else "usual"
+    settings.load_profile("full" if effort.RUNS_ALL else usual)
 
 
 @pytest.hookimpl(optionalhook=True)

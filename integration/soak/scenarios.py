@@ -177,7 +177,7 @@ def random_tests(seed: int, _servers: Servers) -> Found:
     module = random.Random(seed).choice([path for path in modules if is_random.search(path.read_text())])
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
-    environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32)}
+    environ = {**os.environ, "PYTHONHASHSEED": str(seed % 2**32), "PARTS_STORE_ALL_EXAMPLES": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     passed = re.search(r"(\d+) passed", ended.stdout)
     wrong = (f"{module.name}: {ended.stdout[-3000:]}{ended.stderr[-1000:]}",) if ended.returncode else ()
