@@ -1,4 +1,4 @@
-"""How many random examples a test runs: all at night and in the soak, a third in `make test`, a tenth in `make check`."""
+"""How many random examples a test runs: all at night and in the soak, a third in `make test`, a tenth in `check`."""
 
 import os
 

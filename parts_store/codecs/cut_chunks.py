@@ -10,7 +10,7 @@ import asyncio
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, override
+from typing import Final, Self, override
 
 from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec, Codec
