@@ -44,7 +44,7 @@ _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "
 # would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
 # The name of the dataset in a file of an array that has no name.
-_ROOT_NAME = "data"
+ROOT_NAME = "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ArrayRecord:
         if (format_name := recorded_format(self.stored)) is None:
             return value
         file = describe_shards(format_name, complete(self.stored))
-        name = path.rpartition("/")[2] or _ROOT_NAME
+        name = path.rpartition("/")[2] or ROOT_NAME
         coordinates, attributes = self.encoding.coordinates(relative), self.stored.get("attributes") or {}
         return file_of(file, value, coordinates, self.stored["shape"], name, attributes)
 
