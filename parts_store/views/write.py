@@ -65,6 +65,7 @@ def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:
     >>> image = ps.create_array(
     ...     store, "a", shard_file="tiff", shape=(512, 512), chunks=(64, 64), shards=(256, 256), dtype="uint16"
     ... )
+    >>> image.attrs["spatial:transform"] = [10, 0, 500000, 0, -10, 5000000]
     >>> image[:, :] = 1
     >>> ps.write_view(store, "a", format="vrt")
     'a.vrt'
