@@ -1,6 +1,7 @@
 """A view shows the whole array: the values of zarr where shards exist, and the fill value elsewhere."""
 
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -226,3 +227,39 @@ def test_the_fill_value_is_exact(dtype: str, fill: Any, tmp_path: Path) -> None:
         array[:32, :32] = 0
         write(store, shard_file, shard_file)
         np.testing.assert_array_equal(read(tmp_path, shard_file, shard_file).reshape(40, 50), array[...])
+
+
+@pytest.mark.parametrize("shard_file", LAYOUTS)
+def test_shards_that_are_one_object_at_the_key_of_zarr_are_shown(
+    shard_file: Literal["tiff", "hdf5"], tmp_path: Path
+) -> None:
+    array = ps.create_array(
+        ps.PartsStore.from_url(tmp_path), "a", shard_file=shard_file, **LAYOUTS[shard_file], fill_value=3
+    )
+    values = np.arange(1, 4001, dtype="int16").reshape(2, 40, 50)
+    values[:, :32, 32:] = 3
+    array[...] = values
+    suffixes = [part["key_suffix"] for part in as_plain_zarr(tmp_path / "a")]
+    for path in (tmp_path / "a/c").rglob(f"*{suffixes[0]}"):
+        parts = [path.with_suffix(suffix) for suffix in suffixes]
+        path.with_suffix("").write_bytes(b"".join(part.read_bytes() for part in parts))
+        for part in parts:
+            part.unlink()
+    # Any program reads such an array.
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "a")[...], values)  # type: ignore[arg-type]
+    store = ps.PartsStore.from_url(tmp_path)
+    key = write(store, shard_file, "a")
+    np.testing.assert_array_equal(read(tmp_path, shard_file, "a"), values.reshape(-1, 40, 50))
+    assert [name for name, _ in zarr.open_group(ps.PartsStore.from_url(tmp_path)).members()] == ["a"]
+    del zarr.open_group(store)["a"]
+    assert not (tmp_path / key).exists()
+
+
+def as_plain_zarr(folder: Path) -> list[dict[str, Any]]:
+    """Remove the parts from the document of an array, and return them."""
+    document = json.loads((folder / "zarr.json").read_text())
+    (transformer,) = document.pop("storage_transformers")
+    document.pop("parts_store", None)
+    (folder / "zarr.json").write_text(json.dumps(document))
+    found: list[dict[str, Any]] = transformer["configuration"]["parts"]
+    return found
