@@ -17,7 +17,7 @@ def read_gdal(path: Path, samples: int = 1) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(path) as file:
-            bands = file.read()
+            bands: np.ndarray = file.read()
     images = np.moveaxis(bands.reshape(-1, samples, *bands.shape[1:]), 1, -1)
     return images if samples > 1 else images[..., 0]
 

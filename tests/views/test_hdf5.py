@@ -32,7 +32,7 @@ def test_xarray_finds_dimensions_coordinates_and_attributes(tmp_path: Path) -> N
     values = np.random.default_rng(1).random(array.shape).astype("float32")
     array[:2] = values[:2]
     values[2:] = np.nan
-    days = {"units": "days since 2000-01-01", "calendar": "standard"}
+    days: dict[str, Any] = {"units": "days since 2000-01-01", "calendar": "standard"}
     time = zarr.create_array(
         store, name="group/time", shape=(4,), dtype="int32", dimension_names=["time"], attributes=days
     )
