@@ -15,14 +15,22 @@ from zarr.buffer import cpu, default_buffer_prototype
 from parts_store._compat.zarr import GroupMetadata, normalize_path, sync
 from parts_store.errors import AdoptionError
 from parts_store.redaction import hide_in_url
-from parts_store.virtual import recognition
 from parts_store.virtual.description import MISSING, Array, ArrayValues, Chunked, Contiguous, Description, Json
-from parts_store.virtual.existing_files import StoredFile, copy_file, open_file
+from parts_store.virtual.existing_files import (
+    FileReader,
+    OtherFiles,
+    SourceFormat,
+    StoredFile,
+    copy_file,
+    describe_file,
+    open_file,
+    open_stored,
+    read_from,
+)
 from parts_store.virtual.manifests.shards import sharding_codec
-from parts_store.virtual.parsed_file import changed
+from parts_store.virtual.parsed_file import HDF5, TIFF, changed
 from parts_store.virtual.parsers import hdf5, tiff
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.source_file import FileReader, OtherFiles, SourceFormat, describe_file, open_stored, read_from
 from parts_store.virtual.store_access import (
     DOCUMENT,
     SHARD_INDEX,
@@ -100,7 +108,7 @@ def _find_format(reader: FileReader) -> tuple[SourceFormat, tuple[str, ...]]:
     for found, suffixes in _FORMATS:
         if read_from(reader, found.recognise):
             return found, suffixes
-    problem = f"expected {recognition.TIFF.name} or {recognition.HDF5.name}, found another format"
+    problem = f"expected {TIFF.name} or {HDF5.name}, found another format"
     raise AdoptionError(reader.location, (("the file", problem),))
 
 

@@ -10,9 +10,8 @@ import xarray as xr
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike, open_workers
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.virtual.combine import combine_files
-from parts_store.virtual.combine_checks import FileGroup
-from parts_store.virtual.file_list import Files, list_files
+from parts_store.virtual.combine import FileGroup, combine_files
+from parts_store.virtual.existing_files import Files, list_files
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions
 from parts_store.virtual.parsed_file import parse_file

@@ -22,7 +22,7 @@ from zarr.storage import MemoryStore
 from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, describe, raise_translated
 from parts_store.redaction import hide_secrets
-from parts_store.virtual.combine_checks import kind_of
+from parts_store.virtual.combine import kind_of
 from parts_store.virtual.manifests.meaning import require_same_meaning
 from parts_store.virtual.report import AdoptedArray
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, get_all, join, to_member, type_name

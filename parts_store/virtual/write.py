@@ -13,7 +13,6 @@ from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
-from parts_store.virtual.appending import Continuation, CutAgain, max_index_of, plan_append, plan_region
 from parts_store.virtual.description import TEXT
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
@@ -29,17 +28,30 @@ from parts_store.virtual.manifests.to_icechunk import (
 )
 from parts_store.virtual.options import AdoptOptions, WriteRegion
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.source_tree import SourceGroup, VirtualSource, merged_attributes, read_tree
-from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
+from parts_store.virtual.store_access import (
+    DOCUMENT,
+    PartsStore,
+    Progress,
+    destination,
+    join,
+    parse,
+    run_for_each,
+)
 from parts_store.virtual.stored_arrays import (
+    Continuation,
+    CutAgain,
     compare_with_stored,
+    max_index_of,
     names_in,
     place,
+    plan_append,
+    plan_region,
     require_complete,
     require_no_other_groups,
     require_stored,
 )
 from parts_store.virtual.stored_values import ChangedValues, NewValues, detect_region, plan_values
+from parts_store.virtual.virtual_dataset import SourceGroup, VirtualSource, merged_attributes, read_tree
 
 # How many chunks are deleted at the same time.
 _AT_ONCE: Final = 32
