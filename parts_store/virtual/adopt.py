@@ -15,11 +15,10 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
 from parts_store.executors import ExecutorLike, open_workers
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.redaction import hide_in_url, hide_secrets
-from parts_store.virtual import existing_files
+from parts_store.redaction import hide_in_url
 from parts_store.virtual.adopt_copy import adopt_copy
 from parts_store.virtual.combine import FileGroup, FileTree, combine_files, to_source
-from parts_store.virtual.existing_files import Files, list_files
+from parts_store.virtual.existing_files import Files, first_line, list_files, refused_file, wait_for_next_second
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
@@ -119,9 +118,8 @@ def _raise(url: str, error: Exception) -> NoReturn:
     if isinstance(error, PartsStoreError | ImportError):
         raise error
     # Such a file is not skipped: if a task ends its process, executors give up the tasks of other files, too.
-    text = hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
-    problem = f"the executor did not parse it: {type(error).__name__}: {text}"
-    raise_translated(AdoptionError(url, (("the file", problem),)), error)
+    problem = f"the executor did not parse it: {type(error).__name__}: {first_line(error)}"
+    raise_translated(refused_file(url, problem), error)
 
 
 def _skipped_file(url: str, error: PartsStoreError) -> Skipped:
@@ -143,7 +141,7 @@ def _of_other_formats(parsed: Sequence[ParsedFile]) -> dict[str, PartsStoreError
     for file in parsed:
         if file.format != usual:
             problem = f"expected the format {usual}, {known}, found {file.format}; adopt it by itself, or leave it out"
-            errors[file.location] = AdoptionError(file.location, (("the file", problem),))
+            errors[file.location] = refused_file(file.location, problem)
     return errors
 
 
@@ -154,7 +152,7 @@ def _wait_for_next_second(files: Sequence[ParsedFile], registry: FileRegistry) -
     """Wait until a later change of any file has a later time, because Icechunk compares whole seconds."""
     times = {file.location: _times_of(file) for file in files}
     latest = max((time for found in times.values() for time in found.values()), default=None)
-    if latest is None or not existing_files.wait_for_next_second(latest):
+    if latest is None or not wait_for_next_second(latest):
         return
     # A file may have been changed again in the second of its time, after it was parsed.
     newest = latest.replace(microsecond=0)

@@ -27,7 +27,7 @@ from parts_store.virtual.manifests.meaning import find_difference
 from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fill_value_of, refer_to_same_bytes
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.options import AdoptOptions
-from parts_store.virtual.virtual_dataset import Origin, compose, decode, first_difference, is_loaded, load_variables
+from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -424,7 +424,7 @@ def _load_times(files: Sequence[FileGroup]) -> Sequence[FileGroup]:
 
 def _load(files: Sequence[FileGroup], name: Hashable) -> list[xr.Variable]:
     """Return a variable of each file, with its stored values. All values are read at the same time."""
-    origins = [Origin(file.location, str(name)) for file in files]
+    origins = [(file.location, str(name)) for file in files]
     return load_variables([file.dataset.variables[name] for file in files], origins)
 
 

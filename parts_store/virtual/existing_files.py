@@ -1,14 +1,15 @@
-"""Existing files and folders: open and list them, notice whether they change, and copy files into a store."""
+"""Existing files: find those that a caller means, list folders, and read files with the library for their format.
+
+A failed request is never taken for damage of a file, and other files are read only where references are allowed.
+"""
 
 import fnmatch
 import glob
-import os
 import posixpath
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -16,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import obstore
 from obspec_utils.readers import BlockStoreReader
-from obstore.store import HTTPStore, LocalStore, S3Store
+from obstore.store import HTTPStore, LocalStore
 
 from parts_store.errors import (
     AdoptionError,
@@ -27,23 +28,16 @@ from parts_store.errors import (
     raise_translated,
 )
 from parts_store.redaction import hide_secrets, may_hold_secret, secrets_of_url
-from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile
+from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, skip_invalid_names
 from parts_store.virtual.registered_files import Registries, find_store, folder_of
 from parts_store.virtual.store_access import (
-    DOCUMENT,
     ENCODED_SCHEMES,
-    NODES_FOLDER,
-    PROTOCOL_FOLDER,
-    address_of,
     is_about_object,
     local_path,
     open_url,
     secrets_of,
     translated,
 )
-
-# A file that is copied through this process is read in blocks of this size.
-_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +70,6 @@ def _shown(key: str) -> str:
     return key.partition("?")[0]
 
 
-def open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
-    """Open the file at a URL or a path."""
-    text = str(url)
-    is_local = "://" not in text or text.startswith("file://")
-    if is_local:
-        path = (local_path(text) if text.startswith("file://") else Path(text).expanduser()).resolve()
-        if not path.is_file():
-            raise StoreConfigError("url", "a file", describe(text))
-        folder, key, location = str(path.parent), path.name, path.as_uri()
-    else:
-        # The query may contain a '/'.
-        address, mark, query = text.partition("?")
-        folder, _, name = address.rpartition("/")
-        key, location = f"{name}{mark}{query}", text
-    found = find_file(open_url(folder, options, create=False), key, location)
-    if found is None:
-        raise StoreConfigError("url", "a file", describe(text))
-    return found
-
-
 def find_file(store: Any, key: str, location: str) -> StoredFile | None:
     """Return the file with a key in a store, None if there is none; `location` is its URL.
 
@@ -114,36 +88,6 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
     # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
-
-
-def copy_file(file: StoredFile, store: Any, key: str) -> int:
-    """Copy a file into a store, on the server if possible, and return the number of copied bytes.
-
-    On one local disk, the file is linked instead of copied.
-    """
-    with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
-        if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
-            source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                shutil.copy2(source, target)
-                return file.nbytes
-            return 0
-        (one, above), (other, above_other) = address_of(file.store), address_of(store)
-        if one == other and isinstance(store, S3Store):
-            # A store of the whole bucket, which contains both keys.
-            container = S3Store(config={**store.config}, client_options=store.client_options)
-            source_key, target_key = (
-                f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))
-            )
-            obstore.copy(container, source_key, target_key)
-        else:
-            with obstore.open_writer(store, key) as writer:
-                for start in range(0, file.nbytes, _BLOCK):
-                    writer.write(file.read(start, start + _BLOCK))
-        return file.nbytes
 
 
 # How many files are listed to find one among them.
@@ -240,14 +184,9 @@ class FolderReader:
 
 # The clock of a file system may be behind by this much.
 _LAG: Final = timedelta(milliseconds=50)
-# What stands for a backslash in the name of a Zarr node.
-_BACKSLASH: Final = "%5C"
-# Names that a Zarr node cannot have, besides those of periods alone.
-_INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
 # How many blocks of 1 MiB are kept of a file; and of how many other files at the same time, and how many of each.
 _KEPT: Final = 64
 _OTHERS_KEPT: Final = 8
-_LOCAL: Final = "file"
 
 
 class SourceFormat(Protocol):
@@ -375,7 +314,7 @@ def location_of(name: str, location: str) -> str:
     host, _, folder = rest.partition("/")
     is_encoded = scheme.lower() in ENCODED_SCHEMES
     folder = unquote(folder) if is_encoded else folder
-    if name.startswith("/") and scheme.lower() != _LOCAL:
+    if name.startswith("/") and scheme.lower() != "file":
         raise CannotBeReadError(f"its values are in a file of another machine: {name}")
     path = posixpath.normpath(posixpath.join(f"/{folder}", name)).lstrip("/")
     return f"{scheme}://{host}/{quote(path) if is_encoded else path}"
@@ -395,7 +334,7 @@ def describe_file(found: SourceFormat, reader: FileReader, others: OtherFiles) -
     except Exception as error:
         reader.require_no_failure()
         others.require_no_failure()
-        raise_translated(AdoptionError(reader.location, (("the file", f"it is damaged: {_text(error)}"),)), error)
+        raise_translated(refused_file(reader.location, f"it is damaged: {first_line(error)}"), error)
     reader.require_no_failure()
     others.require_no_failure()
     skip_invalid_names(description)
@@ -422,50 +361,17 @@ def read_from[T](reader: FileReader, read: Callable[[BinaryIO, int], T]) -> T:
 
 
 def _unreadable(location: str, error: Exception) -> AdoptionError:
-    return AdoptionError(location, (("the file", f"it cannot be read: {type(error).__name__}: {_text(error)}"),))
+    return refused_file(location, f"it cannot be read: {type(error).__name__}: {first_line(error)}")
 
 
-def _text(error: Exception) -> str:
-    return hide_secrets(str(error).partition("\n\nDebug source")[0].strip())
+def refused_file(location: str, problem: str) -> AdoptionError:
+    """Return the error for a file, or a folder, that cannot be adopted."""
+    return AdoptionError(location, (("the file", problem),))
 
 
-def skip_invalid_names(description: Description) -> None:
-    """Move groups and arrays whose names are not valid in Zarr to those that are skipped.
-
-    A name with a backslash, which zarr takes for a slash, is valid with `%5C` in its place.
-    """
-    _replace_backslashes(description)
-    names = [*filter(None, description.groups), *(array.header.name for array in description.arrays)]
-    reasons = {name: reason for name in names if (reason := why_invalid(name)) is not None}
-    for name, reason in reasons.items():
-        description.groups.pop(name, None)
-        description.skip(name, reason)
-    description.arrays[:] = [array for array in description.arrays if array.header.name not in reasons]
-
-
-def _replace_backslashes(description: Description) -> None:
-    known = {*description.groups, *(array.header.name for array in description.arrays)}
-    new = {name: name.replace("\\", _BACKSLASH) for name in known if "\\" in name}
-    if known & set(new.values()):
-        return
-    reason = "zarr takes the backslash in its name for a slash; adopted as {}"
-    for name, new_name in sorted(new.items()):
-        description.skip(name, reason.format(repr(new_name)), has_values=False)
-    groups = {new.get(name, name): attributes for name, attributes in description.groups.items()}
-    description.groups.clear()
-    description.groups.update(groups)
-    description.arrays[:] = [
-        replace(array, header=replace(array.header, name=new.get(array.header.name, array.header.name)))
-        for array in description.arrays
-    ]
-
-
-def why_invalid(name: str) -> str | None:
-    """Return why a path of the file cannot be that of a Zarr node; None if it can."""
-    for each in name.split("/"):
-        if not each.strip(".") or each in _INVALID_NAMES or "\\" in each:
-            return f"no node of Zarr can be called {each!r}"
-    return None
+def first_line(error: BaseException) -> str:
+    """Return the first line of a message of another library, without secrets."""
+    return hide_secrets(str(error).strip().partition("\n")[0])[:300]
 
 
 def wait_for_next_second(modified: datetime) -> bool:

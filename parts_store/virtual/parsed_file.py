@@ -16,7 +16,6 @@ from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat import virtualizarr
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
-from parts_store.redaction import hide_secrets
 from parts_store.virtual.description import CannotBeReadError
 from parts_store.virtual.existing_files import (
     FileReader,
@@ -25,8 +24,10 @@ from parts_store.virtual.existing_files import (
     StoredFolder,
     find_file,
     find_folder,
+    first_line,
     open_stored,
     read_from,
+    refused_file,
 )
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksums, number_paths
@@ -213,7 +214,7 @@ class ParsedSource:
 
     def refused(self, problem: str) -> AdoptionError:
         """Return the error for a file that cannot be parsed."""
-        return _refused(self.url, problem)
+        return refused_file(self.url, problem)
 
     def parsed(
         self,
@@ -272,7 +273,7 @@ class FileParser(ABC):
         registries = (parse_registry(registry),)
         stored = _find(url, registries)
         if stored is None:
-            raise _refused(url, "there is no such file")
+            raise refused_file(url, "there is no such file")
         return _parse(url, stored, registries, self)
 
     @abstractmethod
@@ -339,14 +340,14 @@ def require_same(before: StoredContent, registries: Registries) -> None:
     try:
         now = look_at(before.location, registries)
     except StoreConfigError as error:
-        raise _refused(before.location, "it was deleted while it was read") from error
+        raise refused_file(before.location, "it was deleted while it was read") from error
     if now.state != before.state:
         raise changed(before.location)
 
 
 def changed(location: str) -> AdoptionError:
     """Return the error for a file that was changed while it was read."""
-    return _refused(location, "it was changed while it was read; adopt it again")
+    return refused_file(location, "it was changed while it was read; adopt it again")
 
 
 def _recognise(stored: StoredContent, registries: Registries, reader: FileReader | None) -> Format:
@@ -361,7 +362,7 @@ def _recognise(stored: StoredContent, registries: Registries, reader: FileReader
         found, other = _recognise_file(reader or FileReader(stored))
         problem = f"expected a format that is known, found {other}"
     if found is None:
-        raise _refused(stored.location, problem)
+        raise refused_file(stored.location, problem)
     return found
 
 
@@ -377,7 +378,7 @@ def _is_n5(stored: StoredFolder, registries: Registries) -> bool:
     try:
         return n5_dataset.is_n5(n5_dataset.parse_attributes(open_stored(stored.location, read) or b""))
     except CannotBeReadError as error:
-        raise _refused(stored.location, str(error)) from error
+        raise refused_file(stored.location, str(error)) from error
 
 
 def _recognise_file(reader: FileReader) -> tuple[Format | None, str]:
@@ -409,13 +410,8 @@ def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFi
         # A panic of Rust code is no `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = hide_secrets(str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0])[:300]
-        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {said}"
-        raise_translated(_refused(source.stored.location, problem), error)
-
-
-def _refused(location: str, problem: str) -> AdoptionError:
-    return AdoptionError(location, (("the file", problem),))
+        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {first_line(error)}"
+        raise_translated(refused_file(source.stored.location, problem), error)
 
 
 # --- checksums --------------------------------------------------------------------------------------------------------

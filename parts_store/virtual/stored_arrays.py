@@ -66,7 +66,6 @@ from parts_store.virtual.store_access import (
     run_for_each,
 )
 from parts_store.virtual.virtual_dataset import (
-    Origin,
     SourceGroup,
     first_difference,
     is_loaded,
@@ -284,7 +283,7 @@ def _values_of(store: PartsStore, stored: StoredArray, new: PartsArray, location
     try:
         if not new.registries:
             new = new.with_registry(FileRegistry.of_folders(containers_of(store), {}))
-        return load_arrays([new], [Origin(location, stored.path)])[0]
+        return load_arrays([new], [(location, stored.path)])[0]
     except PartsStoreError as error:
         expected = "values that can be read, to compare them with those that are stored"
         advice = f"{_LEAVE_OUT}, or load it (`loadable_variables`)"
@@ -319,7 +318,7 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
         name: along[name] for name, array in stored.items() if _has_to_be_loaded(along[name], array, options)
     }
     origins = [
-        Origin(next(iter(variable.data.references.locations()), "no file"), stored[name].path)
+        (next(iter(variable.data.references.locations()), "no file"), stored[name].path)
         for name, variable in unlike.items()
     ]
     loaded = dict(zip(unlike, load_variables(list(unlike.values()), origins), strict=True))

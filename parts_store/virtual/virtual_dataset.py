@@ -18,7 +18,7 @@ from xarray.conventions import decode_cf_variable
 from parts_store._compat.virtualizarr import group_of
 from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
-from parts_store.redaction import hide_secrets
+from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
@@ -52,7 +52,7 @@ def dataset_of(
     """
     names = names_to_load(group, loadable_variables)
     wanted = [virtual_variable(group.arrays[name]) for name in names]
-    stored = dict(zip(names, load_variables(wanted, [Origin(location, name) for name in names]), strict=True))
+    stored = dict(zip(names, load_variables(wanted, [(location, name) for name in names]), strict=True))
     virtual = {name: virtual_variable(each) for name, each in group.arrays.items() if name not in stored}
     loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
     attributes = group.attributes
@@ -147,12 +147,8 @@ def first_difference(expected: NDArray[Any], found: NDArray[Any]) -> tuple[int, 
     return None if is_same.all() else tuple(np.argwhere(~is_same)[0].tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The file that a variable is from, and the name of the variable."""
-
-    location: str
-    name: str
+type Origin = tuple[str, str]
+"""The URL of the file that a variable is from, and the name of the variable."""
 
 
 def load_arrays(arrays: Sequence[PartsArray], origins: Sequence[Origin]) -> list[NDArray[Any]]:
@@ -176,9 +172,10 @@ def _load_one(array: PartsArray, origin: Origin) -> NDArray[Any]:
     try:
         return _load([array])[0]
     except Exception as error:
-        said = str(error) if isinstance(error, PartsStoreError) else f"{type(error).__name__}: {error}"
-        problem = f"its values cannot be read: {hide_secrets(said.strip().partition('\n')[0])[:300]}"
-        raise_translated(AdoptionError(origin.location, ((f"variable {origin.name!r}", problem),)), error)
+        kind = "" if isinstance(error, PartsStoreError) else f"{type(error).__name__}: "
+        problem = f"its values cannot be read: {kind}{first_line(error)}"
+        location, name = origin
+        raise_translated(AdoptionError(location, ((f"variable {name!r}", problem),)), error)
 
 
 def load_variables(variables: Sequence[xr.Variable], origins: Sequence[Origin]) -> list[xr.Variable]:

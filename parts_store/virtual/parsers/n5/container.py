@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import HeaderError
-from parts_store.virtual.description import CannotBeReadError, nest
-from parts_store.virtual.existing_files import FolderReader, why_invalid
+from parts_store.virtual.description import CannotBeReadError, nest, why_invalid
+from parts_store.virtual.existing_files import FolderReader
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
 from parts_store.virtual.manifests.group import PartsGroup
