@@ -61,6 +61,8 @@ _FORMATS: Final[tuple[tuple[SourceFormat, tuple[str, ...]], ...]] = (
     (tiff, (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".stk", ".svs")),
     (hdf5, (".h5", ".hdf5", ".he5", ".hdf", ".nc", ".nc4", ".cdf")),
 )
+# A file that is copied through this process is read in blocks of this size.
+_BLOCK: Final = 1 << 24
 
 
 def adopt_copy(
@@ -217,9 +219,6 @@ def _put(key: str, data: bytes) -> Steps[None]:
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
-
-# A file that is copied through this process is read in blocks of this size.
-_BLOCK: Final = 1 << 24
 
 
 def _open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:

@@ -1,8 +1,9 @@
 """Combine the virtual datasets of many files: along a dimension that is named, or as their coordinates say.
 
-`xarray.concat` joins chunks as they are. Here chunks are joined as they are where their length divides the lengths of
-the files; arrays that are not compressed are cut into rows first; other variables are loaded, or refused if they are
-large. Variables without the dimension are compared, and stay references.
+First it is checked that the files belong together: every error names the file, the variable, what the first file has,
+and what was found. `xarray.concat` joins chunks as they are. Here chunks are joined as they are where their length
+divides the lengths of the files; arrays that are not compressed are cut into rows first; other variables are loaded, or
+refused if they are large. Variables without the dimension are compared, and stay references.
 """
 
 import dataclasses
@@ -28,6 +29,11 @@ from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fil
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.options import AdoptOptions
 from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
+
+# Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
+_SMALL_CHUNK: Final = 1 << 10
+# The members of an encoding that say how times are stored.
+_TIME_ENCODING: Final = ("units", "calendar", "dtype")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +69,9 @@ def differs(file: FileGroup, subject: str, first: FileGroup, expected: object, f
     """Return the error for a file that differs from the first one."""
     problem = f"expected {expected}, as in {hide_in_url(first.location)!r}, found {found}"
     return refused(file, subject, problem)
+
+
+# --- files that belong together ---------------------------------------------------------------------------------------
 
 
 def require_together(files: Sequence[FileGroup], dim: str) -> None:
@@ -203,10 +212,7 @@ def _direction(all_values: Sequence[NDArray[Any]]) -> int:
     return -1 if end < begin else 1
 
 
-# Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
-_SMALL_CHUNK: Final = 1 << 10
-# The members of an encoding that say how times are stored.
-_TIME_ENCODING: Final = ("units", "calendar", "dtype")
+# --- combined files ---------------------------------------------------------------------------------------------------
 
 type FileTree = Mapping[str, FileGroup]
 """The groups of a file, or of several files together, by their paths."""

@@ -33,6 +33,14 @@ THIS_FILE: Final = "."
 """What stands for the URL of the file that is described."""
 TEXT: Final = np.dtypes.StringDType()
 """The data type of texts of any length."""
+# What stands for a backslash in the name of a Zarr node.
+_BACKSLASH: Final = "%5C"
+# Names that a Zarr node cannot have, besides those of periods alone.
+_INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
+# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
+_MAX_NBYTES: Final = 1 << 25
+_MAX_CHUNKS: Final = 4096
+
 
 type Json = dict[str, Any]
 
@@ -269,11 +277,6 @@ def open_no_other(name: str) -> OtherFile:
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-# What stands for a backslash in the name of a Zarr node.
-_BACKSLASH: Final = "%5C"
-# Names that a Zarr node cannot have, besides those of periods alone.
-_INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
-
 
 def skip_invalid_names(description: Description) -> None:
     """Move groups and arrays whose names are not valid in Zarr to those that are skipped.
@@ -315,10 +318,6 @@ def why_invalid(name: str) -> str | None:
 
 
 # --- references -------------------------------------------------------------------------------------------------------
-
-# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
-_MAX_NBYTES: Final = 1 << 25
-_MAX_CHUNKS: Final = 4096
 
 
 def group_of(description: Description, location: str, checksums: Checksums) -> PartsGroup:

@@ -39,6 +39,23 @@ from parts_store.virtual.store_access import (
     translated,
 )
 
+# How many files are listed to find one among them.
+_FIRST: Final = 1000
+# The clock of a file system may be behind by this much.
+_LAG: Final = timedelta(milliseconds=50)
+# How many blocks of 1 MiB are kept of a file; and of how many other files at the same time, and how many of each.
+_KEPT: Final = 64
+_OTHERS_KEPT: Final = 8
+_MAGIC: Final = re.compile(r"[*?\[]")
+_ANY_FOLDERS: Final = "**"
+_BUCKETS: Final = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure")
+# These have no listing. In their URLs, '?' begins a query.
+_WEB_SCHEMES: Final = ("http", "https")
+_PLAIN_URLS: Final = (
+    "URLs without a query, which may be a signature and would be stored with the references; use the URL of the "
+    "bucket, such as s3://bucket/file, and pass credentials as options, such as access_key_id"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -88,10 +105,6 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
     # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
     checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
-
-
-# How many files are listed to find one among them.
-_FIRST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +195,7 @@ class FolderReader:
         return "/".join(each for each in (self.key, path) if each)
 
 
-# The clock of a file system may be behind by this much.
-_LAG: Final = timedelta(milliseconds=50)
-# How many blocks of 1 MiB are kept of a file; and of how many other files at the same time, and how many of each.
-_KEPT: Final = 64
-_OTHERS_KEPT: Final = 8
+# --- the content of a file --------------------------------------------------------------------------------------------
 
 
 class SourceFormat(Protocol):
@@ -374,6 +383,9 @@ def first_line(error: BaseException) -> str:
     return hide_secrets(str(error).strip().partition("\n")[0])[:300]
 
 
+# --- files that change ------------------------------------------------------------------------------------------------
+
+
 def wait_for_next_second(modified: datetime) -> bool:
     """Wait until a later change of a file has a later time, in whole seconds; return whether that took time."""
     left = modified.replace(microsecond=0) + timedelta(seconds=1) + _LAG - datetime.now(UTC)
@@ -384,18 +396,10 @@ def wait_for_next_second(modified: datetime) -> bool:
     return True
 
 
+# --- the files that a caller means ------------------------------------------------------------------------------------
+
 type Files = str | Path | Iterable[str | Path]
 """A file, a pattern, or several of them."""
-
-_MAGIC: Final = re.compile(r"[*?\[]")
-_ANY_FOLDERS: Final = "**"
-_BUCKETS: Final = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure")
-# These have no listing. In their URLs, '?' begins a query.
-_WEB_SCHEMES: Final = ("http", "https")
-_PLAIN_URLS: Final = (
-    "URLs without a query, which may be a signature and would be stored with the references; use the URL of the "
-    "bucket, such as s3://bucket/file, and pass credentials as options, such as access_key_id"
-)
 
 
 def list_files(files: Files, options: dict[str, Any]) -> list[str]:

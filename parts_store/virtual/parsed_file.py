@@ -39,6 +39,8 @@ from parts_store.virtual.registered_files import Registries, find_store, parse_r
 from parts_store.virtual.report import Skipped
 from parts_store.virtual.store_access import run_tasks_sync
 
+# How many files are asked for their sizes at the same time.
+_AT_ONCE: Final = 32
 # How many bytes from the beginning of a file are enough to recognise its format.
 HEAD_NBYTES: Final = 1 << 13
 
@@ -65,7 +67,6 @@ KERCHUNK_PARQUET: Final = Format(
 TIFF: Final = Format("TIFF", "parts_store.virtual.parsers.file_parsers:TIFF", "parts_store[tiff]")
 N5: Final = Format("N5", "parts_store.virtual.parsers.file_parsers:N5")
 _CHECKED: Final = (HDF5, NETCDF3, KERCHUNK_JSON, ZIP, ZARR, KERCHUNK_PARQUET, TIFF, N5)
-
 _SIGNATURES: Final = (
     (b"CDF\x01", NETCDF3),
     (b"CDF\x02", NETCDF3),
@@ -150,8 +151,7 @@ def missing_packages(found: Format, error: ImportError) -> ImportError:
     return ImportError(f"{found.name} files need {error.name or 'more packages'}{install}", name=error.name)
 
 
-# How many files are asked for their sizes at the same time.
-_AT_ONCE: Final = 32
+# --- parsed files -----------------------------------------------------------------------------------------------------
 
 type StoredContent = StoredFile | StoredFolder
 """What is parsed: a file, or a folder such as a Zarr store."""

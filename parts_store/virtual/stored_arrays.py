@@ -1,6 +1,9 @@
-"""The arrays of a session that a source is appended to, or written to a region of: read them, and check what fits.
+"""The arrays of a session that a source is appended to, or written to a region of: what fits, and how it is added.
 
-Nothing is written here.
+New chunks continue an array if possible: behind its chunks, or in its last shards. The parts of a stored shard that are
+ranges of files then stay as they are, with their checksums; a part that is not used yet becomes the range of the new
+chunks, and the index is replaced. Otherwise the array is cut again, from the references that are stored and the new
+ones: only references and indexes are written, no data. Nothing is written here.
 """
 
 import dataclasses
@@ -78,6 +81,12 @@ _READABLE: Final = ("file://", "s3://")
 _FILL: Final = "_FillValue"
 _LOAD: Final = "if it is small, load it (`loadable_variables`)"
 _LEAVE_OUT: Final = "leave the variable out to keep what is stored (`variables`, `drop_vars`)"
+# An array is cut again if the shards of the new chunks alone would be so many times larger than those that it has.
+_MUCH_LARGER: Final = 4
+# What Icechunk uses if a repository does not say how large a chunk in a manifest may be.
+_DEFAULT_INLINE: Final = 512
+# How many stored shards are read at the same time.
+_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,12 +351,7 @@ def _without_default(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     return {key: value for key, value in stored.items() if key != _FILL or not is_added}
 
 
-# An array is cut again if the shards of the new chunks alone would be so many times larger than those that it has.
-_MUCH_LARGER: Final = 4
-# What Icechunk uses if a repository does not say how large a chunk in a manifest may be.
-_DEFAULT_INLINE: Final = 512
-# How many stored shards are read at the same time.
-_AT_ONCE: Final = 32
+# --- how references are added -----------------------------------------------------------------------------------------
 
 type AppendPlace = tuple[int, ...]
 
@@ -360,17 +364,12 @@ class Continuation:
     shape: tuple[int, ...]
     references: References
     first: AppendPlace
-    reason: str
     # The chunks that do not exist any more.
     removed: tuple[AppendPlace, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CutAgain:
-    """An array that takes the place of the stored one."""
-
-    array: PlannedArray
-    reason: str
+type Planned = tuple[Continuation | PlannedArray, str]
+"""What is written, a continuation or an array that takes the place of the stored one; and why, for the report."""
 
 
 def max_index_of(store: PartsStore) -> int:
@@ -382,9 +381,7 @@ def max_index_of(store: PartsStore) -> int:
 # --- append -----------------------------------------------------------------------------------------------------------
 
 
-def plan_append(
-    store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, shard_chunks: int
-) -> Continuation | CutAgain:
+def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, shard_chunks: int) -> Planned:
     """Return how an array is continued along a dimension; raise `ManifestError` if that is not possible."""
     require_alike(stored, new, [dim])
     require_whole_chunks(stored, dim)
@@ -410,10 +407,10 @@ def plan_append(
         except (ManifestError, LocationError):
             # Some of its chunks are no references, or refer to a file that was changed. They stay as they are.
             again = None
-        if again is not None and again.array.parts is not None:
+        if again is not None and again[0].parts is not None:
             return again
     first = _behind_rows(len(shape), axis, old.shape[axis] // chunk_shape_of(old)[axis])
-    return Continuation(stored, shape, added, first, "appended as references of their own")
+    return Continuation(stored, shape, added, first), "appended as references of their own"
 
 
 def _longer(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
@@ -431,7 +428,7 @@ def _cut_again(
     added: References,
     join: Callable[[References], References],
     shard_chunks: int,
-) -> CutAgain:
+) -> tuple[PlannedArray, str]:
     """Return the array in new shards; `join` returns its chunks after the change, given those that are stored."""
     before = referred_array(store, stored.path).references
     # A file that is added has the checksum that comes with it.
@@ -439,8 +436,7 @@ def _cut_again(
     before = dataclasses.replace(before, checksums=checksums)
     chunks = join(uncut(before) if stored.is_cut else before)
     sharded = cut(chunks, shard_chunks, max_index=max_index_of(store))
-    array = plan_array(stored.path, sharded.references, sharded.parts)
-    return CutAgain(array, f"cut again: {sharded.reason}")
+    return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"
 
 
 # --- the last shards --------------------------------------------------------------------------------------------------
@@ -457,7 +453,7 @@ class LastShard:
 
 def _continue_shards(
     session: Any, stored: StoredArray, parts: ConcatParts, new: References, axis: int
-) -> Continuation | None:
+) -> Planned | None:
     """Return what is written to append chunks to an array in shards; None if the array has to be cut again.
 
     The array ends with a whole chunk. Of a shard that is continued, only the new parts are written.
@@ -483,7 +479,7 @@ def _continue_shards(
     )
     counted = [(len(shards.nbytes) - len(last), "new"), (len(last), "continued")]
     shown = ", ".join(f"{count:,} shard{'s' * (count != 1)} {what}" for count, what in counted if count)
-    return Continuation(stored, shape, references, first, f"appended: {shown or 'no chunks'}")
+    return Continuation(stored, shape, references, first), f"appended: {shown or 'no chunks'}"
 
 
 def _behind(new: References, axis: int, filled: int) -> ChunkTable:
@@ -568,7 +564,7 @@ def _merged_index(shard: LastShard, added: Any, counts: tuple[int, ...], place: 
 
 def plan_region(
     store: PartsStore, stored: StoredArray, new: PartsArray, region: Mapping[str, slice], shard_chunks: int
-) -> Continuation | CutAgain:
+) -> Planned:
     """Return how a region of an array is replaced; raise `ManifestError` unless the region has whole chunks."""
     require_alike(stored, new, list(region))
     old, added = stored.chunk_metadata, new.references
@@ -585,14 +581,14 @@ def plan_region(
         raise ManifestError(f"array {stored.path!r}", expected, f"{len(stored.parts.parts)} parts")
     missing = (np.argwhere(added.is_missing()) + first).tolist()
     removed = tuple(tuple(index) for index in missing)
-    return Continuation(stored, old.shape, added, first, "written as references of their own", removed)
+    return Continuation(stored, old.shape, added, first, removed), "written as references of their own"
 
 
 def _first_chunk(path: str, name: str | None, region: slice, length: int, chunk: int, given: int) -> int:
     """Return the number of the first chunk of a region along a dimension."""
     subject = f"region of {path!r}, dimension {name!r}"
-    start, stop, step = region.indices(length)
-    if step != 1 or stop - start != given:
+    start, stop, _ = region.indices(length)
+    if stop - start != given:
         raise ManifestError(subject, f"a slice of the length {given}, as the source has", describe(region))
     if start % chunk or (stop % chunk and stop != length):
         raise ManifestError(subject, f"a slice on the boundaries of chunks of length {chunk}", f"{start}:{stop}")

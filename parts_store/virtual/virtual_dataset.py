@@ -1,6 +1,7 @@
-"""Make a virtual dataset of xarray from a group of references: its coordinates are loaded, and the rest is not.
+"""Virtual datasets of xarray: made from a group of references, and read to be written to a session.
 
-An error names the file and the variable that cannot be read.
+The coordinates are loaded, and the other variables are references. An error names the file and the variable that cannot
+be read. Nothing is written here.
 """
 
 import dataclasses
@@ -18,19 +19,18 @@ from xarray.conventions import decode_cf_variable
 from parts_store._compat.virtualizarr import group_of
 from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.virtual.description import why_invalid
 from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.registered_files import parse_registry
-from parts_store.virtual.store_access import BYTES, DOCUMENT, NODES_FOLDER, types_in, with_types
+from parts_store.virtual.store_access import BYTES, types_in, with_types
 
 _COORDINATES: Final = "coordinates"
 # Members of a variable's encoding that xarray stores as attributes.
 _ENCODED: Final = ("_FillValue", "missing_value", "scale_factor", "add_offset")
-# Names that a Zarr node cannot have.
-_INVALID_NAMES: Final = ("", ".", "..", NODES_FOLDER, DOCUMENT)
 _BOUNDS: Final = "bounds"
 # What a variable with bounds of times has from its times, if it does not have them itself.
 _INHERITED: Final = ("units", "calendar")
@@ -108,7 +108,7 @@ def names_to_load(group: PartsGroup, loadable_variables: Iterable[str] | None) -
     """Return the names of the arrays in a group that are loaded: those that are named, or the default ones."""
     if loadable_variables is None:
         return default_names(group)
-    names = [loadable_variables] if isinstance(loadable_variables, str) else list(loadable_variables)
+    names = list(loadable_variables)
     if missing := [name for name in names if name not in group.arrays]:
         expected = f"names of variables: {', '.join(sorted(group.arrays))}"
         raise StoreConfigError("loadable_variables", expected, describe(missing[0]))
@@ -290,7 +290,7 @@ def read_tree(source: VirtualSource) -> dict[str, SourceGroup]:
             raise StoreConfigError("source", expected, describe(source))
     for path, group in groups.items():
         for name in [*([path.rpartition("/")[2]] if path else []), *group.names]:
-            if name in _INVALID_NAMES or "/" in name or "\\" in name:
+            if "/" in name or why_invalid(name) is not None:
                 raise StoreConfigError("source", "names that a node of Zarr can have", describe(name))
     return groups
 

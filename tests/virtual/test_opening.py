@@ -108,17 +108,6 @@ def test_datasets_are_changed_before_they_are_joined(folder: Path) -> None:
     assert np.array_equal(found["pressure"].load(), read(files)["p"])
 
 
-def test_static_variables_may_be_taken_from_the_first_file(tmp_path: Path) -> None:
-    files = []
-    for at in range(2):
-        dataset = month(np.datetime64("2003-01") + np.timedelta64(at, "M"))
-        files.append(write(dataset.assign(area=dataset["area"] + at), tmp_path / f"{at}.nc", "day"))
-    with pytest.raises(AdoptionError, match="variable 'area'"):
-        ps.open_virtual_mfdataset(files)
-    found = ps.open_virtual_mfdataset(files, compat="override")
-    assert np.array_equal(found["area"].load(), month(np.datetime64("2003-01"))["area"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
