@@ -122,8 +122,14 @@ def default_names(group: PartsGroup) -> list[str]:
     """
     arrays = group.arrays
     names = [name for name, each in arrays.items() if each.metadata.dimension_names == (name,)]
-    bounds = [arrays[name].metadata.attributes.get(_BOUNDS) for name in names]
+    bounds = [_bounds_of(arrays[name].metadata.attributes) for name in names]
     return list(dict.fromkeys([*names, *(each for each in bounds if each in arrays)]))
+
+
+def _bounds_of(attributes: Mapping[Any, Any]) -> str:
+    """Return the name of the variable with the bounds of another one; an empty text if its attribute is no name."""
+    name = attributes.get(_BOUNDS)
+    return name if isinstance(name, str) else ""
 
 
 def virtual_variable(array: PartsArray) -> xr.Variable:
@@ -232,9 +238,9 @@ def _decode(location: str, name: str, variable: xr.Variable, *, is_time: bool) -
 def _inherited_units(variables: Mapping[str, xr.Variable]) -> dict[str, dict[str, Any]]:
     """Return the units that bounds of times have from their times."""
     return {
-        variable.attrs[_BOUNDS]: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
+        name: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
         for variable in variables.values()
-        if variable.attrs.get(_BOUNDS) in variables and " since " in str(variable.attrs.get("units", ""))
+        if (name := _bounds_of(variable.attrs)) in variables and " since " in str(variable.attrs.get("units", ""))
     }
 
 

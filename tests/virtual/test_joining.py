@@ -285,6 +285,21 @@ def test_a_package_for_a_calendar_is_named(tmp_path: Path, monkeypatch: pytest.M
         combined(files, concat_dim="time")
 
 
+def test_bounds_that_are_numbers_name_no_variable(tmp_path: Path) -> None:
+    """An attribute `bounds` with several numbers was looked up like a name, which raised a TypeError."""
+    files = [tmp_path / f"{at}.nc" for at in range(2)]
+    for at, path in enumerate(files):
+        with h5py.File(path, "w") as file:
+            days = file.create_dataset("day", data=[2.0 * at, 2.0 * at + 1])
+            days.make_scale("day")
+            days.attrs.update(bounds=[0.0, 9.0], units="days since 2000-01-01")
+            file.create_dataset("v", data=np.full((2, 500), at, "f4")).dims[0].attach_scale(days)
+        settle(path)
+    session = joined(files, "day")
+    found = zarr.open_array(ps.PartsStore.from_session(session), path="v", mode="r")
+    assert np.array_equal(np.asarray(found[:, 0]), [0, 0, 1, 1])
+
+
 def test_files_whose_missing_chunks_are_nan_are_joined(tmp_path: Path) -> None:
     files = []
     for day in range(2):
