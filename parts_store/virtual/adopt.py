@@ -18,7 +18,14 @@ from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.adopt_copy import adopt_copy
 from parts_store.virtual.combine import FileGroup, FileTree, combine_files, to_source
-from parts_store.virtual.existing_files import Files, first_line, list_files, refused_file, wait_for_next_second
+from parts_store.virtual.existing_files import (
+    Files,
+    first_line,
+    first_of,
+    list_files,
+    refused_file,
+    wait_for_next_second,
+)
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
@@ -27,7 +34,7 @@ from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combin
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
-from parts_store.virtual.report import Adoption, Skipped, first_of
+from parts_store.virtual.report import Adoption, Skipped
 from parts_store.virtual.store_access import PartsStore, folder_url
 from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names

@@ -27,7 +27,7 @@ from parts_store.errors import (
     describe,
     raise_translated,
 )
-from parts_store.redaction import hide_secrets, may_hold_secret, secrets_of_url
+from parts_store.redaction import hide_in_url, hide_secrets, may_hold_secret, secrets_of_url
 from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, skip_invalid_names
 from parts_store.virtual.registered_files import Registries, find_store, folder_of
 from parts_store.virtual.store_access import (
@@ -467,6 +467,12 @@ def _require_some(urls: Iterable[str], pattern: str) -> list[str]:
     if found := sorted(set(urls), key=natural_order):
         return found
     raise StoreConfigError("files", "a pattern that matches files", f"no file that matches {describe(pattern)}")
+
+
+def first_of(locations: Sequence[str]) -> str:
+    """Return the first of several URLs, without passwords, and the number of the others."""
+    others = f" and {len(locations) - 1:,} other files" if len(locations) > 1 else ""
+    return f"{hide_in_url(locations[0])}{others}" if locations else "no files"
 
 
 def natural_order(text: str) -> list[tuple[str, int, str]]:

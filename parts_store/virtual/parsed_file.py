@@ -337,10 +337,9 @@ def state_of(stored: StoredContent) -> tuple[str, ...]:
 
 def require_same(before: StoredContent, registries: Registries) -> None:
     """Raise `AdoptionError` if a file or a folder was changed or deleted while it was read."""
-    try:
-        now = look_at(before.location, registries)
-    except StoreConfigError as error:
-        raise refused_file(before.location, "it was deleted while it was read") from error
+    now = _find(before.location, registries)
+    if now is None:
+        raise refused_file(before.location, "it was deleted while it was read")
     if now.state != before.state:
         raise changed(before.location)
 

@@ -1,7 +1,6 @@
 """The report of an adoption: which arrays were adopted, and what was skipped."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +10,6 @@ from parts_store.text import count
 
 # The largest number of lines of each kind that are shown.
 _MAX_SHOWN = 100
-
-
-def first_of(locations: Sequence[str]) -> str:
-    """Return the first of several URLs, without passwords, and the number of the others."""
-    others = f" and {len(locations) - 1:,} other files" if len(locations) > 1 else ""
-    return f"{hide_in_url(locations[0])}{others}" if locations else "no files"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.virtual.description import TEXT
+from parts_store.virtual.existing_files import first_of
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS, cut
@@ -26,7 +27,7 @@ from parts_store.virtual.manifests.to_icechunk import (
     write_document,
 )
 from parts_store.virtual.options import AdoptOptions, WriteRegion
-from parts_store.virtual.report import AdoptedArray, Adoption, first_of
+from parts_store.virtual.report import AdoptedArray, Adoption
 from parts_store.virtual.store_access import (
     DOCUMENT,
     PartsStore,

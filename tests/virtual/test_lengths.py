@@ -1,5 +1,6 @@
 """Files of unusual lengths: without steps along the dimension, with large variables, or contiguous."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,11 @@ def test_contiguous_array_is_cut_into_equal_chunks(rows: int, columns: int) -> N
     ranges = list(zip(columns_of_manifest.offsets.flat, columns_of_manifest.lengths.flat, strict=True))
     assert [int(offset) for offset, _ in ranges] == [100 + at * found * columns for at in range(len(ranges))]
     assert sum(int(length) for _, length in ranges) == rows * columns
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4)])
+def test_arrays_of_any_number_of_axes_are_described(shape: tuple[int, ...]) -> None:
+    chunk_shape, found = rows_of_file(URL, 5, shape, 8)
+    assert len(chunk_shape) == found.paths.ndim == len(shape)
+    assert int(found.lengths.sum()) == 8 * math.prod(shape)
+    assert set(found.paths.flat) == {URL}
