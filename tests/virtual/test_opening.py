@@ -61,17 +61,6 @@ def test_arguments_are_those_of_virtualizarr(folder: Path, arguments: dict[str, 
     assert set(theirs.variables) == set(found.variables)
 
 
-def test_virtualizarr_takes_our_parser(folder: Path) -> None:
-    registry = ObjectStoreRegistry({"file://": LocalStore()})
-    url = (folder / "2003-02.nc").as_uri()
-    theirs = virtualizarr.open_virtual_dataset(url, registry, ps.parsers.HDF5(), loadable_variables=["t", "time"])
-    with xr.open_dataset(folder / "2003-02.nc", engine="h5netcdf") as expected:
-        xr.testing.assert_identical(
-            theirs[["t"]].reset_coords(drop=True).load(),
-            expected[["t"]].drop_vars(["x", "y"]).reset_coords(drop=True).load(),
-        )
-
-
 def test_times_are_not_decoded_if_not_wanted(folder: Path) -> None:
     found = ps.open_virtual_dataset(folder / "2003-02.nc", decode_times=False)
     assert found["time"].values.tolist() == list(range(28))
