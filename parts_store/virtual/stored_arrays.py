@@ -68,13 +68,7 @@ from parts_store.virtual.store_access import (
     parse,
     run_for_each,
 )
-from parts_store.virtual.virtual_dataset import (
-    SourceGroup,
-    first_difference,
-    is_loaded,
-    load_arrays,
-    load_variables,
-)
+from parts_store.virtual.virtual_dataset import SourceGroup, first_difference, is_loaded, load_arrays, load_variables
 
 # The schemes of containers whose files can be read with the options of obstore.
 _READABLE: Final = ("file://", "s3://")

@@ -28,15 +28,7 @@ from parts_store.virtual.manifests.to_icechunk import (
 )
 from parts_store.virtual.options import AdoptOptions, WriteRegion
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.store_access import (
-    DOCUMENT,
-    PartsStore,
-    Progress,
-    destination,
-    join,
-    parse,
-    run_for_each,
-)
+from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
 from parts_store.virtual.stored_arrays import (
     Continuation,
     compare_with_stored,
