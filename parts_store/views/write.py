@@ -208,7 +208,7 @@ def _content_of(array: ViewedArray, key: str, start: bytes, nbytes: int, *, has_
 
 
 def _foreign(array: ViewedArray, key: str, problem: str) -> StoreConfigError:
-    found = f"{problem} at {key!r}; another program has written the shard: write it again through a PartsStore"
+    found = f"{problem} at {key!r}; another program has written the shard: call `repair`, or write it again"
     return array.refuse(f"a {array.file.format} file in every shard", found)
 
 

@@ -67,7 +67,7 @@ def test_the_dataset_is_virtual_and_small(tmp_path: Path) -> None:
         assert list(file) == ["cube"]
         sources = file["cube"].virtual_sources()
         assert sorted(each.file_name for each in sources) == [
-            f"cube/c/{time}/0/{x}.h5" for time in range(2) for x in range(2)
+            f"cube/c/{time}/0/{x}" for time in range(2) for x in range(2)
         ]
         assert {each.dset_name for each in sources} == {"cube"}
     # It has no values.
