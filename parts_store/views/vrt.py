@@ -42,10 +42,7 @@ _OF_ATTRIBUTES: Final = {"UnitType": "units", "Offset": "add_offset", "Scale": "
 def vrt_of(array: ViewedArray, sources: Sequence[ShardSource], georeference: Georeference) -> bytes:
     """Return a VRT that shows the whole array; where no shard exists, the fill value, which is the nodata value."""
     height, width = array.shape[array.height_axis : array.height_axis + 2]
-    bands = math.prod(array.leading) * array.samples
-    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE and 0 < bands <= _MAX_BANDS):
-        limit = f"1 to {_MAX_BANDS} bands of 1 to {_MAX_SIDE} pixels along each side, for a VRT"
-        raise array.refuse(limit, f"{bands} bands of {height} by {width} pixels")
+    _require_bands(array, height, width)
     root = ET.Element("VRTDataset", rasterXSize=str(width), rasterYSize=str(height))
     root.append(ET.Comment(f" {MARK} "))
     if georeference.crs is not None:
@@ -69,6 +66,17 @@ def vrt_of(array: ViewedArray, sources: Sequence[ShardSource], georeference: Geo
             for source, page in pages.get(place, ()):
                 _add_source(band, array, source, page, sample)
     return as_xml(root)
+
+
+def _require_bands(array: ViewedArray, height: int, width: int) -> None:
+    """Raise an error unless GDAL opens a VRT of this name and size."""
+    if ":" in array.name:
+        # GDAL would take it for a URL, or for a part of a file.
+        raise array.refuse("a name without a colon, for a VRT", repr(array.name))
+    bands = math.prod(array.leading) * array.samples
+    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE and 0 < bands <= _MAX_BANDS):
+        limit = f"1 to {_MAX_BANDS} bands of 1 to {_MAX_SIDE} pixels along each side, for a VRT"
+        raise array.refuse(limit, f"{bands} bands of {height} by {width} pixels")
 
 
 def _data_type(array: ViewedArray) -> str:
@@ -120,7 +128,9 @@ def _add_source(band: ET.Element, array: ViewedArray, source: ShardSource, page:
     y, x = source.origin[axis : axis + 2]
     element = add(band, "SimpleSource")
     # The name of the file alone is its first image, which every version of GDAL finds relative to the VRT.
-    name = source.filename if page == 0 else f"GTIFF_DIR:{page + 1}:{source.filename}"
+    # GDAL removes spaces before a name.
+    relative = f"./{source.filename}" if source.filename.startswith(" ") else source.filename
+    name = relative if page == 0 else f"GTIFF_DIR:{page + 1}:{relative}"
     add(element, "SourceFilename", name, relativeToVRT=1)
     add(element, "SourceBand", str(sample + 1))
     # With its properties, GDAL opens a file when it is first read, and not all files at once.

@@ -8,6 +8,7 @@ import numpy as np
 import zarr
 from zarr.abc.store import RangeByteRequest
 
+from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
 from parts_store.errors import StoreConfigError, describe
@@ -75,7 +76,7 @@ def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:
     (512, 512)
     """
     _require_store(store, format)
-    path = path.strip("/")
+    path = normalize_path(path)
     key = view_key(path, format)
     (start,) = store.carry_out(read_starts([key]))
     if start is not None and not is_marked(start):

@@ -141,6 +141,13 @@ def test_a_fill_value_that_gdal_does_not_have(tmp_path: Path) -> None:
     refuses(store, "a fill value without an imaginary part where shards are missing")
 
 
+@pytest.mark.parametrize("name", ["http:a", "GTIFF_DIR:2:a"])
+def test_a_name_that_gdal_takes_for_something_else(name: str, tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    ps.create_array(store, name, shard_file="tiff", **IMAGE)
+    refuses(store, "expected a name without a colon, for a VRT", name)
+
+
 def test_an_empty_array(tmp_path: Path) -> None:
     store = make(tmp_path)
     zarr.open_array(store, path="a").resize((0, 50))

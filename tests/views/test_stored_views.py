@@ -143,3 +143,10 @@ def test_deleting_an_array_without_files_makes_no_request_for_views(tmp_path: Pa
     before = store.stats.calls["get"]
     del zarr.open_group(store)["b"]
     assert store.stats.calls["get"] - before == with_views + 3
+
+
+@pytest.mark.parametrize("path", ["group/a", "/group/a/", "group\\a", "group//a"])
+def test_paths_are_those_of_zarr(path: str, tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    make(store, "group/a", "vrt")
+    assert ps.write_view(store, path, format="vrt") == "group/a.vrt"

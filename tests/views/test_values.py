@@ -105,7 +105,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tiff": {"shape": (2, 40, 50), "chunks": (1, 16, 16), "shards": (2, 32, 32), "dtype": "int16"},
     "hdf5": {"shape": (2, 40, 50), "chunks": (1, 16, 16), "shards": (2, 32, 32), "dtype": "int16"},
 }
-NAMES = ["a b", "ü", "a&b<c>", 'a"b', "a'b", "a#b", "a+b", "a,b", "c", "0", "a.b", "a=b"]
+NAMES = ["a b", "ü", "a&b<c>", 'a"b', "a'b", "a#b", "a+b", "a,b", "c", "0", "a.b", "a=b", " a", "a ", "a%b", "%s"]
 
 
 def read(folder: Path, shard_file: str, name: str) -> np.ndarray:
