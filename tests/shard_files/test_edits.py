@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import obstore
 import pytest
+import tensorstore
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.storage import LocalStore as LocalZarrStore
 
 import parts_store as ps
 from tests.shard_files import edits, forms, readers
@@ -221,16 +223,26 @@ def test_shard_with_a_wrong_end_is_an_error_for_all_programs(
                 each[selection]
 
 
+def open_in(folder: Path, writer: str) -> Any:
+    """Return an array as other software writes it."""
+    if writer != "tensorstore":
+        return zarr.open_array(LocalZarrStore(folder), path="a", mode="r+")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "a")}}
+    return tensorstore.open(spec).result()
+
+
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("is_on_disk", [True, False])
+@pytest.mark.parametrize("writer", ["zarr", "zarrs", "tensorstore"])
 def test_shards_of_other_software_are_read_and_made_files_again(
-    tmp_path: Path, shard_file: str, is_on_disk: bool
+    tmp_path: Path, shard_file: str, is_on_disk: bool, writer: str
 ) -> None:
     create(tmp_path, "object", shard_file, "zstd")
     path, expected = file_of(tmp_path, "object", shard_file), edits.values()
-    foreign = zarr.open_array(zarr.storage.LocalStore(tmp_path), path="a", mode="r+")
-    foreign.attrs["units"] = "K"
-    foreign[20:30, 20:30] = expected[20:30, 20:30] = 9
+    open_in(tmp_path, "zarr").attrs["units"] = "K"
+    with zarr.config.set({"codec_pipeline.path": readers.ZARRS if writer == "zarrs" else readers.ZARR}):
+        open_in(tmp_path, writer)[20:30, 20:30] = expected[20:30, 20:30] = 9
     assert edits.read(path, shard_file) is None
     objects = stored_in(tmp_path, is_on_disk=is_on_disk)
     store = ps.PartsStore(objects)
@@ -253,7 +265,7 @@ def test_shards_of_other_software_are_read_and_made_files_again(
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 def test_partial_write_makes_a_file_of_a_shard_of_other_software(tmp_path: Path, shard_file: str) -> None:
     create(tmp_path, "object", shard_file, "zstd")
-    foreign = zarr.open_array(zarr.storage.LocalStore(tmp_path), path="a", mode="r+")
+    foreign = open_in(tmp_path, "zarr")
     foreign.resize((60, 128))
     expected = edits.values()[:60]
     foreign[20:30, 20:30] = expected[20:30, 20:30] = 9
