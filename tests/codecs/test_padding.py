@@ -1,7 +1,6 @@
 """pad and offset: what is stored around a chunk, and that it comes off again."""
 
 import base64
-import gzip
 import itertools
 import tracemalloc
 from types import SimpleNamespace
@@ -74,16 +73,6 @@ def test_the_stored_chunk_is_the_encoded_chunk_between_its_padding(
     array = Stored((4, 6), "uint16", (4, 6), [LITTLE, codec])
     array.write(VALUES)
     assert array.chunk("c/0/0") == before + VALUES.tobytes() + after
-    np.testing.assert_array_equal(array.read(), VALUES)
-
-
-def test_custom_header_before_gzip_is_readable_by_gzip(pipeline: str) -> None:
-    header = {"location": "start", "nbytes": 16, "padding": "TVlfQ1VTVE9NX0hFQURFUg=="}
-    array = Stored((4, 6), "uint16", (4, 6), [LITTLE, GZIP, {"name": "pad", "configuration": header}])
-    array.write(VALUES)
-    chunk = array.chunk("c/0/0")
-    assert chunk[:16] == b"MY_CUSTOM_HEADER"
-    assert gzip.decompress(chunk[16:]) == VALUES.tobytes()
     np.testing.assert_array_equal(array.read(), VALUES)
 
 
