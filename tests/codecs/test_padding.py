@@ -110,32 +110,6 @@ def test_padding_inside_a_shard_is_around_every_inner_chunk(pipeline: str) -> No
     np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
 
 
-def test_padding_in_index_codecs_counts_for_the_index_size(pipeline: str) -> None:
-    inner = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC32C, pad("end", b"index!")]}
-    array = Stored((4, 6), "uint16", (4, 6), [{"name": "sharding_indexed", "configuration": inner}])
-    array.write(VALUES)
-    assert len(array.chunk("c/0/0")) == VALUES.nbytes + 4 * 16 + 4 + 6
-    assert array.chunk("c/0/0")[-6:] == b"index!"
-    np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
-
-
-@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
-def test_padding_outside_a_shard_is_around_the_whole_shard(pipeline: str) -> None:
-    inner = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC32C]}
-    sharding = {"name": "sharding_indexed", "configuration": inner}
-    array = Stored((4, 6), "uint16", (4, 6), [sharding, pad("start", b"shard:"), pad("end", b"!")])
-    plain = Stored((4, 6), "uint16", (4, 6), [sharding])
-    array.write(VALUES)
-    plain.write(VALUES)
-    assert array.chunk("c/0/0") == b"shard:" + plain.chunk("c/0/0") + b"!"
-    np.testing.assert_array_equal(array.read(), VALUES)
-    np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
-    array.open()[1:3, 2:4] = 7
-    expected = VALUES.copy()
-    expected[1:3, 2:4] = 7
-    np.testing.assert_array_equal(array.read(), expected)
-
-
 @pytest.mark.parametrize("found", range(4))
 @pytest.mark.parametrize(
     "codec", [PadCodec("start", nbytes=4), PadCodec("end", nbytes=4), OffsetCodec(4)], ids=["start", "end", "offset"]
