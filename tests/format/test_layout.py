@@ -29,39 +29,6 @@ SUFFIXES = (".header", "", ".index", ".x")
 GENERATION = "0123456789abcdef" * 2
 
 
-class PlannedReads:
-    """Reads of one request by plans alone, each plan made once, for plans depend on nothing but their arguments."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.plans: dict[tuple[int | None, ...], Located | NeedSizes] = {}
-
-    def read(self, parts: Sequence[bytes], declared: tuple[int | None, ...]) -> bytes:
-        while True:
-            if (plan := self.plans.get(declared)) is None:
-                plan = self.plans[declared] = plan_read(declared, self.wanted)
-            if isinstance(plan, Located):
-                return b"".join([parts[each.part][each.span.start : each.span.stop] for each in plan.slices])
-            learnt = list(declared)
-            for probe in plan.probes:
-                learnt[probe.part] = len(parts[probe.part])
-            assert learnt != list(declared), "no probe asks a part of unknown size"
-            declared = tuple(learnt)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_range_reads_like_one_object(count: int) -> None:
-    reads = [PlannedReads(wanted) for wanted in every_request(10)]
-    for sizes in every_size(count, 8):
-        chunk = bytes(range(1, sum(sizes) + 1))
-        parts = pieces(chunk, sizes)
-        declarations = every_declaration(sizes)
-        for each in reads:
-            expected = sliced(chunk, each.wanted)
-            for declared in declarations:
-                assert each.read(parts, declared) == expected, (declared, sizes, each.wanted)
-
-
 def probed(parts: Sequence[bytes], declared: tuple[int | None, ...], wanted: Wanted) -> bytes:
     """Return the bytes that the first probes return, in their order."""
     plan = plan_read(declared, wanted)

@@ -118,39 +118,26 @@ def test_parts_are_values() -> None:
         (transformer({"key_suffix": "", "size": -1}), "size", "expected an integer from 0 to .*, found -1"),
         (transformer({"key_suffix": "", "size": 2**63}), "size", "found 9223372036854775808"),
         (transformer({"key_suffix": "", "size": 10**5000}), "size", "found a value of type int"),
-        (transformer({"key_suffix": "", "size": True}), "size", "found True"),
-        (transformer({"key_suffix": "", "size": False}), "size", "found False"),
         (transformer({"key_suffix": "", "size": 4.0}), "size", "found 4.0"),
-        (transformer({"key_suffix": "", "size": "4"}), "size", "found '4'"),
         (transformer({"key_suffix": "", "size": None}), "size", "found null"),
-        (transformer({"key_suffix": "", "size": [4]}), "size", r"found \[4\]"),
         (transformer({"key_suffix": "", "size": math.nan}), "size", "found nan"),
         (transformer({"key_suffix": None}), "key_suffix", "expected text, found None"),
-        (transformer({"key_suffix": 1}), "key_suffix", "expected text, found 1"),
-        (transformer({"key_suffix": True}), "key_suffix", "expected text, found True"),
         (transformer({"key_suffix": "x" * 129}), "key_suffix", "at most 128 bytes, .*, found 129 bytes: 'x"),
         # The schema counts characters.
         (transformer({"key_suffix": "ä" * 65}), "key_suffix", "found 130 bytes"),
         (transformer({"size": 1}), "parts", "expected a 'key_suffix' in every part"),
-        (transformer({}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({"key_suffix": "", "offset": 1}), "parts", "found the member 'offset'"),
         (transformer(".a"), "parts", "expected objects with a 'key_suffix', found '.a'"),
-        (transformer(None), "parts", "found None"),
         (transformer([]), "parts", r"found \[\]"),
         ({"name": "concat-parts", "configuration": {"parts": {"key_suffix": ""}}}, "parts", "expected a list"),
-        ({"name": "concat-parts", "configuration": {"parts": ".a"}}, "parts", "expected a list"),
-        ({"name": "concat-parts", "configuration": {"parts": None}}, "parts", "expected a list"),
         ({"name": "concat-parts", "configuration": {}}, "parts", "expected a list"),
         ({"name": "concat-parts", "configuration": {"parts": [""], "x": 1}}, "configuration", "found the member 'x'"),
         ({"name": "concat-parts", "configuration": []}, "configuration", "expected an object"),
-        ({"name": "concat-parts", "configuration": None}, "configuration", "expected an object"),
         ({"name": "concat-parts"}, "configuration", "expected an object"),
         ({**FIRST_EXAMPLE, "extra": 1}, "concat-parts", "found the member 'extra'"),
         ({**FIRST_EXAMPLE, "name": "other"}, "name", "expected 'concat-parts'"),
         ({"configuration": {"parts": []}}, "name", "expected 'concat-parts'"),
-        ([], "name", "expected 'concat-parts'"),
         (None, "name", "expected 'concat-parts'"),
-        ("concat-parts", "name", "expected 'concat-parts'"),
     ],
 )
 def test_each_mistake_is_named_with_what_was_expected_and_found(data: Any, member: str, message: str) -> None:
@@ -181,8 +168,8 @@ def test_ambiguous_or_escaping_suffixes_are_refused(suffix: str) -> None:
         assert caught.value.member == "key_suffix"
     with pytest.raises(PartsConfigError):
         ConcatParts.from_json(transformer({"key_suffix": suffix}))
-    # Python's `$` lets a final newline pass; JSON Schema's own regular expressions do not.
-    assert suffix.endswith("\n") or not VALIDATOR.is_valid(transformer({"key_suffix": suffix}))
+    # Python's `$` lets a final newline pass; JSON Schema's own regular expressions do not. They know no encoding.
+    assert suffix.endswith(("\n", "\ud800")) or not VALIDATOR.is_valid(transformer({"key_suffix": suffix}))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +212,7 @@ def test_what_is_no_list_of_parts_is_refused_in_python_too(parts: Any) -> None:
         ConcatParts.parse(parts)
 
 
-@pytest.mark.parametrize("size", [True, np.True_, -1, np.int8(-1), 2**63, 1.0, "1", b"1", [1]])
+@pytest.mark.parametrize("size", [True, False, np.True_, -1, np.int8(-1), 2**63, 1.0, "1", b"1", [1]])
 def test_sizes_in_python_are_checked_like_those_in_json(size: Any) -> None:
     with pytest.raises(PartsConfigError) as caught:
         Part("", size)
