@@ -5,6 +5,7 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, StoreConfigError
-from tests.s3_server import BUCKET, Call, S3Server
+from tests.s3_server import BUCKET, Call, S3Server, Stored
 
 VALUES = np.arange(1, 32 * 32 + 1, dtype="uint16").reshape(32, 32)
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
@@ -51,9 +52,13 @@ def without_ranges(folder: Path) -> Iterator[str]:
 @contextmanager
 def with_ranges(folder: Path) -> Iterator[str]:
     def load(call: Call) -> None:
-        server.buckets[BUCKET].pop(call.key, None)
-        if (folder / call.key).is_file():
-            server.put_object(call.key, (folder / call.key).read_bytes())
+        objects, path = server.buckets[BUCKET], folder / call.key
+        if not path.is_file():
+            objects.pop(call.key, None)
+            return
+        data, modified = path.read_bytes(), path.stat().st_mtime_ns
+        time = datetime.fromtimestamp(modified / 1e9, UTC)
+        objects[call.key] = Stored(data, f'"{modified}-{len(data)}"', {}, time)
 
     with S3Server() as server:
         server.before = load
