@@ -651,13 +651,9 @@ def _decoded_fill(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
-    found = []
-    for array in arrays:
-        if isinstance(array, ManifestArray):
-            found.append(PartsArray.from_manifest_array(array))
-        elif isinstance(array, PartsArray):
-            found.append(array)
-        else:
+    found = [PartsArray.from_manifest_array(each) if isinstance(each, ManifestArray) else each for each in arrays]
+    for array in found:
+        if not isinstance(array, PartsArray):
             raise ManifestError(subject, "arrays of references only", f"an object of type {type(array).__name__}")
     if not found:
         raise ManifestError(subject, "at least one array", "none")

@@ -82,21 +82,15 @@ def slice_piece(piece: Piece, span: Span) -> Piece:
 def number_paths(paths: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
     """Return the different paths in the order in which they first occur, and the number of the path of each chunk.
 
-    Neighbouring chunks mostly have the same path. Only the first path of such a run is sorted: to sort a million paths
-    takes about a second.
+    Neighbouring chunks mostly have the same path. Only the first path of such a run becomes a Python object.
     """
     flat = paths.reshape(-1)
     is_first = np.ones(flat.shape, bool)
     np.not_equal(flat[1:], flat[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
-    if len(starts) == 1:
-        return (str(flat[0]),), np.zeros(paths.shape, np.intp)
-    unique, first, inverse = np.unique(flat[starts], return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    ranks = np.empty(len(order), np.intp)
-    ranks[order] = np.arange(len(order))
-    numbers = np.repeat(ranks[inverse], np.diff(starts, append=len(flat)))
-    return tuple(map(str, unique[order])), numbers.reshape(paths.shape)
+    ranks: dict[str, int] = {}
+    of_runs = np.array([ranks.setdefault(path, len(ranks)) for path in flat[starts].tolist()], np.intp)
+    return tuple(ranks), np.repeat(of_runs, np.diff(starts, append=len(flat))).reshape(paths.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

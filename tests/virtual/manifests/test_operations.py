@@ -187,17 +187,6 @@ def test_slice_within_a_chunk_needs_one_whole_range(manifests: Any) -> None:
         array[1:2]
 
 
-def test_joined_chunks_are_lists_of_ranges() -> None:
-    array = PartsArray(
-        metadata((6,), (2,)), [{f"{i}": entry(10 * i, 1) for i in range(3)}, {f"{i}": entry(99, 3) for i in range(3)}]
-    )
-    joined = array.join_chunks(2)
-    assert joined.dict()["0"] == [entry(0, 1), entry(99, 3), entry(10, 1), entry(99, 3)]
-    filled = joined.dict()["1"]
-    assert filled[:2] == [entry(20, 1), entry(99, 3)]
-    assert [each["data"] for each in filled[2:]] == [b"\0", b"\0\0\0"]
-
-
 def test_join_rejects_missing_chunk_unless_all_are_missing() -> None:
     array = PartsArray(metadata((8,), (2,)), [{"2": entry(), "3": entry()}])
     assert list(array.join_chunks(2).dict()) == ["1"]

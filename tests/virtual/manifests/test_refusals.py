@@ -63,7 +63,7 @@ def test_concatenate_rejects_partial_chunk_before_the_last() -> None:
 
 def with_data(data: dict[tuple[int, ...], bytes]) -> ChunkManifest:
     """Return a manifest whose first chunk is marked as one of four bytes that the manifest contains."""
-    paths = np.array(["__inlined__", "s3://b/f"], np.dtypes.StringDType())
+    paths: Any = np.array(["__inlined__", "s3://b/f"], np.dtypes.StringDType())
     lengths = np.array([4, 4], np.uint64)
     return ChunkManifest.from_arrays(
         paths=paths, offsets=lengths - lengths, lengths=lengths, validate_paths=False, inlined=data
