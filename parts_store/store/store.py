@@ -1,6 +1,7 @@
 """PartsStore: how a store is opened, copied, pickled and inspected. `zarr_methods` has the methods that zarr calls."""
 
 import pickle
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -521,18 +522,19 @@ class PartsStore(ZarrMethods):
             "in_session": self.session is not None,
             "options": self._options,
             "is_open": self._is_open,
-            "arrays": self.catalog.lasting(),
+            # A group may mention thousands of arrays, which are much alike.
+            "arrays": zlib.compress(pickle.dumps(self.catalog.to_state())),
             "server": server,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
-        store = pickle.loads(state["store"])  # noqa: S301
+        store, arrays = pickle.loads(state["store"]), pickle.loads(zlib.decompress(state["arrays"]))  # noqa: S301
         options: StoreOptions = state["options"]
         backend = SessionBackend(store) if state["in_session"] else _backend_of(store, options)
         self._open_backend(backend, options)
         self._is_open = state["is_open"]
-        self.catalog.take_over(state["arrays"])
+        self.catalog.from_state(arrays)
         if self._operations.server is not None and state["server"] is not None:
             self._operations.server.learn(state["server"])
 
