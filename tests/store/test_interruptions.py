@@ -189,13 +189,15 @@ def test_a_chunk_that_never_comes_to_rest_is_read_as_one_of_its_writes() -> None
     class Restless(Interrupted):
         __slots__ = ()
 
-        def _step(self) -> None:
+        def before(self, request: Any) -> None:
             overwriting(objects, next(turns))()
+            self.made += 1
 
     array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
-    array.store._backend = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
+    array.store._backend = restless = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
     # The anchor of every overwrite contains the other parts.
     found = np.asarray(array[...])
+    assert restless.made
     assert any(np.array_equal(found, values(seed, holes=False)) for seed in range(1, 6))
 
 

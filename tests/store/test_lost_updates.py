@@ -14,29 +14,7 @@ from zarr.core.buffer import cpu
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError
 from tests.conftest import PIPELINES
-from tests.store.interrupted import LEVELS, SHAPE, create, encode, values
-
-
-class Overtaken(ps.PartsStore):
-    """A store in which another client acts between the read of a chunk and the write that depends on it."""
-
-    act: Callable[[], None] = staticmethod(lambda: None)
-
-    async def set(self, key: str, value: Any) -> None:
-        self.act()
-        await super().set(key, value)
-
-    def set_sync(self, key: str, value: Any) -> None:
-        self.act()
-        super().set_sync(key, value)
-
-    async def delete(self, key: str) -> None:
-        self.act()
-        await super().delete(key)
-
-    def delete_sync(self, key: str) -> None:
-        self.act()
-        super().delete_sync(key)
+from tests.store.interrupted import LEVELS, SHAPE, Overtaken, create, encode, values
 
 
 def corner(value: int) -> NDArray[Any]:
@@ -100,17 +78,14 @@ def test_partial_write_after_another_write_is_refused_or_repeated(
 
     def overtake() -> None:
         others.delete_sync("a/c/0/0") if shard is None else others.set_sync("a/c/0/0", shard)
-        if pipeline == "parts":
-            store.act = lambda: None
 
-    store.act = overtake
+    store.acts = iter([overtake])
     # Our pipeline reads again, and writes again. With those of zarr, the caller has to, unless both did the same.
     did_the_same = value == 0 and theirs is None and concurrency != "exclusive"
     if pipeline != "parts" and not did_the_same:
         with pytest.raises(ConcurrentWriteError, match="was changed after it was read for this write; read it again"):
             array[:8, :8] = value
         np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
-        store.act = lambda: None
     array[:8, :8] = value
     expected[:8, :8] = value
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
@@ -123,12 +98,11 @@ def test_fused_partial_write_of_a_plain_chunk_is_refused_too(place: Callable[[],
         shape: dict[str, Any] = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
         ps.create_array(ps.PartsStore(objects), "a", parts=parts, **shape)[...] = 1
         store = Overtaken(objects)
-        store.act = lambda: ps.PartsStore(objects).set_sync("a/c/0", cpu.Buffer.from_bytes(bytes([3] * 8)))
+        store.acts = iter([lambda: ps.PartsStore(objects).set_sync("a/c/0", cpu.Buffer.from_bytes(bytes([3] * 8)))])
         array: Any = zarr.open_array(store, path="a")
         with pytest.raises(ConcurrentWriteError):
             array[2:4] = 2
         assert np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...]).tolist() == [3] * 8
-        store.act = lambda: None
         array[2:4] = 2
         assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
 
