@@ -1,6 +1,7 @@
 """A write of our pipeline that lost a race is repeated until it succeeds, and no update is lost."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,27 +131,26 @@ def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("parts", PARTS)
-def test_threads_that_write_one_chunk_lose_no_update(objects: Any, parts: str, chunks: str) -> None:
+def test_threads_that_write_one_chunk_lose_no_update(objects: Any, pipeline: str, parts: str, chunks: str) -> None:
+    if (pipeline, chunks) == ("batched", "plain"):
+        # zarr reads and writes such chunks in two tasks.
+        return
     create(objects, PARTS[parts], **CHUNKS[chunks])
-    failures: list[BaseException] = []
+    count = 8 if pipeline == "parts" else 2
 
     def write(number: int) -> None:
-        try:
-            array: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
-            for count in range(2, 12):
-                # Neighbours share an inner chunk.
-                array[4 * number : 4 * number + 3] = count
-                assert (array[4 * number : 4 * number + 3] == count).all()
-        except BaseException as error:
-            failures.append(error)
+        array: Any = zarr.open_array(ps.PartsStore(objects), path="a", mode="r+")
+        for value in range(2, 12):
+            # Neighbours share an inner chunk. Only our pipeline writes again by itself.
+            while True:
+                with nullcontext() if pipeline == "parts" else suppress(ConcurrentWriteError):
+                    array[4 * number : 4 * number + 3] = value
+                    break
+            assert (array[4 * number : 4 * number + 3] == value).all()
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    expected = np.tile(np.array([11, 11, 11, 1], "i4"), 8)
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(write, range(count)))
+    expected = np.where(np.arange(32) % 4 == 3, 1, np.where(np.arange(32) < 4 * count, 11, 1))
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
 
 
