@@ -182,7 +182,7 @@ class PathRecord:
         """Return the record without the array and without what zarr was served."""
         return replace(self.doubted(), served=None)
 
-    def in_other_process(self, unread: Stamp | None) -> "PathRecord | None":
+    def to_state(self, unread: Stamp | None) -> "PathRecord | Told | None":
         """Return what a copy of the store in another process needs of the record, None if it needs nothing.
 
         An array that was used is included whole. Of any other array that zarr was served, the digest is included, so
@@ -195,17 +195,23 @@ class PathRecord:
             return self
         if self.served_digest is None or (is_needed_whole and isinstance(self.entry, PlainArray)):
             return None
-        entry: CatalogEntry | None = None if self.served_digest else Plain.ARRAY
-        if entry is not None and isinstance(self.entry, PlainArray) and self.entry.decides_reads:
-            entry = self.entry
+        stored = self.entry.stored if isinstance(self.entry, PlainArray) and self.entry.decides_reads else None
         is_consolidated = self.source is RecordSource.CONSOLIDATED
-        return PathRecord(
-            entry,
-            RecordSource.CONSOLIDATED if is_consolidated else RecordSource.DOCUMENT,
-            self.stamp if self.is_used else unread,
-            Served(self.served_digest),
-            self.is_used,
-        )
+        return self.served_digest, stored, is_consolidated, self.stamp if self.is_used else unread, self.is_used
+
+    @classmethod
+    def from_state(cls, state: "PathRecord | Told") -> "PathRecord":
+        """Return the record that another process has handed over."""
+        if isinstance(state, PathRecord):
+            return state
+        digest, stored, is_consolidated, stamp, is_used = state
+        known = Plain.ARRAY if stored is None else PlainArray(stored)
+        source = RecordSource.CONSOLIDATED if is_consolidated else RecordSource.DOCUMENT
+        return cls(None if digest else known, source, stamp, Served(digest), is_used)
+
+
+type Told = tuple[str, bytes | None, bool, Stamp | None, bool]
+"""The state of an array that was not used: a tuple, because a group may mention thousands of arrays."""
 
 
 def digest_of(entry: CatalogEntry) -> str:
@@ -369,14 +375,14 @@ class Catalog:
         records = self._records.copy()
         return {path: record.entry for path, record in records.items() if isinstance(record.entry, ArrayRecord)}
 
-    def to_state(self) -> dict[str, PathRecord]:
+    def to_state(self) -> dict[str, PathRecord | Told]:
         """Return what a copy of the store in another process needs of the catalog."""
-        records = {path: record.in_other_process(self._unknown.stamp) for path, record in self._records.copy().items()}
-        return {path: record for path, record in records.items() if record is not None}
+        states = {path: record.to_state(self._unknown.stamp) for path, record in self._records.copy().items()}
+        return {path: state for path, state in states.items() if state is not None}
 
-    def from_state(self, state: Mapping[str, PathRecord]) -> None:
+    def from_state(self, states: Mapping[str, PathRecord | Told]) -> None:
         """Learn what the catalog of another process has handed over."""
-        self._records.update(state)
+        self._records.update({path: PathRecord.from_state(state) for path, state in states.items()})
 
     # --- learning and forgetting ----------------------------------------------------------------------------------
 
