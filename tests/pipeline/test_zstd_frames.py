@@ -52,7 +52,7 @@ def test_frames_are_decompressed_to_inner_chunks_of_the_expected_size(frame: byt
     assume(len(content) > 1)
     stored = np.frombuffer(frame * count, np.uint8)
     lengths = np.full(count, len(frame), np.uint64)
-    offsets = np.cumsum(lengths) - lengths
+    offsets = (np.cumsum(lengths) - lengths).astype(np.uint64)
     found = Zstd(len(content), 0, has_checksum=False).decode(stored, offsets, lengths)
     assert [chunk.tobytes() for chunk in found] == [content] * count
     for nbytes in (len(content) - 1, len(content) + 1):
