@@ -1,10 +1,11 @@
 """TIFF files: classic and BigTIFF, COG, OME-TIFF, ImageJ and others."""
 
 from importlib import import_module
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
-from parts_store.virtual import recognition
 from parts_store.virtual.description import Description, OpenOther, open_no_other
+
+_SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 __all__ = ["describe", "recognise"]
 
@@ -12,7 +13,7 @@ __all__ = ["describe", "recognise"]
 def recognise(file: BinaryIO, nbytes: int) -> bool:  # noqa: ARG001 - the interface of a format
     """Return whether a file begins with the signature of TIFF or BigTIFF."""
     file.seek(0)
-    return recognition.recognise_file(file.read(4)) is recognition.TIFF
+    return file.read(4) in _SIGNATURES
 
 
 def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
