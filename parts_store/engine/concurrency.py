@@ -60,15 +60,18 @@ async def run_for_each[T, R](
     workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(items)))]
     is_cancelled = True
     try:
-        # It hands a cancellation on at once. Otherwise a second one could reach the calls together with the first, and
-        # calls that end only when they are cancelled twice would not end.
+        # It hands a cancellation on to all calls, and ends when the first of them ends. A cancellation is handed on at
+        # once: otherwise a second one could reach the calls together with the first, and calls that end only when they
+        # are cancelled twice would not end.
         with suppress(Exception):
             await asyncio.gather(*workers)
         is_cancelled = False
     finally:
         if is_cancelled or (errors and not finishes):
             for worker in workers:
-                worker.cancel()
+                # A call that is cancelled once waits for the request that it has sent, and must not be told twice.
+                if not worker.cancelling():
+                    worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     if errors:
         raise errors[min(errors)]

@@ -280,6 +280,35 @@ def in_thread(function: Callable[[], Any]) -> Any:
         return threads.submit(function).result(SECONDS)
 
 
+@pytest.mark.parametrize("finishes", [False, True])
+async def test_one_cancellation_reaches_every_call_once(*, finishes: bool) -> None:
+    sent, ends = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def act(name: str) -> None:
+        try:
+            if name == "was sent":
+                sent.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # As a request that was sent: it ends by itself, unless it is cancelled again.
+            if name == "was sent":
+                await ends.wait()
+                ended.append(name)
+            raise
+
+    task = asyncio.ensure_future(run_for_each(["ends at once", "was sent"], act, 2, finishes=finishes))
+    await sent.wait()
+    task.cancel()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not task.done()
+    ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["was sent"]
+
+
 async def test_two_cancellations_in_a_row_reach_every_call() -> None:
     begun, cancellations = asyncio.Event(), 0
 
