@@ -68,10 +68,7 @@ async def run_for_each[T, R](
         is_cancelled = False
     finally:
         if is_cancelled or (errors and not finishes):
-            for worker in workers:
-                # A call that is cancelled once waits for the request that it has sent, and must not be told twice.
-                if not worker.cancelling():
-                    worker.cancel()
+            _cancel_once(workers)
         await asyncio.gather(*workers, return_exceptions=True)
     if errors:
         raise errors[min(errors)]
@@ -79,6 +76,13 @@ async def run_for_each[T, R](
         # Raises what is no error, such as a cancellation by the call itself.
         worker.result()
     return [results[number] for number in range(len(items))]
+
+
+def _cancel_once(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that were not cancelled before: those wait for the request that they have sent."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
 
 
 async def run_in_threads[T](
