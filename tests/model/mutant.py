@@ -1,14 +1,12 @@
 """A mutant: a mistake in a function of the package, and a scenario in which the model sees it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tests.model.checker import Checker
-from tests.model.clients import Operation
 from tests.model.directed import Move, follow
 from tests.model.patched import Patch
 from tests.model.scenario import Scenario
-from tests.model.vocabulary import make
+from tests.model.vocabulary import patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +34,6 @@ class Mutant:
         return replace(self.scenario, patches=())
 
 
-def mutant(
-    name: str,
-    function: str,
-    old: str,
-    new: str,
-    *clients: list[Operation],
-    script: tuple[Move, ...] = (),
-    **options: Any,
-) -> Mutant:
-    """Return the mutant in which the code `old` of a function or method is replaced by `new`."""
-    return Mutant(make(name, *clients, patches=(Patch(function, old, new),), **options), script)
+def mutant(name: str, function: str, old: str, new: str, text: str, script: tuple[Move, ...] = ()) -> Mutant:
+    """Return the mutant in which the code `old` of a function is replaced by `new`, in the scenario of a text."""
+    return Mutant(patched(name, text, Patch(function, old, new)), script)
