@@ -3,7 +3,6 @@
 `overwrite first || read, delete; over third, local` has two clients, of which the second has two operations.
 """
 
-from dataclasses import replace
 from typing import Any, Final
 
 from tests.model.patched import Patch
@@ -118,8 +117,3 @@ def scenarios(text: str) -> list[Scenario]:
     """Return the scenarios of a text, each on its line; an indented line continues the one before."""
     joined = text.strip().replace("\n  ", " ")
     return [scenario(line) for line in joined.splitlines() if line and not line.startswith("#")]
-
-
-def patched(name: str, text: str, *patches: Patch) -> Scenario:
-    """Return a scenario with changes of the source."""
-    return replace(scenario(text), name=name, patches=patches)
