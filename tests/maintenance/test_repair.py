@@ -30,12 +30,9 @@ from parts_store.transactions.rules import Level
 from tests.maintenance.aged_objects import (
     A_DAY_LATER,
     DROP,
-    EVERY_PLACE,
-    IN_PARTS,
     LONG_AGO,
     NOTHING_ASKED,
     RETAG,
-    WITH_TAGS,
     Aged,
     chunk_others,
     in_array,
@@ -44,6 +41,7 @@ from tests.maintenance.aged_objects import (
     repair,
     what_is_read,
 )
+from tests.transactions.cases import EVERY_PLACE, IN_PARTS, WITH_TAGS
 from tests.transactions.interruptions import (
     LAYOUTS,
     OPERATIONS,
