@@ -18,8 +18,8 @@ from parts_store.maintenance.survey import group_by_chunk
 from parts_store.transactions import staging
 from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 from tests.maintenance.aged_objects import in_array
-from tests.transactions.cases import EVERY_PLACE
 from tests.transactions.interruptions import (
+    EVERY_PLACE,
     LAYOUTS,
     OPERATIONS,
     PLACES,

@@ -28,10 +28,10 @@ from tests.maintenance.aged_objects import (
     repair,
     what_is_read,
 )
-from tests.transactions.cases import WITH_TAGS
 from tests.transactions.interruptions import (
     LAYOUTS,
     PLACES,
+    WITH_TAGS,
     Layout,
     Operation,
     Place,

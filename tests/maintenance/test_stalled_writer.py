@@ -17,8 +17,9 @@ from parts_store.transactions.reading import Absent, Seen
 from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import MAX_STALL
 from tests.maintenance.aged_objects import Aged, in_array, repair, what_is_read
-from tests.transactions.cases import IN_PARTS, WITH_TAGS
 from tests.transactions.interruptions import (
+    IN_PARTS,
+    WITH_TAGS,
     Layout,
     Place,
     holds_old,

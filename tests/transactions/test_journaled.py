@@ -24,8 +24,9 @@ from parts_store.format.layout import Span
 from parts_store.transactions import journaled
 from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 from parts_store.transactions.rules import Level
-from tests.transactions.cases import EVERY_LAYOUT, IN_PARTS
 from tests.transactions.interruptions import (
+    EVERY_LAYOUT,
+    IN_PARTS,
     Layout,
     Operation,
     Place,

@@ -10,14 +10,7 @@ from parts_store.engine.steps import Steps
 from parts_store.format.keys import Chunk
 from parts_store.transactions.rules import Level
 from tests.maintenance.aged_objects import Aged, in_array, what_is_read
-from tests.transactions.cases import IN_PARTS
-from tests.transactions.interruptions import (
-    Layout,
-    Place,
-    holds_old,
-    parts_of,
-    value_of,
-)
+from tests.transactions.interruptions import IN_PARTS, Layout, Place, holds_old, parts_of, value_of
 from tests.transactions.objects import Client
 
 # ETags that come back with the bytes, as on S3: there writers keep their copies while others may be at work.

@@ -11,8 +11,7 @@ from parts_store.engine.steps import Entry, Found
 from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 from parts_store.transactions.staging import FORGOTTEN_AFTER, Registry, key_of, stage, unstage
-from tests.transactions.cases import EVERY_LAYOUT
-from tests.transactions.interruptions import Layout, parts_of
+from tests.transactions.interruptions import EVERY_LAYOUT, Layout, parts_of
 from tests.transactions.objects import KEY, chunk_of
 
 GENERATION = "0123456789abcdef" * 2

@@ -8,16 +8,22 @@ import pytest
 from parts_store.engine.steps import Lost, Outcome, Put, Refused, StepRequest
 from parts_store.errors import AmbiguousWriteError
 from parts_store.transactions.reading import Absent
-from tests.transactions.cases import EVERY_LAYOUT, IN_PARTS, SIDE, WITH_TAGS, beside, seen_in, wanted_by
 from tests.transactions.interruptions import (
+    EVERY_LAYOUT,
+    IN_PARTS,
+    SIDE,
+    WITH_TAGS,
     Layout,
     Operation,
     Place,
     before,
+    beside,
     every_start,
     holds_old,
     parts_of,
+    seen_in,
     value_of,
+    wanted_by,
     what_is_read,
     write,
     write_if_absent,
