@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import eq
 
 import pytest
 
@@ -129,7 +131,7 @@ def test_unanswered_staged_copy_raises_and_writes_nothing(layout: Layout, place:
 def test_unanswered_part_after_commit_is_read_from_the_staged_copy(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for deaf_to in chunk.other_keys:
-        objects = deaf(holds_old(place, layout, tuple(layout)), lambda key, to=deaf_to: to in key)
+        objects = deaf(holds_old(place, layout, tuple(layout)), partial(eq, deaf_to))
         known = seen_in(objects, layout)
         objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert what_is_read(objects, chunk, None) == value_of(layout, 3, 101)[0]
