@@ -3,49 +3,66 @@
 In an object store a part cannot be a range of another file. The part is the whole file, so the file has one array.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+import shutil
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
+import obstore
 import zarr
-from zarr.buffer import cpu, default_buffer_prototype
+from obstore.store import LocalStore, S3Store
+from zarr.buffer import cpu
 
-from parts_store._compat.zarr import GroupMetadata, normalize_path, sync
-from parts_store.errors import AdoptionError
+from parts_store._compat.zarr import normalize_path
+from parts_store.errors import AdoptionError, StoreConfigError, describe
 from parts_store.redaction import hide_in_url
-from parts_store.virtual import recognition
 from parts_store.virtual.description import MISSING, Array, ArrayValues, Chunked, Contiguous, Description, Json
-from parts_store.virtual.existing_files import StoredFile, copy_file, open_file
+from parts_store.virtual.existing_files import (
+    FileReader,
+    OtherFiles,
+    SourceFormat,
+    StoredFile,
+    describe_file,
+    find_file,
+    open_stored,
+    read_from,
+    refused_file,
+)
 from parts_store.virtual.manifests.shards import sharding_codec
-from parts_store.virtual.parsed_file import changed
+from parts_store.virtual.parsed_file import HDF5, TIFF, changed
 from parts_store.virtual.parsers import hdf5, tiff
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.source_file import FileReader, OtherFiles, SourceFormat, describe_file, open_stored, read_from
 from parts_store.virtual.store_access import (
     DOCUMENT,
     SHARD_INDEX,
     ConcatParts,
-    Document,
     Part,
     PartsStore,
     Progress,
     Put,
     Steps,
+    address_of,
     destination,
     dump,
     encode_table,
     join,
-    parse,
+    local_path,
+    open_url,
+    secrets_of,
+    translated,
     with_parts,
 )
+from parts_store.virtual.stored_arrays import place
 
 # The formats whose files can be copied, and the suffixes of copies; the first one is for files with another suffix.
 _FORMATS: Final[tuple[tuple[SourceFormat, tuple[str, ...]], ...]] = (
     (tiff, (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".stk", ".svs")),
     (hdf5, (".h5", ".hdf5", ".he5", ".hdf", ".nc", ".nc4", ".cdf")),
 )
+# A file that is copied through this process is read in blocks of this size.
+_BLOCK: Final = 1 << 24
 
 
 def adopt_copy(
@@ -62,13 +79,26 @@ def adopt_copy(
     lost = tuple((each.name, each.reason) for each in description.skipped if each.has_values)
     if strict and lost:
         raise AdoptionError(stored.location, lost)
-    job = _Job(store, stored, suffixes, _find_chunked_array(description, stored.location), normalize_path(path))
-    obstacles = job.find_obstacles(description)
-    job.require_writable(obstacles, overwrite=overwrite)
-    for obstacle in obstacles:
+    copied = _find_chunked_array(description, stored.location)
+    root = normalize_path(path)
+    arrays = {place(root, array.header.name): array for array in description.arrays}
+    groups = {place(root, name): attributes for name, attributes in description.groups.items()}
+    for obstacle in _find_obstacles(store, root, groups, arrays, overwrite=overwrite):
         destination.clear(store, obstacle)
-    adopted, copied = job.write(description, progress)
-    return Adoption(hide_in_url(stored.location), tuple(adopted), tuple(description.skipped), copied)
+    for where, attributes in groups.items():
+        group = zarr.open_group(store, path=where, mode="a", zarr_format=3)
+        if attributes:
+            group.update_attributes(dict(attributes))
+    adopted, nbytes_copied = [], 0
+    for number, (where, array) in enumerate(arrays.items()):
+        progress(number, len(arrays))
+        if array is copied:
+            report, nbytes_copied = _write_shard(store, where, copied, stored, suffixes)
+        else:
+            report = _write_values(store, where, array)
+        adopted.append(report)
+    progress(len(arrays), len(arrays))
+    return Adoption(hide_in_url(stored.location), tuple(adopted), tuple(description.skipped), nbytes_copied)
 
 
 def require_file(url: str | Path, **options: Any) -> None:
@@ -92,7 +122,7 @@ def require_file(url: str | Path, **options: Any) -> None:
 
 
 def _open(url: str | Path, options: dict[str, Any]) -> StoredFile:
-    return open_stored(str(url), lambda: open_file(url, options))
+    return open_stored(str(url), lambda: _open_file(url, options))
 
 
 def _find_format(reader: FileReader) -> tuple[SourceFormat, tuple[str, ...]]:
@@ -100,8 +130,8 @@ def _find_format(reader: FileReader) -> tuple[SourceFormat, tuple[str, ...]]:
     for found, suffixes in _FORMATS:
         if read_from(reader, found.recognise):
             return found, suffixes
-    problem = f"expected {recognition.TIFF.name} or {recognition.HDF5.name}, found another format"
-    raise AdoptionError(reader.location, (("the file", problem),))
+    problem = f"expected {TIFF.name} or {HDF5.name}, found another format"
+    raise refused_file(reader.location, problem)
 
 
 def _find_chunked_array(description: Description, location: str) -> Chunked:
@@ -112,124 +142,71 @@ def _find_chunked_array(description: Description, location: str) -> Chunked:
         return placed[0]
     names = ", ".join(repr(array.header.name) for array in placed) or "none"
     problem = f"expected one chunked dataset (a copy is one shard), found {names}; adopt it into an Icechunk session"
-    raise AdoptionError(location, (("the file", problem),))
+    raise refused_file(location, problem)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """The adoption of one file as a copy."""
+def _find_obstacles(
+    store: PartsStore, root: str, groups: Collection[str], arrays: Collection[str], *, overwrite: bool
+) -> list[str]:
+    """Return the paths of nodes in the store that the groups and arrays of the file replace; raise if they may not.
 
-    store: PartsStore
-    stored: StoredFile
-    suffixes: tuple[str, ...]
-    # The array that becomes a shard.
-    copied: Chunked
-    path: str
+    A group of the file is merged with a group of the store, so that only an array is an obstacle.
+    """
+    destination.require_outside_arrays(destination.read_ancestors(store, root), root, "path")
+    stored = destination.read_nodes(store, groups)
+    obstacles = [where for where, documents in stored.items() if destination.is_array(documents)]
+    obstacles += [where for where in arrays if destination.find_key(store, where) is not None]
+    # The root cannot be deleted, because it contains the path.
+    if obstacles and (not overwrite or not obstacles[0]):
+        raise destination.not_empty("path", obstacles[0])
+    return obstacles
 
-    def find_obstacles(self, description: Description) -> list[str]:
-        """Return the paths of nodes in the store that the groups and arrays of the file would replace.
 
-        A group of the file is merged with a group of the store, so that only an array is an obstacle.
-        """
-        groups = destination.read_nodes(self.store, [self._place(name) for name in description.groups])
-        arrays = [self._place(array.header.name) for array in description.arrays]
-        return [
-            *(path for path, documents in groups.items() if destination.is_array(documents)),
-            *(path for path in arrays if destination.find_key(self.store, path) is not None),
-        ]
+def _write_values(store: PartsStore, path: str, array: Array) -> AdoptedArray:
+    """Write an array whose values are known, or which has none."""
+    header = array.header
+    if not isinstance(array, ArrayValues):
+        chunk_shape = array.chunk_shape if isinstance(array, Chunked) else header.shape
+        codecs = array.all_codecs if isinstance(array, Chunked) else [header.bytes_codec]
+        _write_document(store, path, header.to_json(chunk_shape, codecs))
+        return AdoptedArray(path, header.shape, str(header.dtype), 0, 0, 0, 0)
+    _write_document(store, path, header.to_json(header.shape, [header.bytes_codec]))
+    # Not with zarr, which does not write a chunk that equals the fill value; it treats all NaNs as equal.
+    data = header.encode(array.values)
+    store.set_sync(_first_key(path, array), cpu.Buffer.from_bytes(data))
+    return AdoptedArray(path, header.shape, header.type_name, 1, 0, 0, len(data), loaded=array.note)
 
-    def require_writable(self, obstacles: Sequence[str], *, overwrite: bool) -> None:
-        """Raise, before anything is written, if the path is not free."""
-        ancestors = destination.read_ancestors(self.store, self.path)
-        destination.require_outside_arrays(ancestors, self.path, "path")
-        # The root cannot be deleted, because it contains the path.
-        if obstacles and (not overwrite or not obstacles[0]):
-            raise destination.not_empty("path", obstacles[0])
 
-    def _place(self, name: str) -> str:
-        return "/".join(each for each in (self.path, name) if each)
+def _write_shard(
+    store: PartsStore, path: str, array: Chunked, stored: StoredFile, suffixes: tuple[str, ...]
+) -> tuple[AdoptedArray, int]:
+    """Copy the file and write its index; return the number of copied bytes, too, 0 if the file is linked."""
+    header, is_there = array.header, array.offsets != MISSING
+    suffix = PurePosixPath(stored.location).suffix
+    parts = ConcatParts([Part(suffix if suffix in suffixes else suffixes[0]), Part(".index", size=SHARD_INDEX)])
+    nbytes_copied, index = 0, b""
+    # Without chunks there is no shard, and the file is not copied.
+    if bool(is_there.any()):
+        main_key, index_key = (_first_key(path, array) + part.key_suffix for part in parts.parts)
+        # Offsets in the index are those in the file, which is the beginning of the shard.
+        table = np.stack([array.offsets, array.lengths], axis=-1).astype("<u8")
+        index = encode_table(table, has_checksum=True)
+        # The anchor is written last. Without it the chunk does not exist.
+        store.carry_out(_put(index_key, index))
+        nbytes_copied = _copy_file(stored, store.store, main_key)
+    shard_shape = tuple(size * count for size, count in zip(array.chunk_shape, array.offsets.shape, strict=True))
+    document = header.to_json(shard_shape, [sharding_codec(array.chunk_shape, array.all_codecs)])
+    # The document is written last, so that the array appears with its chunk.
+    _write_document(store, path, with_parts(document, parts, header.name, must_understand=store.must_understand))
+    nbytes = int(array.lengths[is_there].sum())
+    report = AdoptedArray(
+        path, header.shape, str(header.dtype), array.offsets.size, 0, nbytes, len(index), "a copy of the file"
+    )
+    return report, nbytes_copied
 
-    def write(self, description: Description, progress: Progress) -> tuple[list[AdoptedArray], int]:
-        """Write the groups and arrays; return the arrays, and the number of bytes that were copied of the file."""
-        # This creates the groups above the path. For the other groups, zarr would check all groups above them again.
-        zarr.open_group(self.store, path=self.path, mode="a", zarr_format=3)
-        for name, attributes in description.groups.items():
-            self._write_group(self._place(name), attributes)
-        adopted, nbytes_copied = [], 0
-        for number, array in enumerate(description.arrays):
-            progress(number, len(description.arrays))
-            if isinstance(array, ArrayValues):
-                adopted.append(self._write_values(array))
-            elif isinstance(array, Chunked) and not array.header.nbytes:
-                adopted.append(self._write_empty(array))
-            else:
-                one, nbytes_copied = self._copy(self.copied)
-                adopted.append(one)
-        progress(len(adopted), len(adopted))
-        return adopted, nbytes_copied
 
-    def _write_group(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Create a group, or add the attributes to those of an existing group."""
-        data = sync(self.store.get(join(path, DOCUMENT), default_buffer_prototype()))
-        found = None if data is None else parse(data.to_bytes())
-        if found is not None and not attributes:
-            return
-        metadata = GroupMetadata() if found is None else GroupMetadata.from_dict(found)
-        metadata = replace(metadata, attributes={**metadata.attributes, **attributes})
-        document = metadata.to_buffer_dict(default_buffer_prototype())[DOCUMENT]
-        sync(self.store.set(join(path, DOCUMENT), document))
-
-    def _write_document(self, array: Array, document: Json) -> str:
-        path = join(self.path, array.header.name)
-        sync(self.store.set(join(path, DOCUMENT), cpu.Buffer.from_bytes(dump(document))))
-        return path
-
-    def _write_empty(self, array: Chunked) -> AdoptedArray:
-        header = array.header
-        document = header.to_json(array.chunk_shape, [header.bytes_codec, *array.codecs])
-        return AdoptedArray(self._write_document(array, document), header.shape, str(header.dtype), 0, 0, 0, 0)
-
-    def _write_values(self, array: ArrayValues) -> AdoptedArray:
-        header = array.header
-        path = self._write_document(array, header.to_json(header.shape, [header.bytes_codec]))
-        # Not with zarr, which does not write a chunk that equals the fill value; it treats all NaNs as equal.
-        data = header.encode(array.values)
-        sync(self.store.set(_first_key(path, array), cpu.Buffer.from_bytes(data)))
-        return AdoptedArray(path, header.shape, header.type_name, 1, 0, 0, len(data), loaded=array.note)
-
-    def _copy(self, array: Chunked) -> tuple[AdoptedArray, int]:
-        """Copy the file and write its index; return the number of copied bytes, 0 if the file is linked."""
-        document, header = self._document(array), array.header
-        path = join(self.path, header.name)
-        nbytes_copied, index = 0, b""
-        is_there = array.offsets != MISSING
-        # Without chunks there is no shard, and the file is not copied.
-        if bool(is_there.any()):
-            main_part, index_part = document["storage_transformers"][0]["configuration"]["parts"]
-            key = _first_key(path, array)
-            # Offsets in the index are those in the file, which is the beginning of the shard.
-            table = np.stack([array.offsets, array.lengths], axis=-1).astype("<u8")
-            index = encode_table(table, has_checksum=True)
-            # The anchor is written last. Without it the chunk does not exist.
-            self.store.carry_out(_put(key + index_part["key_suffix"], index))
-            nbytes_copied = copy_file(self.stored, self.store.store, key + main_part["key_suffix"])
-        # The document is written last, so that the array appears with its chunk.
-        self._write_document(array, document)
-        nbytes, dtype = int(array.lengths[is_there].sum()), str(header.dtype)
-        adopted = AdoptedArray(
-            path, header.shape, dtype, array.offsets.size, 0, nbytes, len(index), "a copy of the file"
-        )
-        return adopted, nbytes_copied
-
-    def _document(self, array: Chunked) -> Document:
-        """Return the metadata document of an array that is one shard, whose main part is the file."""
-        suffix = PurePosixPath(self.stored.location).suffix
-        main = Part(suffix if suffix in self.suffixes else self.suffixes[0])
-        parts = ConcatParts([main, Part(".index", size=SHARD_INDEX)])
-        grid = array.offsets.shape
-        shard_shape = tuple(size * count for size, count in zip(array.chunk_shape, grid, strict=True))
-        document = array.header.to_json(shard_shape, [sharding_codec(array.chunk_shape, array.all_codecs)])
-        return with_parts(document, parts, array.header.name, must_understand=self.store.must_understand)
+def _write_document(store: PartsStore, path: str, document: Json) -> None:
+    store.set_sync(join(path, DOCUMENT), cpu.Buffer.from_bytes(dump(document)))
 
 
 def _first_key(path: str, array: Array) -> str:
@@ -239,3 +216,56 @@ def _first_key(path: str, array: Array) -> str:
 
 def _put(key: str, data: bytes) -> Steps[None]:
     yield (Put(key, data, None, None, "index of an adopted file"),)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
+    """Open the file at a URL or a path."""
+    text = str(url)
+    is_local = "://" not in text or text.startswith("file://")
+    if is_local:
+        path = (local_path(text) if text.startswith("file://") else Path(text).expanduser()).resolve()
+        if not path.is_file():
+            raise StoreConfigError("url", "a file", describe(text))
+        folder, key, location = str(path.parent), path.name, path.as_uri()
+    else:
+        # The query may contain a '/'.
+        address, mark, query = text.partition("?")
+        folder, _, name = address.rpartition("/")
+        key, location = f"{name}{mark}{query}", text
+    found = find_file(open_url(folder, options, create=False), key, location)
+    if found is None:
+        raise StoreConfigError("url", "a file", describe(text))
+    return found
+
+
+def _copy_file(file: StoredFile, store: Any, key: str) -> int:
+    """Copy a file into a store, on the server if possible, and return the number of copied bytes.
+
+    On one local disk, the file is linked instead of copied.
+    """
+    with translated("copy", key, lambda: [*secrets_of(file.store), *secrets_of(store)]):
+        if isinstance(file.store, LocalStore) and isinstance(store, LocalStore):
+            source, target = Path(file.store.prefix or "/", file.key), Path(store.prefix or "/", key)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copy2(source, target)
+                return file.nbytes
+            return 0
+        (one, above), (other, above_other) = address_of(file.store), address_of(store)
+        if one == other and isinstance(store, S3Store):
+            # A store of the whole bucket, which contains both keys.
+            container = S3Store(config={**store.config}, client_options=store.client_options)
+            source_key, target_key = (
+                f"{folder}/{name}".strip("/") for folder, name in ((above, file.key), (above_other, key))
+            )
+            obstore.copy(container, source_key, target_key)
+        else:
+            with obstore.open_writer(store, key) as writer:
+                for start in range(0, file.nbytes, _BLOCK):
+                    writer.write(file.read(start, start + _BLOCK))
+        return file.nbytes

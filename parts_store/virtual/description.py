@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, BinaryIO, Final, Literal
 
@@ -25,7 +25,7 @@ from parts_store.virtual.manifests.entries import Checksum, Checksums, Columns
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.store_access import NO_CHUNK, to_member
+from parts_store.virtual.store_access import DOCUMENT, NO_CHUNK, NODES_FOLDER, PROTOCOL_FOLDER, to_member
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""
@@ -33,6 +33,14 @@ THIS_FILE: Final = "."
 """What stands for the URL of the file that is described."""
 TEXT: Final = np.dtypes.StringDType()
 """The data type of texts of any length."""
+# What stands for a backslash in the name of a Zarr node.
+_BACKSLASH: Final = "%5C"
+# Names that a Zarr node cannot have, besides those of periods alone.
+_INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
+# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
+_MAX_NBYTES: Final = 1 << 25
+_MAX_CHUNKS: Final = 4096
+
 
 type Json = dict[str, Any]
 
@@ -267,9 +275,49 @@ def open_no_other(name: str) -> OtherFile:
     raise CannotBeReadError(f"its values are in another file: {name}")
 
 
-# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
-_MAX_NBYTES: Final = 1 << 25
-_MAX_CHUNKS: Final = 4096
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def skip_invalid_names(description: Description) -> None:
+    """Move groups and arrays whose names are not valid in Zarr to those that are skipped.
+
+    A name with a backslash, which zarr takes for a slash, is valid with `%5C` in its place.
+    """
+    _replace_backslashes(description)
+    names = [*filter(None, description.groups), *(array.header.name for array in description.arrays)]
+    reasons = {name: reason for name in names if (reason := why_invalid(name)) is not None}
+    for name, reason in reasons.items():
+        description.groups.pop(name, None)
+        description.skip(name, reason)
+    description.arrays[:] = [array for array in description.arrays if array.header.name not in reasons]
+
+
+def _replace_backslashes(description: Description) -> None:
+    known = {*description.groups, *(array.header.name for array in description.arrays)}
+    new = {name: name.replace("\\", _BACKSLASH) for name in known if "\\" in name}
+    if known & set(new.values()):
+        return
+    reason = "zarr takes the backslash in its name for a slash; adopted as {}"
+    for name, new_name in sorted(new.items()):
+        description.skip(name, reason.format(repr(new_name)), has_values=False)
+    groups = {new.get(name, name): attributes for name, attributes in description.groups.items()}
+    description.groups.clear()
+    description.groups.update(groups)
+    description.arrays[:] = [
+        replace(array, header=replace(array.header, name=new.get(array.header.name, array.header.name)))
+        for array in description.arrays
+    ]
+
+
+def why_invalid(name: str) -> str | None:
+    """Return why a path of the file cannot be that of a Zarr node; None if it can."""
+    for each in name.split("/"):
+        if not each.strip(".") or each in _INVALID_NAMES or "\\" in each:
+            return f"no node of Zarr can be called {each!r}"
+    return None
+
+
+# --- references -------------------------------------------------------------------------------------------------------
 
 
 def group_of(description: Description, location: str, checksums: Checksums) -> PartsGroup:

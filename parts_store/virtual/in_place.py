@@ -12,10 +12,9 @@ from parts_store.errors import AdoptionError, StoreConfigError
 from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.description import Json
-from parts_store.virtual.existing_files import FolderReader
+from parts_store.virtual.existing_files import FolderReader, open_stored
 from parts_store.virtual.parsers.n5.container import Container, walk
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.source_file import open_stored
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, destination, dump, join, parse, why_not_opened
 
 

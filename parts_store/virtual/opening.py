@@ -10,11 +10,10 @@ import xarray as xr
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike, open_workers
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.virtual.combine import combine_files
-from parts_store.virtual.combine_checks import FileGroup
-from parts_store.virtual.file_list import Files, list_files
+from parts_store.virtual.combine import FileGroup, combine_files
+from parts_store.virtual.existing_files import Files, list_files
 from parts_store.virtual.manifests.group import PartsGroup
-from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions
+from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, parse_names
 from parts_store.virtual.parsed_file import parse_file
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, folder_of, parse_registry
@@ -92,11 +91,12 @@ def open_virtual_dataset(
     parsed = parse_file(location, registry, parser)
     node = _group_in(parsed.group, group)
     times = True if decode_times is None else decode_times
-    left_out = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+    left_out = parse_names("drop_variables", drop_variables) or ()
     kept = PartsGroup(
         {name: each for name, each in node.arrays.items() if name not in left_out}, attributes=node.attributes
     )
-    dataset = dataset_of(location, kept, loadable_variables, decode_times=times)
+    loaded = parse_names("loadable_variables", loadable_variables)
+    dataset = dataset_of(location, kept, loaded, decode_times=times)
     # As `xarray.open_dataset` does it.
     dataset.encoding["source"] = location
     return dataset
@@ -112,15 +112,12 @@ def _one(url: str | Path, options: dict[str, Any]) -> list[str]:
 
 
 def _group_in(root: PartsGroup, path: str | None) -> PartsGroup:
-    node = root
-    for name in (path or "").strip("/").split("/"):
-        if not name:
-            continue
-        if name not in node.groups:
-            known = ", ".join(where for where, each in root.nodes() if where and isinstance(each, PartsGroup))
-            raise StoreConfigError("group", f"one of the groups: {known or 'none'}", describe(path))
-        node = node.groups[name]
-    return node
+    groups = {where: node for where, node in root.nodes() if isinstance(node, PartsGroup)}
+    found = groups.get((path or "").strip("/"))
+    if found is None:
+        known = ", ".join(filter(None, groups))
+        raise StoreConfigError("group", f"one of the groups: {known or 'none'}", describe(path))
+    return found
 
 
 def open_virtual_mfdataset(  # noqa: PLR0917 - in the order of VirtualiZarr

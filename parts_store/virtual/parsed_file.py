@@ -1,10 +1,12 @@
 """Parse one file: recognise its format, read where its chunks are, and check that it does not change meanwhile."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from importlib import import_module
+from typing import Any, Final, cast
 
 import numpy as np
 from obspec_utils.registry import ObjectStoreRegistry
@@ -14,24 +16,142 @@ from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat import virtualizarr
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
-from parts_store.redaction import hide_secrets
-from parts_store.virtual import recognition
 from parts_store.virtual.description import CannotBeReadError
-from parts_store.virtual.existing_files import FolderReader, StoredFile, StoredFolder, find_file, find_folder
+from parts_store.virtual.existing_files import (
+    FileReader,
+    FolderReader,
+    StoredFile,
+    StoredFolder,
+    find_file,
+    find_folder,
+    first_line,
+    open_stored,
+    read_from,
+    refused_file,
+)
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksums, number_paths
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.parsers import hdf5, netcdf3
 from parts_store.virtual.parsers.n5 import dataset as n5_dataset
 from parts_store.virtual.parsers.n5.container import MAX_NBYTES
-from parts_store.virtual.recognition import Format
 from parts_store.virtual.registered_files import Registries, find_store, parse_registry
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.source_file import FileReader, open_stored, read_from
 from parts_store.virtual.store_access import run_tasks_sync
 
 # How many files are asked for their sizes at the same time.
 _AT_ONCE: Final = 32
+# How many bytes from the beginning of a file are enough to recognise its format.
+HEAD_NBYTES: Final = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A file format, and the parser for it."""
+
+    name: str
+    # The module and the class of the parser.
+    parser: str
+    # What installs the packages that the parser needs, besides those of the extra `virtual`.
+    install: str | None = None
+
+
+HDF5: Final = Format("HDF5 or netCDF4", "parts_store.virtual.parsers.file_parsers:HDF5")
+NETCDF3: Final = Format("netCDF3", "virtualizarr.parsers:NetCDF3Parser")
+KERCHUNK_JSON: Final = Format("kerchunk JSON", "virtualizarr.parsers:KerchunkJSONParser")
+ZIP: Final = Format("zip file of Zarr", "virtualizarr.parsers:ZippedZarrParser")
+ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[zarr]")
+KERCHUNK_PARQUET: Final = Format(
+    "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
+)
+TIFF: Final = Format("TIFF", "parts_store.virtual.parsers.file_parsers:TIFF", "parts_store[tiff]")
+N5: Final = Format("N5", "parts_store.virtual.parsers.file_parsers:N5")
+_CHECKED: Final = (HDF5, NETCDF3, KERCHUNK_JSON, ZIP, ZARR, KERCHUNK_PARQUET, TIFF, N5)
+_SIGNATURES: Final = (
+    (b"CDF\x01", NETCDF3),
+    (b"CDF\x02", NETCDF3),
+    (b"CDF\x05", NETCDF3),
+    (b"PK\x03\x04", ZIP),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+    (b"II+\0", TIFF),
+    (b"MM\0+", TIFF),
+)
+_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+# References of kerchunk: an object of version 1, or the keys of a Zarr group themselves.
+_KERCHUNK: Final = re.compile(rb'"refs"\s*:|"\.z(?:group|array|attrs|metadata)"\s*:|"zarr\.json"\s*:')
+# The parsers for other formats, which read some values wrongly: a caller has to choose one.
+_OTHERS: Final = (
+    (b"SIMPLE  =", "FITS", "virtualizarr.parsers.FITSParser()"),
+    (b"GRIB", "GRIB", "gribberish.virtualizarr.GribberishParser()"),
+    (b"\x0e\x03\x13\x01", "HDF4", "virtualizarr.parsers.HDF4Parser()"),
+)
+
+
+def recognise_file(head: bytes) -> Format | None:
+    """Return the format of a file, given its first `HEAD_NBYTES` bytes; None if it is not known.
+
+    HDF5 files with a user block are not recognised: their signature is at a later place.
+    """
+    if head.startswith(_HDF5_SIGNATURE):
+        return HDF5
+    for signature, found in _SIGNATURES:
+        if head.startswith(signature):
+            return found
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"{") and _KERCHUNK.search(text):
+        return KERCHUNK_JSON
+    return None
+
+
+def name_other(head: bytes) -> str:
+    """Return what a file is whose format is not recognised, and which parser there is for it."""
+    if not head:
+        return "an empty file"
+    for signature, name, parser in _OTHERS:
+        if head.startswith(signature):
+            return f"{name}; pass `parser={parser}`, whose values are not checked"
+    return "another format; pass a `parser`"
+
+
+def is_checked(parser: object) -> bool:
+    """Return whether a parser is ours, or one whose values were compared with other libraries."""
+    module, name = type(parser).__module__, type(parser).__name__
+    known = {found.parser.rpartition(":")[2] for found in _CHECKED}
+    return module.startswith(("parts_store.", "virtualizarr.parsers")) and name in known | {"Raw"}
+
+
+def recognise_folder(names: Collection[str], *, is_n5: bool) -> Format | None:
+    """Return the format of a folder, given the names of the files in it; None if it is not known.
+
+    `is_n5` says whether there are attributes of N5 among them. They may be beside a `zarr.json` for the same blocks.
+    `.zmetadata` alone is the mark of kerchunk's Parquet files. In a Zarr v2 store, other files are beside it.
+    """
+    if is_n5:
+        return N5
+    if {"zarr.json", ".zgroup", ".zarray"} & set(names):
+        return ZARR
+    if ".zmetadata" in names:
+        return KERCHUNK_PARQUET
+    return None
+
+
+def find_parser(found: Format) -> Parser:
+    """Return the parser for a format; raise `ImportError` with what to install if its packages are missing."""
+    module, _, name = found.parser.partition(":")
+    try:
+        return cast("Parser", getattr(import_module(module), name)())
+    except ImportError as error:
+        raise missing_packages(found, error) from error
+
+
+def missing_packages(found: Format, error: ImportError) -> ImportError:
+    """Return the error for a parser that needs a package that is not installed."""
+    install = "" if found.install is None else f": pip install '{found.install}'"
+    return ImportError(f"{found.name} files need {error.name or 'more packages'}{install}", name=error.name)
+
+
+# --- parsed files -----------------------------------------------------------------------------------------------------
 
 type StoredContent = StoredFile | StoredFolder
 """What is parsed: a file, or a folder such as a Zarr store."""
@@ -94,7 +214,7 @@ class ParsedSource:
 
     def refused(self, problem: str) -> AdoptionError:
         """Return the error for a file that cannot be parsed."""
-        return _refused(self.url, problem)
+        return refused_file(self.url, problem)
 
     def parsed(
         self,
@@ -153,7 +273,7 @@ class FileParser(ABC):
         registries = (parse_registry(registry),)
         stored = _find(url, registries)
         if stored is None:
-            raise _refused(url, "there is no such file")
+            raise refused_file(url, "there is no such file")
         return _parse(url, stored, registries, self)
 
     @abstractmethod
@@ -181,9 +301,9 @@ def _parse(
     found = None
     if parser is None:
         found = _recognise(stored, registries, reader)
-        parser = recognition.find_parser(found)
+        parser = find_parser(found)
     name = type(parser).__name__ if found is None else found.name
-    source = ParsedSource(url, stored, registries[0], name, recognition.is_checked(parser), reader, joins)
+    source = ParsedSource(url, stored, registries[0], name, is_checked(parser), reader, joins)
     parsed = parser.parse(source) if isinstance(parser, FileParser) else _run(source, parser, found)
     require_same(stored, registries)
     return parsed
@@ -217,23 +337,22 @@ def state_of(stored: StoredContent) -> tuple[str, ...]:
 
 def require_same(before: StoredContent, registries: Registries) -> None:
     """Raise `AdoptionError` if a file or a folder was changed or deleted while it was read."""
-    try:
-        now = look_at(before.location, registries)
-    except StoreConfigError as error:
-        raise _refused(before.location, "it was deleted while it was read") from error
+    now = _find(before.location, registries)
+    if now is None:
+        raise refused_file(before.location, "it was deleted while it was read")
     if now.state != before.state:
         raise changed(before.location)
 
 
 def changed(location: str) -> AdoptionError:
     """Return the error for a file that was changed while it was read."""
-    return _refused(location, "it was changed while it was read; adopt it again")
+    return refused_file(location, "it was changed while it was read; adopt it again")
 
 
 def _recognise(stored: StoredContent, registries: Registries, reader: FileReader | None) -> Format:
     """Return the format of a file or a folder; raise `AdoptionError` unless there is a parser for it."""
     if isinstance(stored, StoredFolder):
-        found = recognition.recognise_folder(stored.names, is_n5=_is_n5(stored, registries))
+        found = recognise_folder(stored.names, is_n5=_is_n5(stored, registries))
         problem = (
             "expected a file, a Zarr store or an N5 container, found a folder; name its files, for example '*.nc' in "
             "it, or pass a `parser`"
@@ -242,7 +361,7 @@ def _recognise(stored: StoredContent, registries: Registries, reader: FileReader
         found, other = _recognise_file(reader or FileReader(stored))
         problem = f"expected a format that is known, found {other}"
     if found is None:
-        raise _refused(stored.location, problem)
+        raise refused_file(stored.location, problem)
     return found
 
 
@@ -258,16 +377,16 @@ def _is_n5(stored: StoredFolder, registries: Registries) -> bool:
     try:
         return n5_dataset.is_n5(n5_dataset.parse_attributes(open_stored(stored.location, read) or b""))
     except CannotBeReadError as error:
-        raise _refused(stored.location, str(error)) from error
+        raise refused_file(stored.location, str(error)) from error
 
 
 def _recognise_file(reader: FileReader) -> tuple[Format | None, str]:
     """Return the format of a file; if it is not known, also what the file is."""
-    head = read_from(reader, lambda file, _: file.read(recognition.HEAD_NBYTES))
-    found = recognition.recognise_file(head)
+    head = read_from(reader, lambda file, _: file.read(HEAD_NBYTES))
+    found = recognise_file(head)
     if found is None and read_from(reader, hdf5.recognise):
-        return recognition.HDF5, ""
-    return found, recognition.name_other(head)
+        return HDF5, ""
+    return found, name_other(head)
 
 
 def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFile:
@@ -284,19 +403,14 @@ def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFi
     except PartsStoreError:
         raise
     except ImportError as error:
-        raise error if found is None else recognition.missing_packages(found, error) from error
+        raise error if found is None else missing_packages(found, error) from error
     # Parsers raise any error for a damaged file, or for one that they do not support.
     except BaseException as error:
         # A panic of Rust code is no `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = hide_secrets(str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0])[:300]
-        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {said}"
-        raise_translated(_refused(source.stored.location, problem), error)
-
-
-def _refused(location: str, problem: str) -> AdoptionError:
-    return AdoptionError(location, (("the file", problem),))
+        problem = f"{type(parser).__name__} failed: {type(error).__name__}: {first_line(error)}"
+        raise_translated(refused_file(source.stored.location, problem), error)
 
 
 # --- checksums --------------------------------------------------------------------------------------------------------

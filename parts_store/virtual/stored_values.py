@@ -21,8 +21,8 @@ from zarr.storage import MemoryStore
 
 from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, describe, raise_translated
-from parts_store.redaction import hide_secrets
-from parts_store.virtual.combine_checks import kind_of
+from parts_store.virtual.combine import kind_of
+from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.meaning import require_same_meaning
 from parts_store.virtual.report import AdoptedArray
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, get_all, join, to_member, type_name
@@ -250,9 +250,11 @@ def _named(path: str) -> Iterator[None]:
         raise
     # xarray raises ValueError, TypeError, NotImplementedError and others.
     except Exception as error:
-        said = hide_secrets(str(error).strip().partition("\n")[0])[:300]
-        expected = "loaded variables that xarray can write to Zarr"
-        raise_translated(StoreConfigError(f"group {path!r}", expected, f"{type(error).__name__}: {said}"), error)
+        expected, found = (
+            "loaded variables that xarray can write to Zarr",
+            f"{type(error).__name__}: {first_line(error)}",
+        )
+        raise_translated(StoreConfigError(f"group {path!r}", expected, found), error)
 
 
 def _require_no_parts(store: PartsStore, path: str) -> None:

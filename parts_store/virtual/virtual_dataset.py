@@ -1,8 +1,10 @@
-"""Make a virtual dataset of xarray from a group of references: its coordinates are loaded, and the rest is not.
+"""Virtual datasets of xarray: made from a group of references, and read to be written to a session.
 
-An error names the file and the variable that cannot be read.
+The coordinates are loaded, and the other variables are references. An error names the file and the variable that cannot
+be read. Nothing is written here.
 """
 
+import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,18 +13,24 @@ from typing import Any, Final
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from virtualizarr.manifests import ManifestArray, ManifestGroup, ManifestStore
 from xarray.conventions import decode_cf_variable
 
-from parts_store._compat.xarray import FillValueCoder
+from parts_store._compat.virtualizarr import group_of
+from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
-from parts_store.redaction import hide_secrets
+from parts_store.virtual.description import why_invalid
+from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
+from parts_store.virtual.manifests.references import References
 from parts_store.virtual.registered_files import parse_registry
 from parts_store.virtual.store_access import BYTES, types_in, with_types
 
 _COORDINATES: Final = "coordinates"
+# Members of a variable's encoding that xarray stores as attributes.
+_ENCODED: Final = ("_FillValue", "missing_value", "scale_factor", "add_offset")
 _BOUNDS: Final = "bounds"
 # What a variable with bounds of times has from its times, if it does not have them itself.
 _INHERITED: Final = ("units", "calendar")
@@ -44,7 +52,7 @@ def dataset_of(
     """
     names = names_to_load(group, loadable_variables)
     wanted = [virtual_variable(group.arrays[name]) for name in names]
-    stored = dict(zip(names, load_variables(wanted, [Origin(location, name) for name in names]), strict=True))
+    stored = dict(zip(names, load_variables(wanted, [(location, name) for name in names]), strict=True))
     virtual = {name: virtual_variable(each) for name, each in group.arrays.items() if name not in stored}
     loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
     attributes = group.attributes
@@ -100,7 +108,7 @@ def names_to_load(group: PartsGroup, loadable_variables: Iterable[str] | None) -
     """Return the names of the arrays in a group that are loaded: those that are named, or the default ones."""
     if loadable_variables is None:
         return default_names(group)
-    names = [loadable_variables] if isinstance(loadable_variables, str) else list(loadable_variables)
+    names = list(loadable_variables)
     if missing := [name for name in names if name not in group.arrays]:
         expected = f"names of variables: {', '.join(sorted(group.arrays))}"
         raise StoreConfigError("loadable_variables", expected, describe(missing[0]))
@@ -114,8 +122,14 @@ def default_names(group: PartsGroup) -> list[str]:
     """
     arrays = group.arrays
     names = [name for name, each in arrays.items() if each.metadata.dimension_names == (name,)]
-    bounds = [arrays[name].metadata.attributes.get(_BOUNDS) for name in names]
+    bounds = [_bounds_of(arrays[name].metadata.attributes) for name in names]
     return list(dict.fromkeys([*names, *(each for each in bounds if each in arrays)]))
+
+
+def _bounds_of(attributes: Mapping[Any, Any]) -> str:
+    """Return the name of the variable with the bounds of another one; an empty text if its attribute is no name."""
+    name = attributes.get(_BOUNDS)
+    return name if isinstance(name, str) else ""
 
 
 def virtual_variable(array: PartsArray) -> xr.Variable:
@@ -139,12 +153,8 @@ def first_difference(expected: NDArray[Any], found: NDArray[Any]) -> tuple[int, 
     return None if is_same.all() else tuple(np.argwhere(~is_same)[0].tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The file that a variable is from, and the name of the variable."""
-
-    location: str
-    name: str
+type Origin = tuple[str, str]
+"""The URL of the file that a variable is from, and the name of the variable."""
 
 
 def load_arrays(arrays: Sequence[PartsArray], origins: Sequence[Origin]) -> list[NDArray[Any]]:
@@ -168,9 +178,10 @@ def _load_one(array: PartsArray, origin: Origin) -> NDArray[Any]:
     try:
         return _load([array])[0]
     except Exception as error:
-        said = str(error) if isinstance(error, PartsStoreError) else f"{type(error).__name__}: {error}"
-        problem = f"its values cannot be read: {hide_secrets(said.strip().partition('\n')[0])[:300]}"
-        raise_translated(AdoptionError(origin.location, ((f"variable {origin.name!r}", problem),)), error)
+        kind = "" if isinstance(error, PartsStoreError) else f"{type(error).__name__}: "
+        problem = f"its values cannot be read: {kind}{first_line(error)}"
+        location, name = origin
+        raise_translated(AdoptionError(location, ((f"variable {name!r}", problem),)), error)
 
 
 def load_variables(variables: Sequence[xr.Variable], origins: Sequence[Origin]) -> list[xr.Variable]:
@@ -227,7 +238,137 @@ def _decode(location: str, name: str, variable: xr.Variable, *, is_time: bool) -
 def _inherited_units(variables: Mapping[str, xr.Variable]) -> dict[str, dict[str, Any]]:
     """Return the units that bounds of times have from their times."""
     return {
-        variable.attrs[_BOUNDS]: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
+        name: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
         for variable in variables.values()
-        if variable.attrs.get(_BOUNDS) in variables and " since " in str(variable.attrs.get("units", ""))
+        if (name := _bounds_of(variable.attrs)) in variables and " since " in str(variable.attrs.get("units", ""))
     }
+
+
+# --- what can be written ----------------------------------------------------------------------------------------------
+
+type VirtualSource = xr.Dataset | xr.DataTree | ManifestGroup | ManifestStore | PartsGroup
+"""What can be written to a session."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceGroup:
+    """What is in a group, except for other groups."""
+
+    # Arrays of references, with the attributes and the dimension names that they will have.
+    arrays: Mapping[str, PartsArray]
+    # The variables whose values are stored, not referred to.
+    loaded: xr.Dataset
+    attributes: Mapping[str, Any]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all arrays."""
+        return {*self.arrays, *map(str, self.loaded.variables)}
+
+    @property
+    def dimensions(self) -> set[str]:
+        """The names of all dimensions."""
+        names = {name for array in self.arrays.values() for name in array.metadata.dimension_names or ()}
+        return {*filter(None, names), *map(str, self.loaded.dims)}
+
+
+def read_tree(source: VirtualSource) -> dict[str, SourceGroup]:
+    """Return all groups of a source by their paths, each before the groups in it; the path of the source is empty."""
+    match source:
+        case xr.Dataset():
+            groups = {"": _of_dataset(source)}
+        case xr.DataTree():
+            # Coordinates that a group inherits are stored once, in the group that has them.
+            groups = {
+                "" if node is source else str(node.relative_to(source)): _of_dataset(
+                    node.to_dataset(inherit=node is source)
+                )
+                for node in source.subtree
+            }
+        case PartsGroup():
+            groups = _of_group(source)
+        case ManifestGroup():
+            groups = _of_group(PartsGroup.from_manifest_group(source))
+        case ManifestStore():
+            groups = _of_group(PartsGroup.from_manifest_group(group_of(source)))
+        case _:
+            expected = "a dataset or a tree of xarray, a ManifestGroup, a ManifestStore or a PartsGroup"
+            raise StoreConfigError("source", expected, describe(source))
+    for path, group in groups.items():
+        for name in [*([path.rpartition("/")[2]] if path else []), *group.names]:
+            if "/" in name or why_invalid(name) is not None:
+                raise StoreConfigError("source", "names that a node of Zarr can have", describe(name))
+    return groups
+
+
+def _of_group(root: PartsGroup) -> dict[str, SourceGroup]:
+    return {
+        path: SourceGroup(node.arrays, xr.Dataset(), node.attributes)
+        for path, node in root.nodes()
+        if isinstance(node, PartsGroup)
+    }
+
+
+def _of_dataset(dataset: xr.Dataset) -> SourceGroup:
+    arrays: dict[str, PartsArray] = {}
+    loaded: dict[Hashable, xr.Variable] = {}
+    for key, variable in dataset.variables.items():
+        name = _text(key)
+        # This reads a variable that is not in memory, once.
+        data = variable.data
+        if isinstance(data, ManifestArray):
+            data = PartsArray.from_manifest_array(data)
+        if isinstance(data, PartsArray):
+            arrays[name] = _described(data, name, variable)
+        else:
+            loaded[name] = xr.Variable(variable.dims, data, variable.attrs, variable.encoding)
+    attributes = _as_json(dataset.attrs)
+    # With the names of coordinates, so that xarray knows them again. A name with a space cannot be in a list of names.
+    if coordinates := [name for name in map(_text, dataset.coords) if " " not in name]:
+        attributes[_COORDINATES] = " ".join(coordinates)
+    return SourceGroup(arrays, xr.Dataset(loaded), attributes)
+
+
+def _described(array: PartsArray, name: str, variable: xr.Variable) -> PartsArray:
+    """Return an array with the dimensions and the attributes of its variable."""
+    metadata = dataclasses.replace(
+        array.metadata,
+        dimension_names=tuple(map(_text, variable.dims)),
+        attributes=_attributes_of_variable(name, variable),
+    )
+    references = array.references
+    return array.derive(References(metadata, references.manifests, references.checksums), array.declared_parts)
+
+
+def _attributes_of_variable(name: str, variable: xr.Variable) -> dict[str, Any]:
+    """Return the attributes of a variable as xarray would store them."""
+    encoded = {key: variable.encoding[key] for key in _ENCODED if variable.encoding.get(key) is not None}
+    attributes = _as_json({**variable.attrs, **encoded})
+    # Parsers of VirtualiZarr encode this attribute. A number has to be encoded, because xarray decodes it.
+    fill_value = attributes.get("_FillValue")
+    if fill_value is not None and not isinstance(fill_value, str | list):
+        try:
+            attributes["_FillValue"] = FillValueCoder.encode(fill_value, variable.dtype)
+        except (TypeError, ValueError) as error:
+            expected = f"a value of the type {variable.dtype}"
+            raise StoreConfigError(f"_FillValue of {name!r}", expected, describe(fill_value)) from error
+    return attributes
+
+
+def _as_json(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    return {_text(key): encode_zarr_attr_value(value) for key, value in attributes.items()}  # type: ignore[no-untyped-call]
+
+
+def _text(name: Hashable) -> str:
+    if not isinstance(name, str):
+        raise StoreConfigError("source", "names that are text", describe(name))
+    return name
+
+
+def merged_attributes(stored: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a group that gets more of them; the names of coordinates are added to those stored."""
+    merged = {**stored, **new}
+    if isinstance(stored.get(_COORDINATES), str) and isinstance(new.get(_COORDINATES), str):
+        names = dict.fromkeys([*stored[_COORDINATES].split(), *new[_COORDINATES].split()])
+        merged[_COORDINATES] = " ".join(names)
+    return merged

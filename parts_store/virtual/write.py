@@ -5,16 +5,15 @@ A plan is made after everything was checked, and changes nothing. It contains th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, StoreConfigError
 from parts_store.progress import ProgressLike, report_progress
-from parts_store.redaction import hide_in_url
-from parts_store.virtual.appending import Continuation, CutAgain, max_index_of, plan_append, plan_region
 from parts_store.virtual.description import TEXT
+from parts_store.virtual.existing_files import first_of
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS, cut
@@ -29,17 +28,21 @@ from parts_store.virtual.manifests.to_icechunk import (
 )
 from parts_store.virtual.options import AdoptOptions, WriteRegion
 from parts_store.virtual.report import AdoptedArray, Adoption
-from parts_store.virtual.source_tree import SourceGroup, VirtualSource, merged_attributes, read_tree
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
 from parts_store.virtual.stored_arrays import (
+    Continuation,
     compare_with_stored,
+    max_index_of,
     names_in,
     place,
+    plan_append,
+    plan_region,
     require_complete,
     require_no_other_groups,
     require_stored,
 )
 from parts_store.virtual.stored_values import ChangedValues, NewValues, detect_region, plan_values
+from parts_store.virtual.virtual_dataset import SourceGroup, VirtualSource, merged_attributes, read_tree
 
 # How many chunks are deleted at the same time.
 _AT_ONCE: Final = 32
@@ -170,7 +173,7 @@ class PlannedWrite:
     # The documents of groups that are new or change, by their paths.
     documents: Mapping[str, dict[str, Any]]
     values: tuple[NewValues | ChangedValues, ...]
-    arrays: tuple[PlannedArray | Continuation | CutAgain, ...]
+    arrays: tuple[PlannedArray | Continuation, ...]
     report: Adoption
 
     def write(self, progress: Progress) -> None:
@@ -185,16 +188,10 @@ class PlannedWrite:
             each.write()
         for number, array in enumerate(self.arrays, start=done):
             progress(number, total)
-            match array:
-                case PlannedArray():
-                    sync(write_array(self.store, array))
-                case CutAgain(again):
-                    destination.clear(self.store, again.path)
-                    sync(write_array(self.store, again))
-                case Continuation():
-                    sync(_continue(self.store, array))
-                case never:
-                    assert_never(never)
+            if isinstance(array, Continuation):
+                sync(_continue(self.store, array))
+            else:
+                sync(write_array(self.store, array))
         progress(total, total)
 
 
@@ -272,7 +269,7 @@ def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: Ad
     """Return how a source is appended to stored arrays along a dimension, or written to a region of them."""
     append_dim, region = options.append_dim, options.region
     _require_dimensions(tree, options)
-    arrays: list[Continuation | CutAgain] = []
+    arrays: list[Continuation | PlannedArray] = []
     values: list[ChangedValues] = []
     loaded: list[AdoptedArray] = []
     reports: list[AdoptedArray] = []
@@ -296,17 +293,18 @@ def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: Ad
                 continue
             require_locations(store, source.references)
             if append_dim is not None:
-                planned = plan_append(store, old, source, append_dim, options.shard_chunks)
+                planned, reason = plan_append(store, old, source, append_dim, options.shard_chunks)
             else:
-                planned = plan_region(store, old, source, slices, options.shard_chunks)
+                planned, reason = plan_region(store, old, source, slices, options.shard_chunks)
             arrays.append(planned)
-            written = planned.references if isinstance(planned, Continuation) else planned.array.references
-            reports.append(_report(old.path, source.references, written, planned.reason))
+            reports.append(_report(old.path, source.references, planned.references, reason))
     if append_dim is not None:
         require_no_other_groups(store, other_groups, append_dim, lengths)
     new = [array.references for group in tree.values() for array in group.arrays.values()]
     summary = Adoption(_location(new), (*loaded, *reports), ())
-    return PlannedWrite(store, (), {}, tuple(values), tuple(arrays), summary)
+    # Arrays that are cut again.
+    obstacles = tuple(array.path for array in arrays if isinstance(array, PlannedArray))
+    return PlannedWrite(store, obstacles, {}, tuple(values), tuple(arrays), summary)
 
 
 def _require_dimensions(tree: Mapping[str, SourceGroup], options: AdoptOptions) -> None:
@@ -340,8 +338,4 @@ def _report(path: str, source: References, written: References | None, plan: str
 
 def _location(arrays: Sequence[References]) -> str:
     """Return the URL of the file that is referred to; if there are several, the first and the number of the others."""
-    found = sorted({location for each in arrays for location in each.locations()})
-    if not found:
-        return "no files"
-    others = f" and {len(found) - 1:,} other files" if len(found) > 1 else ""
-    return f"{hide_in_url(found[0])}{others}"
+    return first_of(sorted({location for each in arrays for location in each.locations()}))

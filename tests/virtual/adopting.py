@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,23 @@ def adopted(file: Path, **options: Any) -> tuple[Adoption, ps.PartsStore]:
     session = repository(file.parent).writable_session("main")
     report = adopt(file, into=session, **options)
     return report, ps.PartsStore.from_session(session)
+
+
+def combined(files: Sequence[Path], **options: Any) -> xr.Dataset:
+    """What a reader finds after files were adopted into a new repository."""
+    session = repository(files[0].parent).writable_session("main")
+    adopt(files, into=session, **options)
+    return stored(session)
+
+
+def joined(files: Sequence[Path], dim: str, *, at_once: int | None = None, **options: Any) -> icechunk.Session:
+    """Adopt files along a dimension into a new repository: the first ones at once, and the others one by one."""
+    session = repository(files[0].parent).writable_session("main")
+    first = len(files) if at_once is None else at_once
+    adopt(files[:first], into=session, concat_dim=dim, **options)
+    for file in files[first:]:
+        adopt(file, into=session, append_dim=dim, **options)
+    return session
 
 
 def adopted_samples(

@@ -9,10 +9,8 @@ import xarray as xr
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import LocalStore
 from virtualizarr import open_virtual_dataset
-from virtualizarr.manifests import ManifestArray
 from virtualizarr.parsers import HDFParser
 
-from parts_store.manifests import PartsArray
 from tests.virtual.adopting import settle
 
 REGISTRY = ObjectStoreRegistry({"file://": LocalStore()})
@@ -62,18 +60,3 @@ def join(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
         join="override",
         combine_attrs="override",
     )
-
-
-def with_parts_arrays(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a virtual dataset with arrays of this package in place of those of VirtualiZarr, except for indexes."""
-    virtual = {
-        name: each
-        for name, each in dataset.variables.items()
-        if isinstance(each.data, ManifestArray) and name not in dataset.dims
-    }
-    converted = {
-        name: xr.Variable(each.dims, PartsArray.from_manifest_array(each.data), each.attrs, each.encoding)
-        for name, each in virtual.items()
-    }
-    coordinates = [name for name in virtual if name in dataset.coords]
-    return dataset.assign(converted).set_coords(coordinates)

@@ -1,6 +1,5 @@
 """Files that are copied to be the main part of an array: other programs can still open them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
-from parts_store.cli import exits, main
 from parts_store.errors import AdoptionError, StoreConfigError
 
 VALUES = np.arange(7 * 90, dtype="int32").reshape(7, 90)
@@ -76,30 +74,3 @@ def test_existing_arrays_are_kept_unless_overwrite_is_set(tmp_path: Path) -> Non
     np.testing.assert_array_equal(zarr.open_array(store, path="g/a")[:], 1)
     ps.adopt(file, into=store, copy=True, overwrite=True)
     np.testing.assert_array_equal(zarr.open_array(store, path="g/a")[:], VALUES)
-
-
-@pytest.mark.slow
-def test_command_adopts_into_repository_and_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    icechunk = pytest.importorskip("icechunk")
-    icechunk.set_logs_filter("error")
-    file = write_file(tmp_path / "a.h5", long=np.longdouble(1))
-    into = tmp_path / "repository"
-    assert main(["adopt", str(file), str(into), "--path", "x", "--json"]) == exits.LEFTOVERS
-    report = json.loads(capsys.readouterr().out)
-    assert [each["path"] for each in report["arrays"]] == ["x/scalar", "x/g/a"]
-    assert [each["name"] for each in report["skipped"]] == ["long"]
-    assert report["bytes_copied"] == 0
-    place = f"{tmp_path.resolve().as_uri()}/"
-    allowed = {place: icechunk.credentials.LocalFileSystemAccess}
-    repository = icechunk.Repository.open(
-        icechunk.local_filesystem_storage(str(into)), authorize_virtual_chunk_access=allowed
-    )
-    store = ps.PartsStore.from_session(repository.readonly_session("main"))
-    np.testing.assert_array_equal(zarr.open_array(store, path="x/g/a", mode="r")[:], VALUES)
-    assert next(iter(repository.ancestry(branch="main"))).message == f"adopt {file.resolve().as_uri()}"
-    assert main(["adopt", str(file), str(into), "--path", "y", "--strict"]) == exits.WRONG
-    assert "long" in capsys.readouterr().err
-    assert len(list(repository.ancestry(branch="main"))) == 2
-    assert main(["adopt", str(file), str(tmp_path / "plain.zarr"), "--copy"]) == exits.LEFTOVERS
-    assert (tmp_path / "plain.zarr/g/a/c/0/0.h5").samefile(file)
-    assert main(["adopt", str(tmp_path / "none.h5"), str(into)]) == exits.WRONG

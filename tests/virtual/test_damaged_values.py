@@ -65,7 +65,9 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[Path],
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("options", [{"concat_dim": "day"}, {}], ids=["nested", "by coordinates"])
-def test_the_damaged_file_is_named(damaged: tuple[list[Path], str], options: dict[str, Any]) -> None:
+def test_the_damaged_file_is_named_or_skipped_and_listed(
+    damaged: tuple[list[Path], str], options: dict[str, Any]
+) -> None:
     files, problem = damaged
     session = repository(files[0].parent).writable_session("main")
     with pytest.raises(AdoptionError, match=problem) as caught:
@@ -75,40 +77,24 @@ def test_the_damaged_file_is_named(damaged: tuple[list[Path], str], options: dic
     with pytest.raises(AdoptionError, match=problem) as caught:
         ps.open_virtual_mfdataset(files)
     assert caught.value.location == files[1].as_uri()
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("options", [{"concat_dim": "day"}, {}], ids=["nested", "by coordinates"])
-def test_the_damaged_file_is_skipped_and_listed(damaged: tuple[list[Path], str], options: dict[str, Any]) -> None:
-    files, problem = damaged
     strange = files[0].with_name("4.nc")
     strange.write_text("no netCDF file")
-    session = repository(files[0].parent).writable_session("main")
     report = ps.adopt([strange, *files], into=session, on_error="skip", **options)
     assert [each.name for each in report.failed] == [strange.as_uri(), files[1].as_uri()]
     assert re.match(problem, report.failed[1].reason), report.failed[1].reason
-    found = stored(session)
     with xr.open_mfdataset([files[0], files[2]], engine="h5netcdf", data_vars="minimal", join="exact") as expected:
-        xr.testing.assert_equal(found, expected.load())
-
-
-def test_the_first_error_is_raised_if_no_file_is_left(tmp_path: Path) -> None:
-    files = [write(tmp_path / f"{at}.nc", 2 * at, units="days since forever") for at in range(2)]
-    session = repository(tmp_path).writable_session("main")
-    with pytest.raises(AdoptionError, match=r"0\.nc.*variable 'day'"):
-        ps.adopt(files, into=session, concat_dim="day", on_error="skip")
-    assert not session.has_uncommitted_changes
+        xr.testing.assert_equal(stored(session), expected.load())
 
 
 def test_a_damaged_variable_that_has_to_be_loaded_is_named_with_its_file(tmp_path: Path) -> None:
     """Compressed chunks that are not on one grid have to be loaded."""
+    session = repository(tmp_path).writable_session("main")
     files = []
     for at, length in enumerate([3, 2]):
         values = np.random.default_rng(at).random((length, 400))
         dataset = xr.Dataset({"v": (("day", "x"), values)}, {"day": np.arange(length) + 3 * at})
         files.append(netcdf(tmp_path / f"{at}.nc", dataset, v={"zlib": True, "chunksizes": values.shape}))
     damage(files[1], "v")
-    session = repository(tmp_path).writable_session("main")
     with pytest.raises(AdoptionError, match="variable 'v': its values cannot be read: error: Error -3") as caught:
         ps.adopt(files, into=session, concat_dim="day")
     assert caught.value.location == files[1].as_uri()

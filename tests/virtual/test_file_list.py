@@ -7,8 +7,7 @@ import pytest
 from obstore.store import LocalStore
 
 from parts_store.errors import StoreConfigError
-from parts_store.virtual.existing_files import FolderReader
-from parts_store.virtual.file_list import list_files, match, natural_order
+from parts_store.virtual.existing_files import FolderReader, list_files, match, natural_order
 
 TREE = ["1.nc", "2.nc", "10.nc", "a.txt", "2001/1.nc", "2001/x/9.nc", "2002/1.nc", "s.zarr/zarr.json", "b[1].nc"]
 

@@ -16,17 +16,10 @@ import zarr
 import parts_store as ps
 from parts_store.errors import AdoptionError, ManifestError, StoreConfigError
 from parts_store.manifests import PartsArray
-from tests.virtual.adopting import netcdf, repository, settle, stored
+from tests.virtual.adopting import combined, joined, netcdf, repository, settle, stored
 from tests.virtual.months import Layout, month, read, write
 
 JANUARY, FEBRUARY = np.datetime64("2003-01"), np.datetime64("2003-02")
-
-
-def adopt(files: Any, folder: Path, **options: Any) -> xr.Dataset:
-    """What a reader finds after files were adopted."""
-    session = repository(folder).writable_session("main")
-    ps.adopt(files, into=session, **options)
-    return stored(session)
 
 
 def plans(files: Any, folder: Path, **options: Any) -> dict[str, str]:
@@ -125,7 +118,7 @@ def test_compressed_chunks_that_divide_the_files_stay_references(tmp_path: Path)
     dataset = ps.open_virtual_mfdataset(files)
     assert isinstance(dataset["v"].data, PartsArray)
     assert dataset["v"].data.references.grid == (12, 1, 1)
-    assert np.array_equal(adopt(files, tmp_path)["v"], values.reshape(60, 30, 40))
+    assert np.array_equal(combined(files)["v"], values.reshape(60, 30, 40))
 
 
 @pytest.mark.sampled(2)
@@ -148,7 +141,7 @@ def test_contiguous_arrays_are_cut_into_rows_of_one_step(
     dataset = ps.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
     assert dataset["v"].data.references.grid == tuple(15 if each == "time" else 1 for each in dims)
     assert np.array_equal(dataset["v"].load(), values)
-    assert np.array_equal(adopt(files, tmp_path, concat_dim="time")["v"], values)
+    assert np.array_equal(combined(files, concat_dim="time")["v"], values)
 
 
 def test_rows_that_are_not_ranges_of_bytes_are_loaded(tmp_path: Path) -> None:
@@ -158,7 +151,7 @@ def test_rows_that_are_not_ranges_of_bytes_are_loaded(tmp_path: Path) -> None:
         netcdf(tmp_path / f"{at}.nc", xr.Dataset({"v": (("z", "t", "x"), each)})) for at, each in enumerate(values)
     ]
     assert "loaded" in plans(files, tmp_path, concat_dim="t")["v"]
-    assert np.array_equal(adopt(files, tmp_path, concat_dim="t")["v"], np.concatenate(values, axis=1))
+    assert np.array_equal(combined(files, concat_dim="t")["v"], np.concatenate(values, axis=1))
 
 
 def test_files_without_the_dimension_are_steps_of_it(tmp_path: Path) -> None:
@@ -170,7 +163,7 @@ def test_files_without_the_dimension_are_steps_of_it(tmp_path: Path) -> None:
         )
         for at in range(4)
     ]
-    found = adopt(files, tmp_path, concat_dim="run")
+    found = combined(files, concat_dim="run")
     assert found["v"].dims == ("run", "y", "x")
     assert np.array_equal(found["v"], values)
     assert found["run"].values.tolist() == [0, 10, 20, 30]
@@ -188,7 +181,7 @@ def test_times_that_files_count_from_different_days_are_equal_afterwards(tmp_pat
         dataset = xr.Dataset({"taken": ("time", taken), "v": ("time", np.arange(4.0))}, {"time": times})
         stored = {"units": units, "dtype": "f8"}
         files.append(netcdf(tmp_path / f"{at}.nc", dataset, time=stored, taken=stored))
-    xr.testing.assert_equal(adopt(files, tmp_path, concat_dim="time"), read(files))
+    xr.testing.assert_equal(combined(files, concat_dim="time"), read(files))
 
 
 @pytest.mark.slow
@@ -220,7 +213,7 @@ def test_tiles_are_put_together_by_their_coordinates_in_any_order(tmp_path: Path
     ]
     expected = xr.combine_by_coords([tile(*place) for place in places])
     assert isinstance(expected, xr.Dataset)
-    found = adopt(files, tmp_path)
+    found = combined(files)
     xr.testing.assert_equal(found, expected)
     # y decreases in the files, and is kept so.
     assert found["y"].values.tolist() == list(range(60, 20, -1))
@@ -234,19 +227,19 @@ def test_files_with_different_variables_are_merged(tmp_path: Path) -> None:
         for at, each in enumerate(whole)
         for name in ("t", "p")
     ]
-    xr.testing.assert_equal(adopt(files, tmp_path), xr.concat(whole, "time"))
+    xr.testing.assert_equal(combined(files), xr.concat(whole, "time"))
     shifted = whole[0][["p"]].assign_coords(x=whole[0].x + 1)
     strangers = [files[0], netcdf(tmp_path / "shifted.nc", shifted)]
     with pytest.raises(AdoptionError, match=r"shifted.nc.*variable 'x', at \[0\]"):
-        adopt(strangers, tmp_path)
+        combined(strangers)
 
 
 def test_files_that_do_not_differ_need_a_dimension(tmp_path: Path) -> None:
     files = [netcdf(tmp_path / f"{at}.nc", tile(0, 0, 0)) for at in range(2)]
     with pytest.raises(StoreConfigError, match="concat_dim: expected `concat_dim`, because the files do not differ"):
-        adopt(files, tmp_path)
+        combined(files)
     with pytest.raises(StoreConfigError, match="combine"):
-        adopt(files, tmp_path, combine="nested")
+        combined(files, combine="nested")
 
 
 def model_days(path: Path, first: int, calendar: str) -> Path:
@@ -258,15 +251,12 @@ def model_days(path: Path, first: int, calendar: str) -> Path:
 
 def test_times_in_the_calendars_of_models_are_joined(tmp_path: Path) -> None:
     files = [model_days(tmp_path / f"{first}.nc", first, "noleap") for first in (0, 3, 6)]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[:2], into=session, concat_dim="time")
-    ps.adopt(files[2], into=session, append_dim="time")
-    found = stored(session)
+    found = stored(joined(files, "time", at_once=2))
     xr.testing.assert_identical(found, read(files))
     assert [str(each)[5:10] for each in found["time"].values[:3]] == ["02-27", "02-28", "03-01"]
     other = model_days(tmp_path / "other.nc", 9, "360_day")
     with pytest.raises(AdoptionError, match="variable 'time': expected the data type DatetimeNoLeap, noleap"):
-        adopt([*files, other], tmp_path, concat_dim="time")
+        combined([*files, other], concat_dim="time")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +282,22 @@ def test_a_package_for_a_calendar_is_named(tmp_path: Path, monkeypatch: pytest.M
     files = [model_days(tmp_path / f"{first}.nc", first, "noleap") for first in (0, 3)]
     monkeypatch.setitem(sys.modules, "cftime", None)
     with pytest.raises(ImportError, match="times in the calendar 'noleap' need cftime: pip install cftime"):
-        adopt(files, tmp_path, concat_dim="time")
+        combined(files, concat_dim="time")
+
+
+def test_bounds_that_are_numbers_name_no_variable(tmp_path: Path) -> None:
+    """An attribute `bounds` with several numbers was looked up like a name, which raised a TypeError."""
+    files = [tmp_path / f"{at}.nc" for at in range(2)]
+    for at, path in enumerate(files):
+        with h5py.File(path, "w") as file:
+            days = file.create_dataset("day", data=[2.0 * at, 2.0 * at + 1])
+            days.make_scale("day")
+            days.attrs.update(bounds=[0.0, 9.0], units="days since 2000-01-01")
+            file.create_dataset("v", data=np.full((2, 500), at, "f4")).dims[0].attach_scale(days)
+        settle(path)
+    session = joined(files, "day")
+    found = zarr.open_array(ps.PartsStore.from_session(session), path="v", mode="r")
+    assert np.array_equal(np.asarray(found[:, 0]), [0, 0, 1, 1])
 
 
 def test_files_whose_missing_chunks_are_nan_are_joined(tmp_path: Path) -> None:

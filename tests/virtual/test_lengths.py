@@ -14,7 +14,7 @@ import parts_store as ps
 from parts_store.errors import AdoptionError, ManifestError
 from parts_store.manifests import PartsArray
 from parts_store.virtual.description import rows_of_file
-from tests.virtual.adopting import netcdf, repository, settle, stored
+from tests.virtual.adopting import joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
 LAYOUTS: dict[str, dict[str, Any]] = {"contiguous": {}, "chunked": {"chunksizes": (1, 20, 30), "zlib": True}}
@@ -43,28 +43,21 @@ def test_a_file_without_steps_adds_nothing(tmp_path: Path, layout: str, empty: i
     days = [0 if at == empty else 2 for at in range(3)]
     files = [write(tmp_path / f"{at}.nc", 2 * at, each, layout) for at, each in enumerate(days)]
     expected = read([file for at, file in enumerate(files) if at != empty], "day")
-    nested, ordered, appended = (repository(tmp_path).writable_session("main") for _ in range(3))
-    ps.adopt(files, into=nested, concat_dim="day")
+    ordered = repository(tmp_path).writable_session("main")
     ps.adopt(files, into=ordered)
-    ps.adopt(files[0], into=appended, concat_dim="day")
-    for file in files[1:]:
-        ps.adopt(file, into=appended, append_dim="day")
-    for session in (nested, ordered, appended):
+    for session in (joined(files, "day"), ordered, joined(files, "day", at_once=1)):
         xr.testing.assert_identical(stored(session), expected)
 
 
 def test_files_that_are_all_without_steps_are_an_array_without_steps(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{at}.nc", 0, 0, "chunked") for at in range(2)]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files, into=session, concat_dim="day")
-    assert stored(session)["t"].shape == (0, 20, 30)
+    assert stored(joined(files, "day"))["t"].shape == (0, 20, 30)
 
 
 def test_what_a_file_without_steps_contradicts_is_named(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{at}.nc", 2 * at, 2 * at, "contiguous", kind) for at, kind in enumerate(["f4", "f8"])]
-    session = repository(tmp_path).writable_session("main")
     # The data type of no values does not matter.
-    ps.adopt(files, into=session, concat_dim="day")
+    session = joined(files, "day")
     assert stored(session)["t"].dtype == np.float64
     with h5py.File(files[0], "r+") as file:
         file["t"].attrs["units"] = "degC"

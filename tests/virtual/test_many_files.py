@@ -207,9 +207,9 @@ def test_a_file_that_was_just_written_is_looked_at_again(copied: Path, monkeypat
             file.write(b"\x89")
         os.utime(victim)
 
-    monkeypatch.setattr("parts_store.virtual.source_file.time.sleep", sleep)
+    monkeypatch.setattr("parts_store.virtual.existing_files.time.sleep", sleep)
     # On a busy machine, parsing takes longer than a second.
-    monkeypatch.setattr("parts_store.virtual.source_file._LAG", timedelta(minutes=5))
+    monkeypatch.setattr("parts_store.virtual.existing_files._LAG", timedelta(minutes=5))
     os.utime(victim)
     session = repository(copied).writable_session("main")
     with pytest.raises(AdoptionError, match="it was changed while it was read"):

@@ -61,17 +61,6 @@ def test_arguments_are_those_of_virtualizarr(folder: Path, arguments: dict[str, 
     assert set(theirs.variables) == set(found.variables)
 
 
-def test_virtualizarr_takes_our_parser(folder: Path) -> None:
-    registry = ObjectStoreRegistry({"file://": LocalStore()})
-    url = (folder / "2003-02.nc").as_uri()
-    theirs = virtualizarr.open_virtual_dataset(url, registry, ps.parsers.HDF5(), loadable_variables=["t", "time"])
-    with xr.open_dataset(folder / "2003-02.nc", engine="h5netcdf") as expected:
-        xr.testing.assert_identical(
-            theirs[["t"]].reset_coords(drop=True).load(),
-            expected[["t"]].drop_vars(["x", "y"]).reset_coords(drop=True).load(),
-        )
-
-
 def test_times_are_not_decoded_if_not_wanted(folder: Path) -> None:
     found = ps.open_virtual_dataset(folder / "2003-02.nc", decode_times=False)
     assert found["time"].values.tolist() == list(range(28))
@@ -106,17 +95,6 @@ def test_datasets_are_changed_before_they_are_joined(folder: Path) -> None:
     assert list(found.data_vars) == ["pressure"]
     assert found.attrs["history"] == "written in 2003-03"
     assert np.array_equal(found["pressure"].load(), read(files)["p"])
-
-
-def test_static_variables_may_be_taken_from_the_first_file(tmp_path: Path) -> None:
-    files = []
-    for at in range(2):
-        dataset = month(np.datetime64("2003-01") + np.timedelta64(at, "M"))
-        files.append(write(dataset.assign(area=dataset["area"] + at), tmp_path / f"{at}.nc", "day"))
-    with pytest.raises(AdoptionError, match="variable 'area'"):
-        ps.open_virtual_mfdataset(files)
-    found = ps.open_virtual_mfdataset(files, compat="override")
-    assert np.array_equal(found["area"].load(), month(np.datetime64("2003-01"))["area"])
 
 
 @pytest.mark.parametrize(

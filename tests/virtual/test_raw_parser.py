@@ -13,7 +13,7 @@ from obstore.store import LocalStore
 
 import parts_store as ps
 from parts_store.errors import AdoptionError, StoreConfigError
-from tests.virtual.adopting import repository, settle
+from tests.virtual.adopting import adopted, joined, settle, stored
 
 VALUES = np.random.default_rng(1).integers(-1000, 1000, (6, 40, 50)).astype("i2")
 
@@ -39,12 +39,11 @@ def test_nifti_images_are_adopted_with_their_axes(tmp_path: Path) -> None:
     header = bytearray(352)
     struct.pack_into("<i8h", header, 0, 348, *([0] * 8))
     path = write(tmp_path / "a.nii", VALUES, bytes(header), "F")
-    session = repository(tmp_path).writable_session("main")
     parser = ps.parsers.Raw(
         offset=352, shape=VALUES.shape, dtype="<i2", order="F", dimension_names=("i", "j", "k"), attributes={"a": 1}
     )
-    ps.adopt(path, into=session, parser=parser)
-    found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False, chunks=None)["data"]
+    _, store = adopted(path, parser=parser)
+    found = xr.open_zarr(store, consolidated=False, chunks=None)["data"]
     assert np.array_equal(found, VALUES)
     assert (found.dims, found.attrs) == (("i", "j", "k"), {"a": 1})
 
@@ -53,11 +52,8 @@ def test_files_of_different_lengths_are_joined(tmp_path: Path) -> None:
     parser = ps.parsers.Raw(offset=4, shape=(-1, 40, 50), dtype="<i2", dimension_names=("t", "y", "x"))
     lengths = [(0, 1), (1, 4), (4, 6)]
     files = [write(tmp_path / f"{start}.raw", VALUES[start:stop], b"head") for start, stop in lengths]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[:2], into=session, concat_dim="t", parser=parser)
-    ps.adopt(files[2], into=session, append_dim="t", parser=parser)
-    found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False, chunks=None)["data"]
-    assert np.array_equal(found, VALUES)
+    found = stored(joined(files, "t", at_once=2, parser=parser))
+    assert np.array_equal(found["data"], VALUES)
 
 
 @pytest.mark.parametrize(("shape", "difference"), [((6, 40, 50), -1), ((6, 40, 50), 1), ((-1, 40, 50), 7)])

@@ -14,7 +14,7 @@ from zarr.errors import UnstableSpecificationWarning
 
 import parts_store as ps
 from parts_store.errors import ManifestError
-from tests.virtual.adopting import repository, settle, stored
+from tests.virtual.adopting import joined, repository, settle, stored
 
 
 def write(
@@ -51,10 +51,7 @@ def numbers(session: icechunk.Session) -> Any:
 )
 def test_appended_numbers_are_those_of_the_file(tmp_path: Path, values: Any, attributes: dict[str, Any]) -> None:
     files = [write(tmp_path / f"{at}.nc", values, 3 * at, attributes) for at in range(3)]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[0], into=session, concat_dim="time")
-    for file in files[1:]:
-        ps.adopt(file, into=session, append_dim="time")
+    session = joined(files, "time", at_once=1)
     assert numbers(session).tobytes() == np.tile(values.astype(values.dtype.newbyteorder("=")), 3).tobytes()
 
 
@@ -86,8 +83,7 @@ def test_loaded_values_with_another_packing_are_not_appended(
 ) -> None:
     values = np.array([1, 2, 4], "i2")
     files = [write(tmp_path / f"{at}.nc", values, 3 * at, each) for at, each in enumerate((stored, given))]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[0], into=session, concat_dim="time")
+    session = joined(files[:1], "time")
     with pytest.raises(ManifestError, match=r"array 'v', attribute '(scale_factor|_FillValue)'"):
         ps.adopt(files[1], into=session, append_dim="time")
     assert np.array_equal(numbers(session), values)
@@ -109,9 +105,6 @@ def test_decoded_values_with_another_packing_are_not_rounded(tmp_path: Path) -> 
 def test_times_that_are_floating_point_numbers_are_appended_in_every_calendar(tmp_path: Path, calendar: str) -> None:
     time = {"units": "days since 1850-01-01", "calendar": calendar}
     files = [write(tmp_path / f"{at}.nc", np.arange(3.0), 3 * at + 0.25, {}, time) for at in range(3)]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[:2], into=session, concat_dim="time")
-    ps.adopt(files[2], into=session, append_dim="time")
-    found = stored(session)
+    found = stored(joined(files, "time", at_once=2))
     expected = xr.open_mfdataset(files, engine="h5netcdf", combine="nested", concat_dim="time")
     xr.testing.assert_equal(found, expected.load())

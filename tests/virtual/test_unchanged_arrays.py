@@ -14,7 +14,7 @@ from virtualizarr.parsers import HDFParser
 
 import parts_store as ps
 from parts_store.errors import ManifestError
-from tests.virtual.adopting import netcdf, repository, stored
+from tests.virtual.adopting import joined, netcdf, repository, stored
 
 AREA = np.random.default_rng(0).random((20, 30)).astype("f4")
 AREA[3, 4] = np.nan
@@ -67,8 +67,7 @@ def test_a_static_text_that_differs_is_named(tmp_path: Path) -> None:
         netcdf(tmp_path / f"{first}.nc", days(first).assign(note=("k", np.array(["a", text], object))))
         for first, text in ((0, "b"), (2, "other"))
     ]
-    session = repository(tmp_path).writable_session("main")
-    ps.adopt(files[0], into=session, concat_dim="day")
+    session = joined(files[:1], "day")
     message = r"array 'note', at \[1\]: expected 'b', as it is stored, found 'other' in"
     with pytest.raises(ManifestError, match=message):
         ps.adopt(files[1], into=session, append_dim="day")

@@ -16,18 +16,24 @@ from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import AdoptionError, StoreConfigError, describe
-from parts_store.virtual import recognition
+from parts_store.virtual import parsed_file
 from parts_store.virtual.description import Header, group_of, loaded_of, rows_of_file
-from parts_store.virtual.existing_files import FolderReader, StoredFile
+from parts_store.virtual.existing_files import (
+    FolderReader,
+    OtherFiles,
+    SourceFormat,
+    StoredFile,
+    describe_file,
+    open_stored,
+    read_from,
+)
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
-from parts_store.virtual.parsed_file import FileParser, ParsedFile, ParsedSource
+from parts_store.virtual.parsed_file import FileParser, Format, ParsedFile, ParsedSource
 from parts_store.virtual.parsers import hdf5, tiff
 from parts_store.virtual.parsers.n5 import container
-from parts_store.virtual.recognition import Format
 from parts_store.virtual.registered_files import find_store
-from parts_store.virtual.source_file import OtherFiles, SourceFormat, describe_file, open_stored, read_from
 from parts_store.virtual.store_access import ENCODED_SCHEMES
 
 __all__ = ["HDF5", "N5", "TIFF", "Parser", "Raw"]
@@ -50,7 +56,7 @@ class _FormatParser(FileParser):
         try:
             description = describe_file(self.READER, reader, self._others(source))
         except ImportError as error:
-            raise recognition.missing_packages(self.FORMAT, error) from error
+            raise parsed_file.missing_packages(self.FORMAT, error) from error
         group = group_of(description, file.location, {file.location: file.checksum, **description.checksums})
         return source.parsed(group, description.skipped, loaded=loaded_of(description))
 
@@ -73,7 +79,7 @@ class HDF5(_FormatParser):
     (6,)
     """
 
-    FORMAT: ClassVar[Format] = recognition.HDF5
+    FORMAT: ClassVar[Format] = parsed_file.HDF5
     READER: ClassVar[SourceFormat] = hdf5
 
 
@@ -91,7 +97,7 @@ class TIFF(_FormatParser):
     Frozen({'y': 64, 'x': 48})
     """
 
-    FORMAT: ClassVar[Format] = recognition.TIFF
+    FORMAT: ClassVar[Format] = parsed_file.TIFF
     READER: ClassVar[SourceFormat] = tiff
 
     @override

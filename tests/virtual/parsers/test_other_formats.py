@@ -23,8 +23,7 @@ from virtualizarr.parsers import NetCDF3Parser
 import parts_store as ps
 from parts_store.errors import AdoptionError
 from parts_store.manifests import PartsArray
-from parts_store.virtual import recognition
-from parts_store.virtual.parsed_file import ParsedFile
+from parts_store.virtual.parsed_file import TIFF, ParsedFile, find_parser
 from tests.virtual.adopting import repository, settle
 
 VALUES = np.random.default_rng(1).random((40, 20, 30), "f4")
@@ -216,4 +215,4 @@ def test_references_to_files_that_are_missing_or_too_short_are_refused(tmp_path:
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "parts_store.virtual.parsers.file_parsers", None)
     with pytest.raises(ImportError, match=r"TIFF files need parts_store.*: pip install 'parts_store\[tiff\]'"):
-        recognition.find_parser(recognition.TIFF)
+        find_parser(TIFF)

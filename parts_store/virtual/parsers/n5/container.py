@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import HeaderError
-from parts_store.virtual.description import CannotBeReadError, nest
+from parts_store.virtual.description import CannotBeReadError, nest, why_invalid
 from parts_store.virtual.existing_files import FolderReader
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
@@ -18,7 +18,6 @@ from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.parsers.n5.dataset import ATTRIBUTES, N5Dataset, is_dataset, own_attributes, parse_attributes
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.source_file import why_invalid
 from parts_store.virtual.store_access import Span, ancestors, join, n5_nbytes, read_n5, run_tasks_sync
 
 # The largest depth of nested folders.

@@ -168,7 +168,7 @@ def test_an_old_file_is_adopted_without_waiting(tmp_path: Path, monkeypatch: pyt
     settle(path)
     session = repository(tmp_path).writable_session("main")
     waited: list[float] = []
-    monkeypatch.setattr("parts_store.virtual.source_file.time.sleep", waited.append)
+    monkeypatch.setattr("parts_store.virtual.existing_files.time.sleep", waited.append)
     adopt(path, into=session)
     assert waited == []
 

@@ -10,7 +10,7 @@ import pytest
 
 import parts_store as ps
 from parts_store.virtual.adopt import adopt
-from parts_store.virtual.source_file import location_of
+from parts_store.virtual.existing_files import location_of
 from tests.virtual.adopting import adopted, array, settle
 from tests.virtual.parsers.hdf5.files import reasons
 
