@@ -60,15 +60,15 @@ async def run_for_each[T, R](
     workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(items)))]
     is_cancelled = True
     try:
-        # It hands a cancellation on at once. Otherwise a second one could reach the calls together with the first, and
-        # calls that end only when they are cancelled twice would not end.
+        # It hands a cancellation on to all calls, and ends when the first of them ends. A cancellation is handed on at
+        # once: otherwise a second one could reach the calls together with the first, and calls that end only when they
+        # are cancelled twice would not end.
         with suppress(Exception):
             await asyncio.gather(*workers)
         is_cancelled = False
     finally:
         if is_cancelled or (errors and not finishes):
-            for worker in workers:
-                worker.cancel()
+            _cancel_once(workers)
         await asyncio.gather(*workers, return_exceptions=True)
     if errors:
         raise errors[min(errors)]
@@ -76,6 +76,13 @@ async def run_for_each[T, R](
         # Raises what is no error, such as a cancellation by the call itself.
         worker.result()
     return [results[number] for number in range(len(items))]
+
+
+def _cancel_once(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that were not cancelled before: those wait for the request that they have sent."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
 
 
 async def run_in_threads[T](
