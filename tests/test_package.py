@@ -29,7 +29,7 @@ FOREIGN = {
     "codecs": {"numcodecs", "numpy", "zarr", "zstandard"},
     "copying": {"zarr"},
     "engine": {"zarr"},
-    "demo": {"PIL", "icechunk", "numpy", "tifffile", "xarray", "zarr"},
+    "demo": {"PIL", "icechunk", "numpy", "rasterio", "tensorstore", "tifffile", "xarray", "zarr"},
     "executors": {"distributed", "lithops", "virtualizarr"},
     "format": {"google_crc32c", "h5py", "numcodecs", "numpy", "zarr"},
     "headers": {"numpy"},
