@@ -54,6 +54,7 @@ class Case:
             "shards": (shard, shard),
             "dtype": "uint16",
             "compressors": self.compressors,
+            "overwrite": True,
         }
         if is_file:
             return store, ps.create_array(store, "image", shard_file=self.shard_file, **layout)  # type: ignore[arg-type]

@@ -48,16 +48,18 @@ def tiff_around(
     fill_tile = file.fill_tile if may_have_holes(table) else b""
     byteorder: ByteOrder = "big" if file.dtype.str[0] == ">" else "little"
     form = TiffForm(byteorder)
-    if len(form.magic()) + data_nbytes + images.nbytes(form) + len(fill_tile) + SEAL_NBYTES > _MAX_NBYTES:
+    page_nbytes = images.directory_nbytes(form)
+    nbytes = len(form.magic()) + data_nbytes + images.count * page_nbytes + len(fill_tile) + SEAL_NBYTES
+    if nbytes > _MAX_NBYTES:
         form = TiffForm(byteorder, is_big=True)
+        page_nbytes = images.directory_nbytes(form)
     start = len(form.magic())
     # Directories begin at even offsets.
     at = first = start + data_nbytes + data_nbytes % 2
-    offsets = np.where(is_hole, np.uint64(first + images.nbytes(form)), offsets + np.uint64(start))
+    offsets = np.where(is_hole, np.uint64(first + images.count * page_nbytes), offsets + np.uint64(start))
     lengths = np.where(is_hole, np.uint64(len(fill_tile)), lengths)
     if file.compression == "none":
         lengths = np.minimum(lengths, images.stored_nbytes)
-    page_nbytes = images.directory_nbytes(form)
     pages = [bytes(data_nbytes % 2)]
     for number in range(images.count):
         is_last = number == images.count - 1
@@ -69,7 +71,8 @@ def tiff_around(
 
 def usual_directories_nbytes(file: ShardFile) -> int:
     """Return the size of the directories of a shard that is all in the array."""
-    return 1 + _Images.of(file, file.shard_shape).nbytes(TiffForm("little"))
+    images = _Images.of(file, file.shard_shape)
+    return 1 + images.count * images.directory_nbytes(TiffForm("little"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,3 @@ class _Images:
         count = math.prod(self.tile_grid)
         nbytes = form.directory_nbytes(self.tags(form, [0] * count, [0] * count))
         return nbytes + nbytes % 2
-
-    def nbytes(self, form: TiffForm) -> int:
-        """Return the size of all directories."""
-        return self.count * self.directory_nbytes(form)
