@@ -313,7 +313,7 @@ class ZarrMethods(Store):
         if protocol.is_part_node(folder):
             raise ReservedKeyError(folder, "the parts of an array")
         if not protocol.has_part_nodes:
-            await self._run(remove_views(self.catalog, folder))
+            await self.carry_out_async(remove_views(self.catalog, folder))
         if protocol.locks_arrays:
             self.catalog.forget_below(folder)
             await self._delete_under_locks(folder)
