@@ -11,7 +11,7 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
-from parts_store.errors import StoreConfigError, describe
+from parts_store.errors import ConcurrentWriteError, StoreConfigError, describe
 from parts_store.format import metadata
 from parts_store.format.files.description import describe_shards, recorded_format
 from parts_store.format.files.tiff import usual_directories_nbytes
@@ -208,27 +208,37 @@ def _read_contents(array: ViewedArray, stored: Mapping[str, int]) -> Steps[dict[
     is_tiff = array.file.format == "tiff"
     nbytes = _HEADER_NBYTES if is_tiff else _START_NBYTES
     contents: dict[str, FileContent] = {}
-    starts: dict[str, bytes] = {}
+    starts: dict[str, Found] = {}
+    sizes = {**stored}
     remaining = dict.fromkeys(stored, 0)
     while remaining:
-        wanted = {key: RangeByteRequest(at, max(at, min(at + nbytes, stored[key]))) for key, at in remaining.items()}
+        wanted = {key: RangeByteRequest(at, max(at, min(at + nbytes, sizes[key]))) for key, at in remaining.items()}
         outcomes = yield tuple(Get(key, each, "what is in the file") for key, each in wanted.items())
-        missing: dict[str, int] = {}
+        remaining = {}
         for (key, span), outcome in zip(wanted.items(), outcomes, strict=True):
             if isinstance(outcome, Missing):
                 # Another client has deleted it since.
                 continue
-            data = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else b""
-            start = starts.setdefault(key, data) if is_tiff else data
+            if not isinstance(outcome, Found) and span.start == 0:
+                raise _foreign(array, key, "an empty file")
+            if isinstance(outcome, Found) and span.start == 0:
+                starts[key], sizes[key] = outcome, outcome.nbytes
+            start = starts[key]
+            if not isinstance(outcome, Found) or start.unchanged != outcome.unchanged:
+                # Another client has written it since. The next request has all that was read of it before.
+                if nbytes > _MAX_DIRECTORIES_NBYTES:
+                    raise ConcurrentWriteError(key, "it was written again while a view of its array was made")
+                remaining[key] = 0
+                continue
+            file = Excerpt(bytes(memoryview(start.data)), bytes(memoryview(outcome.data)), span.start)
             try:
-                contents[key] = _content_of(array, key, Excerpt(start, data, span.start), stored[key])
+                contents[key] = _content_of(array, key, file, outcome.nbytes)
             except NotReadError as error:
-                is_all_read = error.at >= stored[key] or (error.at >= span.start and span.end == stored[key])
+                is_all_read = error.at >= outcome.nbytes or (error.at >= span.start and span.end >= outcome.nbytes)
                 if is_all_read or (is_tiff and nbytes > _MAX_DIRECTORIES_NBYTES):
                     problem = "a file that ends too early" if is_all_read else "directories far from each other"
                     raise _foreign(array, key, problem) from None
-                missing[key] = error.at if is_tiff else 0
-        remaining = missing
+                remaining[key] = error.at if is_tiff else 0
         nbytes = max(nbytes * 8, usual_directories_nbytes(array.file) if is_tiff else 0)
     return contents
 

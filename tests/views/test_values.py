@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts_store as ps
+from parts_store.views.sources import Excerpt, FileContent, read_tiff
 from tests.shard_files.test_files import Case, hdf5_cases, tiff_cases
 from tests.views import readers
 
@@ -214,6 +215,33 @@ def test_the_pixels_of_files_are_not_read(shape: tuple[int, ...], tmp_path: Path
     # The array, its group and an older view; of each file, its start and its directories.
     assert store.stats.get - before[0] <= 3 + 2 * shards
     assert store.stats.bytes_read - before[1] < array.nbytes / 50
+
+
+def test_a_file_that_is_written_again_between_two_requests_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    layout: Any = {"shape": (250, 256), "chunks": (16, 16), "shards": (256, 256), "dtype": "uint8"}
+    array = ps.create_array(store, "a", shard_file="tiff", **layout)
+    array[...] = np.random.default_rng(1).integers(0, 255, (250, 256))
+    path, starts = tmp_path / "a/c/0/0", list[bytes]()
+
+    def read(file: Excerpt, **arguments: bool) -> FileContent:
+        starts.append(file.start)
+        if len(starts) == 1:
+            # The directory is elsewhere in the new file.
+            writer = zarr.open_array(ps.PartsStore.from_url(tmp_path), path="a", mode="r+")
+            writer.resize((256, 256))
+            writer[...] = np.random.default_rng(1).integers(0, 65, (256, 256))
+        return read_tiff(file, **arguments)
+
+    before = path.read_bytes()
+    monkeypatch.setattr("parts_store.views.write.read_tiff", read)
+    ps.write_view(store, "a", format="vrt")
+    assert before.startswith(starts[0])
+    assert path.read_bytes().startswith(starts[-1])
+    # The file has more rows than the array that the view was asked for.
+    assert 'RasterYSize="256"' in (tmp_path / "a.vrt").read_text()
 
 
 def test_a_view_is_written_from_the_current_state(tmp_path: Path) -> None:
