@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 from scipy.io import netcdf_file
 
-from tests.virtual.adopting import adopted
+import parts_store as ps
+from tests.virtual.adopting import adopted, repository, settle
 
 
 def both(path: Path, **options: Any) -> tuple[xr.Dataset, xr.Dataset]:
@@ -43,6 +44,29 @@ def test_packed_netcdf3_variables_are_decoded_as_from_the_file(
     assert {name: each.dtype for name, each in found.variables.items()} == {
         name: each.dtype for name, each in file_side.variables.items()
     }
+
+
+def test_report_and_dataset_of_netcdf3_have_the_byte_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with netcdf_file(path, "w") as file:
+        file.createDimension("x", 4)
+        for name, dtype in (("h", "h"), ("i", "i"), ("f", "f"), ("d", "d")):
+            file.createVariable(name, dtype, ("x",))[:] = [1, 2, 3, 4]
+    report, _ = adopted(path)
+    expected = {"h": ">i2", "i": ">i4", "f": ">f4", "d": ">f8"}
+    assert {array.path: array.dtype for array in report.arrays} == expected
+    virtual = ps.open_virtual_dataset(path)
+    assert {name: variable.dtype.str for name, variable in virtual.variables.items()} == expected
+
+
+def test_loaded_values_of_netcdf3_are_reported_without_a_byte_order(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for number, path in enumerate(paths):
+        coordinates = {"t": np.arange(2, dtype="i4") + 2 * number, "x": np.arange(3.0)}
+        xr.Dataset({"v": (("t", "x"), np.zeros((2, 3), "f4"))}, coordinates).to_netcdf(path, engine="scipy")
+        settle(path)
+    report = ps.adopt(paths, into=repository(tmp_path).writable_session("main"), concat_dim="t")
+    assert {array.path: array.dtype for array in report.arrays} == {"v": "float32", "t": "int32", "x": "float64"}
 
 
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
