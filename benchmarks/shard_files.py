@@ -1,4 +1,4 @@
-"""What it costs that every shard is a file: arrays with `shard_file`, against the same shards in the same two parts.
+"""What it costs that every shard is a file: arrays with `shard_file`, against the same shards without it.
 
 Shards of 1 MiB and 16 MiB with 256 inner chunks are written to MinIO and to a local disk, and small regions of them are
 read. Each pair is measured in turns, and told as the ratio of the medians. The sizes are exact.
@@ -48,21 +48,19 @@ class Case:
         place.clear()
         store = ps.PartsStore(place.objects())
         shard = 16 * self.side
-        kind: Any = {"shard_file": self.shard_file}
-        if not is_file:
-            kind = {"parts": [ps.Part(".bin"), ps.Part(".index", size=ps.SHARD_INDEX)]}
-        array = ps.create_array(
-            store,
-            "image",
-            shape=(shard * 4, shard * (SHARDS // 4)),
-            chunks=(self.side, self.side),
-            shards=(shard, shard),
-            dtype="uint16",
-            compressors=self.compressors,
-            overwrite=True,
-            **kind,
-        )
-        return store, array
+        layout: dict[str, Any] = {
+            "shape": (shard * 4, shard * (SHARDS // 4)),
+            "chunks": (self.side, self.side),
+            "shards": (shard, shard),
+            "dtype": "uint16",
+            "compressors": self.compressors,
+            "overwrite": True,
+        }
+        if is_file:
+            return store, ps.create_array(store, "image", shard_file=self.shard_file, **layout)  # type: ignore[arg-type]
+        zarr.create_array(store, name="image", **layout)
+        # With the same pipeline.
+        return store, ps.open_array(store, "image", mode="r+")
 
     def values(self) -> np.ndarray:
         """Return a picture that compresses to about half its size: a smooth surface with noise."""

@@ -82,7 +82,7 @@ def repository(bucket: Bucket) -> str:
 def test_every_command_works_on_objects(
     url: str, bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(["verify", url], capsys).out == "2 arrays with parts, 8 chunks, 20 objects\nno problems found\n"
+    assert call(["verify", url], capsys).out == "2 arrays checked, 8 chunks, 20 objects\nno problems found\n"
     nodes = json.loads(call(["inspect", url, "--sizes", "--json"], capsys).out)["nodes"]
     assert [each["stored"]["objects"] for each in nodes if each["kind"] == "array"] == [8, 12, 2]
     said = json.loads(call(["explain", url, "a", "0", "--json"], capsys).out)
@@ -102,7 +102,7 @@ def test_every_command_works_on_objects(
 def test_every_command_works_on_a_repository(
     repository: str, bucket: Bucket, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(["verify", repository], capsys).out == "2 arrays with parts, 8 chunks, 8 objects\nno problems found\n"
+    assert call(["verify", repository], capsys).out == "2 arrays checked, 8 chunks, 8 objects\nno problems found\n"
     said = json.loads(call(["inspect", repository, "--json"], capsys).out)
     assert said["store"] == "icechunk"
     assert [each["path"] for each in said["nodes"]] == ["", "a", "images", "images/img", "plain"]

@@ -11,9 +11,8 @@ import zarr
 
 import parts_store as ps
 from integration.conftest import Bucket
-from tests.shard_files import edits
+from tests.shard_files import edits, forms
 
-EXTENSIONS = {"tiff": ".tif", "hdf5": ".h5"}
 READS = {"stored": edits.STORED, "part": np.s_[20:22, 30:34], "hole": edits.HOLE, "whole": edits.SHARD}
 CASES = [
     pytest.param(shard_file, compression, edit, id=f"{shard_file}-{compression}-{name}")
@@ -23,10 +22,10 @@ CASES = [
 ]
 
 
-def create(bucket: Bucket, shard_file: Any, compression: str) -> zarr.Array[Any]:
+def create(bucket: Bucket, form: str, shard_file: Any, compression: str) -> zarr.Array[Any]:
     """Create an array whose first shard has a missing inner chunk, and read it, so that its index is in memory."""
     store = ps.PartsStore(bucket.store())
-    ps.create_array(store, "a", shard_file=shard_file, **edits.arguments(compression))
+    forms.create(store, "a", form, shard_file, **edits.arguments(compression))
     array = zarr.open_array(store, path="a", mode="r+")
     array[...] = edits.values()
     for selection in READS.values():
@@ -66,21 +65,22 @@ def require_noticed(array: zarr.Array[Any], expected: np.ndarray | None, key: st
 
 
 @pytest.mark.parametrize(("shard_file", "compression", "edit"), CASES)
-@pytest.mark.parametrize("has_tags", [True, False], ids=["tagged", "untagged"])
+@pytest.mark.parametrize(("form", "has_tags"), [("parts", True), ("parts", False), ("object", False)])
 def test_changed_object_is_noticed_or_read_as_its_program_reads_it(
-    bucket: Bucket, tmp_path: Path, shard_file: str, compression: str, edit: edits.Edit, has_tags: bool
+    bucket: Bucket, tmp_path: Path, form: str, shard_file: str, compression: str, edit: edits.Edit, has_tags: bool
 ) -> None:
-    read_before = create(bucket, shard_file, compression)
-    key = f"a/c/0/0{EXTENSIONS[shard_file]}"
+    read_before = create(bucket, form, shard_file, compression)
+    key = f"a/c/0/0{forms.extension(form, shard_file)}"
+    keys = [key, "a/c/0/0.index"] if form == "parts" else [key]
     if not has_tags:
-        remove_tags(bucket, [key, "a/c/0/0.index"])
+        remove_tags(bucket, keys)
         for selection in READS.values():
             np.testing.assert_array_equal(read_before[selection], edits.values()[selection])
     path = change(bucket, key, edit, tmp_path)
-    stored = {each: bucket.read(each) for each in (key, "a/c/0/0.index")}
+    stored = {each: bucket.read(each) for each in keys}
     opened = zarr.open_array(ps.PartsStore(bucket.store()), path="a", mode="r+")
     for array in (read_before, opened):
-        require_noticed(array, edits.read(path), key)
+        require_noticed(array, edits.read(path, shard_file), key)
     if has_tags or compression != "none":
         with pytest.raises(ps.errors.PartsStoreError, match=key):
             opened[33:35, 33:35] = 1
@@ -94,12 +94,12 @@ def test_changed_object_is_noticed_or_read_as_its_program_reads_it(
 def test_change_that_keeps_the_tag_is_noticed_where_the_shard_is_read_whole(
     bucket: Bucket, tmp_path: Path, name: str, compression: str
 ) -> None:
-    array = create(bucket, "tiff", compression)
+    array = create(bucket, "parts", "tiff", compression)
     tags = bucket.client.stat_object(bucket.name, "a/c/0/0.tif").metadata or {}
     kept = {key: value for key, value in tags.items() if key.lower().startswith("x-amz-meta-")}
     assert kept
     path = change(bucket, "a/c/0/0.tif", edits.TIFF[name], tmp_path, kept)
-    expected = edits.read(path)
+    expected = edits.read(path, "tiff")
     try:
         found = np.asarray(array[...])
     except ps.errors.PartsStoreError as error:
@@ -111,9 +111,10 @@ def test_change_that_keeps_the_tag_is_noticed_where_the_shard_is_read_whole(
         np.testing.assert_array_equal(found[edits.SHARD], expected)
 
 
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 def test_files_are_written_by_many_clients_and_published_by_copies(
-    bucket: Bucket, tmp_path: Path, shard_file: Any, pipeline: str
+    bucket: Bucket, tmp_path: Path, form: str, shard_file: Any, pipeline: str
 ) -> None:
     store = ps.PartsStore(bucket.store("one"))
     layout: dict[str, Any] = {
@@ -123,7 +124,8 @@ def test_files_are_written_by_many_clients_and_published_by_copies(
         "dtype": "int32",
         "fill_value": -3,
     }
-    ps.create_array(store, "a", shard_file=shard_file, **layout)
+    forms.create(store, "a", form, shard_file, **layout)
+    extension = forms.extension(form, shard_file)
     regions = [np.s_[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] for row, column in np.ndindex(4, 6)]
     expected = np.full((64, 96), -3, "int32")
 
@@ -139,11 +141,11 @@ def test_files_are_written_by_many_clients_and_published_by_copies(
     ps.copy(store, ps.PartsStore.from_url(str(tmp_path)))
     ps.copy(ps.PartsStore.from_url(str(tmp_path)), ps.PartsStore(bucket.store("two")))
     for row, column in np.ndindex(2, 2):
-        for suffix in (EXTENSIONS[shard_file], ".index"):
+        for suffix in (extension, ".index") if form == "parts" else ("",):
             name = f"a/c/{row}/{column}{suffix}"
             data = (tmp_path / name).read_bytes()
             assert data == bucket.read(f"one/{name}") == bucket.read(f"two/{name}")
         part = expected[row * 32 : row * 32 + 32, column * 48 : column * 48 + 48]
-        path = tmp_path / "a" / "c" / str(row) / f"{column}{EXTENSIONS[shard_file]}"
-        np.testing.assert_array_equal(edits.read(path), part)
+        path = tmp_path / "a" / "c" / str(row) / f"{column}{extension}"
+        np.testing.assert_array_equal(edits.read(path, shard_file), part)
     assert store.verify().is_clean

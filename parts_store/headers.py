@@ -364,8 +364,8 @@ class TiffHeader:
             DirectoryTag(STRIP_BYTE_COUNTS, LONG, (strip_nbytes,)),
         ]
         offset = DirectoryTag(STRIP_OFFSETS, LONG, (0,))
-        strip_at = len(form.magic) + form.directory_nbytes([*tags, offset])
-        return form.magic + form.pack([*tags, replace(offset, values=(strip_at,))], at=len(form.magic))
+        strip_at = len(form.magic()) + form.directory_nbytes([*tags, offset])
+        return form.magic() + form.pack([*tags, replace(offset, values=(strip_at,))], at=len(form.magic()))
 
 
 def _parse_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -163,8 +163,8 @@ HEADER = TiffHeader((32, 32), dtype="uint16", compression="deflate")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"chunk_file": "png"}, StoreConfigError, "expected 'tiff' or a `ps.headers.TiffHeader`, found 'png'"),
     ({"chunk_file": ["tiff"]}, StoreConfigError, "expected 'tiff'"),
-    ({"chunk_file": None}, StoreConfigError, "`chunk_file` and `shard_file`, found none of them"),
-    ({"parts": [""]}, StoreConfigError, "`shard_file`, found parts and chunk_file"),
+    ({"chunk_file": None}, StoreConfigError, "`shard_file` with `parts`, found none of them"),
+    ({"parts": [""]}, StoreConfigError, "`shard_file` with `parts`, found parts and chunk_file"),
     ({"chunks": "auto"}, StoreConfigError, "the shape of an image, such as"),
     ({"chunks": None}, StoreConfigError, "the shape of an image, such as"),
     ({"chunks": (32, 0)}, StoreConfigError, "the shape of an image, such as"),

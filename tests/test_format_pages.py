@@ -74,12 +74,12 @@ def test_the_example_of_packbits_is_what_the_codec_writes() -> None:
 
 
 def test_the_example_of_shard_file_is_read_by_this_package() -> None:
-    first, example, schema = (json.loads(text) for text in blocks("shard_file"))
+    first, example, parts_form, schema = (json.loads(text) for text in blocks("shard_file"))
     assert first["shard_file"] == example["shard_file"] == member_of("tiff")
     for name in ("tiff", "hdf5"):
         jsonschema.validate(member_of(name), schema)
         assert recorded_format({"shard_file": member_of(name)}) == name
-    parts = ps.ConcatParts.from_json(example["storage_transformers"][0])
+    parts = ps.ConcatParts.from_json(parts_form["storage_transformers"][0])
     assert parts.sizes == (None, 4 * 16 + 4)
 
 
@@ -88,7 +88,7 @@ def test_the_program_on_the_page_checks_the_seals_of_this_package(head: bytes, f
     names: dict[str, Any] = {}
     (program,) = blocks("shard_file", "python")
     exec(program, names)
-    file = head + b"data" + build_tail(b"index", head, fill)
+    file = head + b"data" + build_tail(b"index", fill, head)
     assert names["is_sealed"](file, b"index")
     assert not names["is_sealed"](file, b"other")
     assert not names["is_sealed"](file[:-1], b"index")

@@ -1,6 +1,7 @@
 """Arrays whose shards are TIFF or HDF5 files, with the member `shard_file` in their document."""
 
 import itertools
+import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.generator.arrays import CRC32C, DOCUMENT, LITTLE, Made, concat, dump, part
+from conformance.generator.arrays import CRC32C, DOCUMENT, LITTLE, ZSTD, Made, concat, dump, part
 from conformance.generator.encoding import NO_CHUNK, Json, Values, encode, numbers
 
 _ZLIB: Json = {"name": "numcodecs.zlib", "configuration": {"level": 6}}
@@ -35,6 +36,25 @@ def file_cases() -> Iterator[Made]:
     yield _hdf5("hdf5", "Shards are HDF5 files; one chunk is missing, and one file is cut.", cube)
     codecs = (LITTLE, {"name": "numcodecs.shuffle", "configuration": {"elementsize": 2}}, _ZLIB)
     yield _hdf5("hdf5-shuffle-deflate", "The chunks are shuffled and compressed with deflate.", cube, codecs=codecs)
+    checks = "Each shard is one object: the file with its seal, and behind it the index."
+    yield _in_one_object(_tiff("object-tiff", checks, image, codecs=(LITTLE, ZSTD)))
+    yield _in_one_object(_hdf5("object-hdf5", checks, cube))
+    checks = "Other software has written a shard again, which is no file and has no seal."
+    foreign = _in_one_object(_tiff("object-foreign", checks, image))
+    first, second = (encode(np.pad(image[at : at + 16, 32:], ((0, 0), (0, 8))), [LITTLE]) for at in (0, 16))
+    index = _index([(0, len(first)), None, (len(first), len(second)), None])
+    yield replace(foreign, files={**foreign.files, "c/0/1": first + second + index})
+
+
+def _in_one_object(made: Made) -> Made:
+    """Return the same array with the index of each shard behind the file, in one object at the key of the shard."""
+    document = json.loads(made.files[DOCUMENT])
+    suffixes = [each["key_suffix"] for each in document.pop("storage_transformers")[0]["configuration"]["parts"]]
+    keys = sorted(key.removesuffix(suffixes[0]) for key in made.files if key.endswith(suffixes[0]))
+    files = {key: b"".join(made.files[key + suffix] for suffix in suffixes) for key in keys}
+    features = tuple(each for each in made.features if each != "concat-parts")
+    versioned = tuple(keys) if made.versioned else ()
+    return replace(made, features=features, files={DOCUMENT: dump(document), **files}, versioned=versioned)
 
 
 def _document(values: Values, shard: Sequence[int], inner: Sequence[int], codecs: Sequence[Json], name: str) -> Json:
@@ -99,21 +119,21 @@ def _tiff(
     for key, block, extent in _shards(values, shard):
         chunks = _inner(block, tile, codecs)
         fill_tile = encode(np.zeros(tile, values.dtype), [*codecs])
-        is_compressed = len(codecs) > 1
+        compression = {1: 1, 2: 8 if codecs[-1] == _ZLIB else 50000}[len(codecs)]
         # The directories have the same size whatever the offsets are.
-        at = len(_directories(values.dtype, extent, shard, tile, [(0, 0)] * len(chunks), is_compressed=is_compressed))
+        at = len(_directories(values.dtype, extent, shard, tile, [(0, 0)] * len(chunks), compression))
         places: list[tuple[int, int] | None] = []
         for chunk in chunks:
             places.append(None if chunk is None else (at, len(chunk)))
             at += 0 if chunk is None else len(chunk)
         tiles = [place or (at, len(fill_tile)) for place in places]
-        header = _directories(values.dtype, extent, shard, tile, tiles, is_compressed=is_compressed)
+        header = _directories(values.dtype, extent, shard, tile, tiles, compression)
         index = _index(places)
         data = b"".join(chunk for chunk in chunks if chunk is not None)
         files[f"{key}.tif"] = header + data + _seal(index, header, fill_tile if None in chunks else b"")
         files[f"{key}.index"] = index
     features = ("concat-parts", "sharding", "shard-file", "edge-chunks", "missing-chunks")
-    compressed = ("zlib",) if len(codecs) > 1 else ()
+    compressed = ("zlib" if codecs[-1] == _ZLIB else "zstd",) if len(codecs) > 1 else ()
     return Made(f"shard-file/{name}", checks, (*features, *compressed), files, values=values)
 
 
@@ -123,8 +143,7 @@ def _directories(
     shard: Sequence[int],
     tile: Sequence[int],
     tiles: Sequence[tuple[int, int]],
-    *,
-    is_compressed: bool,
+    compression: int,
 ) -> bytes:
     """Return a TIFF header and one directory for each image; a tile outside of the image has no entry."""
     *leading, height, width = extent
@@ -138,7 +157,7 @@ def _directories(
             (256, _SHORT, [width]),
             (257, _SHORT, [height]),
             (258, _SHORT, [dtype.itemsize * 8]),
-            (259, _SHORT, [8 if is_compressed else 1]),
+            (259, _SHORT, [compression]),
             (262, _SHORT, [1]),
             (322, _SHORT, [tile[-1]]),
             (323, _SHORT, [tile[-2]]),

@@ -135,7 +135,7 @@ def read(root: Path, array: str) -> Values:
             require(path.is_file(), "missing-part", path)
             require(part.get("size") in (None, path.stat().st_size), "wrong-size", path)
         pieces = [path.read_bytes() for path in paths]
-        if "shard_file" in document:
+        if "shard_file" in document and len(pieces) > 1:
             file, (head, tail) = pieces[0], np.frombuffer(pieces[0][-24:-8], "<u8").tolist()
             digest = blake2b(pieces[1] + file[:head] + file[len(file) - 32 - tail : -32], digest_size=8).digest()
             require(file.endswith(b"zarrseal" + file[-24:-8] + digest), "changed-file", key)

@@ -118,13 +118,13 @@ def _client(address: str | None) -> Iterator[Any]:
 
 
 def _require_something(report: "Report", store: "PartsStore", url: str, prefix: str) -> None:
-    """Raise unless a report is about at least one array with parts, or about damage."""
+    """Raise unless a report is about at least one array, or about damage."""
     if report.arrays or report.is_damaged:
         return
     below = f" below {prefix!r}" if prefix else ""
     shown = hide_in_url(url)
     raise NothingFoundError(
-        f"{shown}: no array with parts was found there{below}, nothing was checked"
+        f"{shown}: no array with parts or shard files was found there{below}, nothing was checked"
         f"{did_you_mean(store, prefix) or '; `parts-store inspect` shows what is there'}"
     )
 

@@ -29,13 +29,14 @@ from parts_store.errors import (
     describe,
 )
 from parts_store.executors import ExecutorLike, Workers, open_workers
+from parts_store.format.files.seal import Ends
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
-from parts_store.format.metadata import is_array, parse
-from parts_store.format.shard_index import has_same_chunks
+from parts_store.format.metadata import ArrayRecord, PlainLayout, is_array, parse
+from parts_store.format.shard_index import ShardIndex, has_same_chunks
 from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_secrets
 from parts_store.store import destination as target_path
-from parts_store.store.catalog import OwnedChunk
+from parts_store.store.catalog import Other, OwnedChunk
 from parts_store.store.destination import Documents
 from parts_store.store.options import parse_count
 from parts_store.store.store import PartsStore
@@ -284,9 +285,13 @@ class ChunkCopier:
             return True
         # The destination has just written the chunk, so this sends no request.
         owner = self.destination.carry_out(self.destination.catalog.owner(key))
-        if not isinstance(owner, OwnedChunk) or owner.record.ends is None or owner.record.shard_index is None:
-            return False
-        return has_same_chunks(owner.record.shard_index, found, value)
+        match owner:
+            case OwnedChunk(record=ArrayRecord(shard_index=ShardIndex() as index, ends=Ends())):
+                return has_same_chunks(index, found, value)
+            case Other(layout=PlainLayout(shard_index=index, ends=Ends())):
+                return has_same_chunks(index, found, value)
+            case _:
+                return False
 
     def for_workers(self) -> "ChunkCopier":
         """Return a copier that can be pickled, if both stores allow that, and that writes to a fork of a session."""

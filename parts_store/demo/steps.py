@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, override
+from warnings import catch_warnings, simplefilter
 
 import icechunk
 import numpy as np
@@ -77,32 +79,77 @@ def write_image(folder: Path, picture: NDArray[np.uint8]) -> None:
     image[:] = picture
 
 
-def open_shard(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Open a shard with two programs that do not know Zarr."""
-    with Image.open(file) as image:  # Pillow
-        return np.asarray(image), tifffile.imread(file)
+def open_with_zarr(array: Path) -> NDArray[np.uint8]:
+    """Read a shard with zarr alone, from its own store."""
+    return np.asarray(zarr.open_array(LocalStore(array, read_only=True))[:_SHARD, _SHARD:])
+
+
+def open_with_tensorstore(array: Path) -> NDArray[np.uint8]:
+    """Read a shard with tensorstore."""
+    import tensorstore  # noqa: PLC0415 - it may not be installed
+
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(array)}}
+    return np.asarray(tensorstore.open(spec, read=True).result()[:_SHARD, _SHARD:].read().result())
+
+
+def open_with_zarrs(array: Path) -> NDArray[np.uint8]:
+    """Read a shard with zarrs, which is a codec pipeline of zarr."""
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        return open_with_zarr(array)
+
+
+def open_with_tifffile(array: Path) -> NDArray[np.uint8]:
+    """Open a shard with tifffile."""
+    return tifffile.imread(array / "c/0/1/0")
+
+
+def open_with_pillow(array: Path) -> NDArray[np.uint8]:
+    """Open a shard with Pillow."""
+    with Image.open(array / "c/0/1/0") as image:
+        return np.asarray(image)
+
+
+def open_with_gdal(array: Path) -> NDArray[np.uint8]:
+    """Open a shard with GDAL, by rasterio."""
+    import rasterio  # noqa: PLC0415 - it may not be installed
+    from rasterio.errors import NotGeoreferencedWarning  # noqa: PLC0415
+
+    with catch_warnings():
+        simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(array / "c/0/1/0") as image:
+            return np.moveaxis(image.read(), 0, -1)
+
+
+# The programs, each with the package that it needs; the demo installs some of the packages only.
+_PROGRAMS: dict[str, tuple[str, Callable[[Path], NDArray[np.uint8]]]] = {
+    "zarr": ("zarr", open_with_zarr),
+    "tensorstore": ("tensorstore", open_with_tensorstore),
+    "zarrs": ("zarrs", open_with_zarrs),
+    "tifffile": ("tifffile", open_with_tifffile),
+    "Pillow": ("PIL", open_with_pillow),
+    "GDAL": ("rasterio", open_with_gdal),
+}
 
 
 def show_tiff_shards(folder: Path) -> StepResult:
-    """Write an image, and open each of its shards with Pillow and tifffile.
+    """Write an image, and open a shard of it with programs that know nothing of this package.
 
     Every shard of this Zarr array is a TIFF file: its inner chunks are the tiles of the file, and the index of the
-    shard is an object beside it. zarr, Pillow and tifffile read the same pixels from the same bytes. ImageJ, QGIS and
-    GDAL open such files, too.
+    shard is behind the end of the file, in the same object. Programs for Zarr and programs for TIFF read the same
+    pixels from the same bytes, without a plugin.
     """
     picture = julia_set(_SIDE)
     write_image(folder, picture)
-    files = sorted((folder / "images.zarr" / "image").rglob("*.tif"))
-    opened = [open_shard(file) for file in files]
-    shards = [shard for rows in np.split(picture, _SIDE // _SHARD) for shard in np.split(rows, _SIDE // _SHARD, axis=1)]
-    right = sum(np.array_equal(found, [shard, shard]) for found, shard in zip(opened, shards, strict=True))
+    array = folder / "images.zarr" / "image"
+    opened = {name: read(array) for name, (package, read) in _PROGRAMS.items() if find_spec(package) is not None}
+    right = [name for name, found in opened.items() if np.array_equal(found, picture[:_SHARD, _SHARD:])]
     return StepResult(
-        summary=f"Pillow and tifffile read the right pixels from {right} of {count(len(shards), 'shard')}",
-        is_right=right == len(shards),
-        code=(write_image, open_shard),
+        summary=f"{count(len(right), 'program')} without a plugin read the right pixels: {', '.join(right)}",
+        is_right=len(right) == len(opened),
+        code=(write_image, *(_PROGRAMS[name][1] for name in right)),
         figures=(
             (picture, f"the Zarr array, {_SIDE} x {_SIDE} pixels"),
-            (opened[1][0], f"{files[1].relative_to(folder)}, opened by Pillow"),
+            (opened["Pillow"], f"{(array / 'c/0/1/0').relative_to(folder)}, opened by Pillow"),
         ),
     )
 
@@ -110,16 +157,25 @@ def show_tiff_shards(folder: Path) -> StepResult:
 # --- writers that are killed, and writers of one shard ----------------------------------------------------------------
 
 
+def write_in_parts(folder: Path) -> None:
+    """Write the image again, with the index of each shard as an object of its own."""
+    store = ps.PartsStore.from_url(folder)
+    parts = [ps.Part(".tif"), ps.Part(".index", size=ps.SHARD_INDEX)]
+    image = zarr.open_array(store, path="image", mode="r")
+    layout: dict[str, Any] = {"chunks": (64, 64, 3), "shards": (512, 512, 3), "data": image}
+    ps.create_array(store, "in_parts", shard_file="tiff", parts=parts, **layout)
+
+
 def invert_shard(folder: Path) -> None:
     """Overwrite a shard with its negative. This process is killed before it is done."""
-    image = ps.open_array(ps.PartsStore.from_url(folder), "image", mode="r+")
+    image = ps.open_array(ps.PartsStore.from_url(folder), "in_parts", mode="r+")
     image[:512, :512] = 255 - np.asarray(image[:512, :512])
 
 
 def read_shard(folder: Path) -> NDArray[np.uint8]:
     """Read the shard as any reader does."""
     store = ps.PartsStore.from_url(folder, read_only=True)
-    return np.asarray(ps.open_array(store, "image")[:512, :512])
+    return np.asarray(ps.open_array(store, "in_parts")[:512, :512])
 
 
 def verify_and_repair(folder: Path) -> list[ps.Report]:
@@ -129,14 +185,15 @@ def verify_and_repair(folder: Path) -> list[ps.Report]:
 
 
 def show_killed_writers(folder: Path) -> StepResult:
-    """Kill a writer before its commit and another one after it, and look at the image of step 1 after each of them.
+    """Kill a writer before its commit and another one after it, and look at the image after each of them.
 
-    A process overwrites a shard of the image with its negative, and is killed with SIGKILL. The shard is two objects,
-    a TIFF file and an index. The first process is killed when it has written both, right before it commits them. The
-    second one is killed when it has committed them, and has replaced one of the two old objects. A reader sees the old
-    image if the writer had not committed, and the new one if it had.
+    A process overwrites a shard of the image with its negative, and is killed with SIGKILL. The shard is two objects
+    here, a TIFF file and an index. The first process is killed when it has written both, right before it commits them.
+    The second one is killed when it has committed them, and has replaced one of the two old objects. A reader sees the
+    old image if the writer had not committed, and the new one if it had.
     """
     place = folder / "images.zarr"
+    write_in_parts(place)
     before = read_shard(place)
     is_right = True
     figures, printed = [], []
@@ -154,7 +211,7 @@ def show_killed_writers(folder: Path) -> StepResult:
         if is_right
         else "a reader saw a wrong image, or `repair` left something",
         is_right=is_right,
-        code=(invert_shard, read_shard, verify_and_repair),
+        code=(write_in_parts, invert_shard, read_shard, verify_and_repair),
         figures=tuple(figures),
         printed="\n\n".join(printed),
     )

@@ -1,4 +1,4 @@
-"""Run many things at the same time, with a limit. Everything in this package that does so calls one of these functions.
+"""Run many requests or functions at the same time, with a limit.
 
 | function            | what runs at the same time             | the caller waits      |
 |---------------------|----------------------------------------|-----------------------|
@@ -7,8 +7,8 @@
 | `run_tasks_sync`    | functions in threads, and in this one  | without an event loop |
 
 Results are in the order of what was given. After an error nothing further is begun, and the error is raised when
-everything that was begun has ended; of several errors, the first in the order of what was given. (Tasks on other
-machines are run by `executors`.)
+everything that was begun has ended; of several errors, the first in the order of what was given. (Files are
+parsed, and tasks on other machines are run, by `executors`.)
 
 The threads are daemon threads, which a process that ends does not wait for. Those of
 `concurrent.futures.ThreadPoolExecutor` keep a process alive until the server has responded to all of them, or until the

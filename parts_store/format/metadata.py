@@ -44,7 +44,9 @@ _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "
 # would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
 # The name of the dataset in a file of an array that has no name.
-_ROOT_NAME = "data"
+ROOT_NAME = "data"
+# The parts of an array that needs no concat-parts: every chunk is one object at its own key.
+ONE_OBJECT = (Part(""),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,9 @@ class ArrayRecord:
         ends = self.ends if self.placement is PartPlacement.BESIDE else None
         return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, ends)
 
-    def as_stored(self, relative: str, path: str, value: memoryview) -> memoryview:
+    def as_stored(self, chunk: Chunk, value: memoryview) -> memoryview:
         """Return a chunk as it is stored: a shard as a file, if the document says so."""
-        if (format_name := recorded_format(self.stored)) is None:
-            return value
-        file = describe_shards(format_name, complete(self.stored))
-        name = path.rpartition("/")[2] or _ROOT_NAME
-        coordinates, attributes = self.encoding.coordinates(relative), self.stored.get("attributes") or {}
-        return file_of(file, value, coordinates, self.stored["shape"], name, attributes)
+        return _as_stored(self.stored, self.encoding, chunk, value)
 
     @property
     def is_safe_for_others(self) -> bool:
@@ -91,6 +88,16 @@ class ArrayRecord:
         codecs = self.stored.get("codecs")
         last = codecs[-1] if isinstance(codecs, list) and codecs else None
         return (last.get("name") if isinstance(last, dict) else last) == "crc32c"
+
+
+def _as_stored(document: Document, encoding: ChunkKeyEncoding, chunk: Chunk, value: memoryview) -> memoryview:
+    """Return a chunk as it is stored: a shard as a file, if the document says so."""
+    if (format_name := recorded_format(document)) is None:
+        return value
+    file = describe_shards(format_name, complete(document))
+    name = chunk.array.rpartition("/")[2] or ROOT_NAME
+    coordinates, attributes = encoding.coordinates(chunk.relative), document.get("attributes") or {}
+    return file_of(file, value, coordinates, document["shape"], name, attributes)
 
 
 @lru_cache
@@ -172,6 +179,14 @@ def read_array(document: Document, path: str, placement: PartPlacement = PartPla
     _require_known_mark(document, path)
     shard_index = shard_index_of(complete(document)) if is_sharded(document) else None
     return ArrayRecord(document, parts, encoding, shard_index, placement, layout, digest, _ends(document))
+
+
+def read_plain_files(document: Document) -> ArrayRecord | None:
+    """Return the record of an array whose shards are files and single objects, None for any other array."""
+    layout = plain_layout(dump_compact(document)) if recorded_format(document) is not None else None
+    if layout is None or document.get("storage_transformers"):
+        return None
+    return ArrayRecord(document, ConcatParts(ONE_OBJECT), layout.encoding, layout.shard_index, ends=layout.ends)
 
 
 def _ends(document: Document) -> Ends | None:
@@ -297,8 +312,9 @@ def _ndim(shape: object) -> int:
 
 
 def complete(document: Document) -> Document:
-    """Return the document without the transformer, and with the members that zarr requires."""
-    hidden = (_MARK, SHARD_FILE, "storage_transformers") if document.get("storage_transformers") else ()
+    """Return the document without the members of this package, and with the members that zarr requires."""
+    # A handle that has not read the member, such as that of a new array, must not remove it.
+    hidden = (SHARD_FILE, *((_MARK, "storage_transformers") if document.get("storage_transformers") else ()))
     served = {key: value for key, value in document.items() if key not in hidden}
     # The examples in the specification leave out some members that zarr requires.
     served.setdefault("fill_value", _default_fill_value(document.get("data_type")))
@@ -430,24 +446,38 @@ def with_parts(
     stored = {**document, "storage_transformers": [resolved.to_json()]}
     if shard_file is not None:
         _require_shard_file(shard_file, document, resolved, path)
+        if resolved.parts == ONE_OBJECT:
+            return {**document, SHARD_FILE: member_of(shard_file)}
         stored[SHARD_FILE] = member_of(shard_file)
     return with_mark(stored, resolved, placement, must_understand=must_understand)
 
 
 def _require_shard_file(shard_file: FileFormat, document: Document, parts: ConcatParts, path: str) -> None:
-    """Raise `PartsConfigError` unless the shards of a new array can be files of this format."""
+    """Raise `PartsConfigError` unless the shards of a new array can be files of this format, in these parts."""
     index = describe_shards(shard_file, document, is_new=True).index
-    if len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
+    if parts.parts == ONE_OBJECT:
+        if not index.has_checksum:
+            expected = "an index with the codec `crc32c`, by which programs notice that a file was written again"
+            raise StoreConfigError(SHARD_FILE, expected, "an index without a checksum")
+    elif len(parts.parts) != 2 or parts.sizes != (None, index.nbytes):
         expected = f"the file, and behind it the index of {index.nbytes} bytes, for `shard_file`"
         raise PartsConfigError("parts", expected, describe(parts.sizes), path)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLayout:
-    """How the shards of an array without parts are read: their keys, and their index."""
+    """How the shards of an array without parts are read and written: their keys, and their index."""
 
     encoding: ChunkKeyEncoding
     shard_index: ShardIndex
+    # The document, if it says that shards are files.
+    of_files: Document | None = None
+    # The bytes that are usually compared with the seals of the files, None if shards are not such files.
+    ends: Ends | None = None
+
+    def as_stored(self, chunk: Chunk, value: memoryview) -> memoryview:
+        """Return a shard as it is stored: as a file, if the document says so."""
+        return value if self.of_files is None else _as_stored(self.of_files, self.encoding, chunk, value)
 
 
 # zarr takes about as long to read a document as to open the array, so each document is read once, when a chunk of its
@@ -462,6 +492,8 @@ def plain_layout(stored: bytes) -> PlainLayout | None:
     if index is None or not isinstance(shape, list):
         return None
     try:
-        return PlainLayout(ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), len(shape)), index)
+        encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding"), len(shape))
     except PartsConfigError:
         return None
+    of_files = None if recorded_format(document) is None else document
+    return PlainLayout(encoding, index, of_files, _ends(document))

@@ -74,13 +74,12 @@ class TiffForm:
     def _offset(self) -> str:
         return "Q" if self.is_big else "I"
 
-    @property
-    def magic(self) -> bytes:
-        """The bytes at the start of the file, after which the first directory follows."""
+    def magic(self, first: int | None = None) -> bytes:
+        """Return the bytes at the start of the file; the first directory follows them, or is at the offset `first`."""
         name = b"II" if self.byteorder == "little" else b"MM"
         if self.is_big:
-            return struct.pack(f"{self._order}2sHHHQ", name, 43, 8, 0, 16)
-        return struct.pack(f"{self._order}2sHI", name, 42, 8)
+            return struct.pack(f"{self._order}2sHHHQ", name, 43, 8, 0, 16 if first is None else first)
+        return struct.pack(f"{self._order}2sHI", name, 42, 8 if first is None else first)
 
     def directory_nbytes(self, tags: Sequence[DirectoryTag]) -> int:
         """Return the size of a directory with the values behind it."""

@@ -44,7 +44,8 @@ def diagnose_chunks(
         findings = yield from _diagnose_parts(listed, record.shard_index, protocol)
     if record.ends is not None and record.shard_index is not None and record.placement is PartPlacement.BESIDE:
         # Where there are tags, they show that a file was changed; without tags, only a seal does.
-        sealed = _untagged(listed, findings) if protocol.has_tags else _readable(listed, findings)
+        has_tags = protocol.has_tags and len(record.parts.parts) > 1
+        sealed = _untagged(listed, findings) if has_tags else _readable(listed, findings)
         seals = [_check_seal(each.chunk, record.shard_index, protocol, settings) for each in sealed]
         findings += yield from _run_checks(seals)
     if with_bytes and record.placement is not PartPlacement.BESIDE:
@@ -375,10 +376,13 @@ def _check_seal(
     chunk: Chunk, index: ShardIndex, protocol: ChunkProtocol, settings: ReadSettings
 ) -> Steps[Finding | None]:
     try:
-        yield from shards.read_index(protocol, chunk, index, settings, known=None, is_suspect=True)
+        versioned = yield from shards.read_index(protocol, chunk, index, settings, known=None, is_suspect=True)
     except ShardFileError:
         return Finding(Problem.UNREADABLE, chunk.chunk_key, (chunk.anchor_key,), "changed by another program")
     except PartsStoreError:
         # The chunk is being written. Other damage is found without the seal.
         return None
-    return None
+    if versioned is None or versioned.has_seal or len(chunk.part_keys) > 1:
+        return None
+    detail = "written by software that does not write files"
+    return Finding(Problem.NO_FILE, chunk.chunk_key, (chunk.anchor_key,), detail)

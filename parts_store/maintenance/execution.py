@@ -197,9 +197,9 @@ def repair(
     """Repair everything below a prefix. `PartsStore.repair` explains the parameters."""
     with report_progress(progress, "repair", "findings") as update:
         survey = store.carry_out(survey_prefix(prefix, store.protocol))
-        if survey.arrays:
-            most = max((each.parts for each in survey.arrays.values()), key=lambda parts: len(parts.parts))
-            store.require_server(min(survey.arrays), most)
+        # Arrays without parts need no more of a server than in any other store.
+        if in_parts := {path: each.parts for path, each in survey.arrays.items() if each.layout is not None}:
+            store.require_server(min(in_parts), max(in_parts.values(), key=lambda parts: len(parts.parts)))
         return survey.report(repair_chunks(store, survey, min_age, options, update, executor))
 
 
@@ -223,7 +223,9 @@ def repair_chunks(
     if needs_age and seconds < LEAST_AGE:
         expected = f"0 if no client is writing, or at least {LEAST_AGE:.0f} s, since a writer may stall"
         raise StoreConfigError("min_age", expected, describe(min_age))
-    needs_clock = needs_age and any(options.handles(each.problem) for each in findings)
+    needs_clock = needs_age and any(
+        options.handles(each.problem) for each in findings if each.problem is not Problem.NO_FILE
+    )
     needs_clock |= seconds > 0 and bool(survey.unfinished)
     array = min(survey.arrays, default="")
     now = store.carry_out(_read_clock(array, store.protocol.rules)) if needs_clock else None
@@ -339,7 +341,8 @@ class _Repairer:
         return self._repair_stray(finding) if listed is None else self._repair_listed(listed, finding)
 
     def _repair_listed(self, listed: ListedChunk, finding: Finding) -> Finding:
-        if self._is_young(objects_of_writer(listed, finding.problem)):
+        # A file is made only of a shard that has not changed meanwhile, of whatever age.
+        if finding.problem is not Problem.NO_FILE and self._is_young(objects_of_writer(listed, finding.problem)):
             if finding.problem is Problem.INTERRUPTED:
                 return self._complete(listed, finding)
             return not_repaired(finding, _TOO_YOUNG)

@@ -27,7 +27,7 @@ from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
 from parts_store.transactions.journaled import Journal, is_journal, journal_key
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.reading import Version, is_of_layout
+from parts_store.transactions.reading import ReadSettings, Version, is_of_layout
 
 UNKNOWN_JOURNAL: Final = (
     "there is a journal that this version does not understand, and that may belong to a committed write; "
@@ -50,7 +50,7 @@ class RepairOptions:
     def handles(self, problem: Problem) -> bool:
         """Return whether a repair changes anything about a problem."""
         match problem:
-            case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS | Problem.STRAY_NODES:
+            case Problem.INTERRUPTED | Problem.ORPHANS | Problem.LEFTOVERS | Problem.STRAY_NODES | Problem.NO_FILE:
                 return True
             case Problem.UNTAGGED:
                 return self.retags
@@ -79,6 +79,9 @@ def repair_chunk(
     chunk = listed.chunk
     if not options.handles(finding.problem):
         return finding
+    if finding.problem is Problem.NO_FILE:
+        # A write takes the lock itself.
+        return replace(finding, is_repaired=(yield from _make_file(chunk, record, protocol)))
     yield from protocol.lock_chunk(chunk.side_folder)
     match finding.problem:
         case Problem.INTERRUPTED | Problem.LEFTOVERS:
@@ -184,6 +187,19 @@ def _write_again(chunk: Chunk, found: Sequence[Found], protocol: ChunkProtocol) 
     seen = Version(found[chunk.parts.anchor].tag, tuple(each.unchanged for each in found), chunk.parts.anchor)
     try:
         yield from protocol.write(chunk, [memoryview(each.data) for each in found], seen)
+    except ConcurrentWriteError:
+        return False
+    return True
+
+
+def _make_file(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -> Steps[bool]:
+    """Write a shard again as a file; return False if another client has changed or deleted it meanwhile."""
+    read = yield from protocol.read(chunk, [None], ReadSettings(0, 0, 0), with_anchor=True)
+    if read is None:
+        return False
+    value = memoryview(b"".join(read.values[0] or ()))
+    try:
+        yield from protocol.write(chunk, [record.as_stored(chunk, value)], read.version)
     except ConcurrentWriteError:
         return False
     return True

@@ -39,6 +39,8 @@ class Problem(Enum):
     LEFTOVERS = "leftovers"
     # Nodes of parts in a session whose array does not exist any more, or was replaced.
     STRAY_NODES = "stray nodes"
+    # Other software wrote the shard of an array whose shards are files. Every Zarr program reads it as it is.
+    NO_FILE = "no file"
     # No part has a tag: another program wrote the chunk. It is read as it is.
     UNTAGGED = "untagged"
     # Software without concat-parts would misread the array, and its document does not tell it to refuse the array.
@@ -106,14 +108,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on all chunks of arrays with parts below a prefix.
+    """A report on all chunks of arrays with parts, or whose shards are files, below a prefix.
 
     Parameters
     ----------
     findings
         The problems that were found.
     arrays
-        The number of arrays with parts.
+        The number of these arrays.
     chunks
         The number of their chunks.
     objects
@@ -130,7 +132,7 @@ class Report:
     >>> array[:] = 7
     >>> report = store.verify()
     >>> print(report)
-    1 array with parts, 2 chunks, 4 objects
+    1 array checked, 2 chunks, 4 objects
     no problems found
     >>> report.is_damaged, report.is_clean
     (False, True)
@@ -193,7 +195,7 @@ class Report:
     @property
     def _counted(self) -> str:
         chunks, objects = count(self.chunks, "chunk"), count(self.objects, "object")
-        return f"{count(self.arrays, 'array')} with parts, {chunks}, {objects}"
+        return f"{count(self.arrays, 'array')} checked, {chunks}, {objects}"
 
     def __str__(self) -> str:
         shown = (f"{each.label}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}" for each in self.worst_first)
@@ -206,10 +208,14 @@ class Report:
         if self.is_damaged:
             return "damaged"
         if not self.is_clean:
-            is_torn = any(each.problem is Problem.INTERRUPTED and not each.is_repaired for each in self.findings)
-            repair = "complete interrupted overwrites" if is_torn else "remove leftovers"
+            open_ones = {each.problem for each in self.findings if not each.is_repaired}
+            repairs = (
+                (Problem.INTERRUPTED, "complete interrupted overwrites"),
+                (Problem.NO_FILE, "make files of shards again"),
+            )
+            repair = next((what for problem, what in repairs if problem in open_ones), "remove leftovers")
             return f"nothing is damaged; `repair` would {repair}"
-        return "no problems found" if self.arrays else "no arrays with parts"
+        return "no problems found" if self.arrays else "no arrays with parts or shard files"
 
     def _repr_html_(self) -> str:
         rows = [(each.label, each.chunk_key, each.detail) for each in self.worst_first]

@@ -1,4 +1,4 @@
-"""Survey: the arrays with parts below a prefix, and which objects of a listing belong to which of their chunks."""
+"""Survey: the arrays with parts or shard files below a prefix, and which listed objects belong to their chunks."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -253,7 +253,7 @@ def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tupl
     if not metadata.is_array(document):
         return None, metadata.why_not_opened(document)
     try:
-        record = protocol.read_array(document, path)
+        record = protocol.read_array(document, path) or metadata.read_plain_files(document)
     except PartsStoreError as error:
         return None, str(error)
     return record, metadata.why_not_opened(metadata.complete(document))

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
@@ -42,7 +43,8 @@ from parts_store.format.keys import (
     split,
 )
 from parts_store.format.layout import plan_split, require_no_empty
-from parts_store.format.metadata import ArrayRecord, Document, PlainLayout, plain_layout
+from parts_store.format.metadata import ONE_OBJECT, ArrayRecord, Document, PlainLayout, plain_layout
+from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import CODEC, ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
 
@@ -75,6 +77,9 @@ class PlainArray:
         """Whether the document may say where the index of a shard is."""
         return CODEC.encode() in self.stored
 
+
+# The parts of an object that is a value by itself.
+ONE_PART: Final = ConcatParts(ONE_OBJECT)
 
 type CatalogEntry = ArrayRecord | PlainArray | Plain
 
@@ -272,7 +277,7 @@ class OwnedChunk:
 
     def cut(self, value: memoryview) -> list[memoryview]:
         """Return the value as it is stored: whole, or in parts. Raise if it does not fit the array's parts."""
-        value = self.record.as_stored(self.chunk.relative, self.chunk.array, value)
+        value = self.record.as_stored(self.chunk, value)
         spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
         is_whole = self.record.placement is PartPlacement.WHOLE
         stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]
@@ -296,10 +301,23 @@ class Other:
     array: str | None = None
     # Whether that array is known from the consolidated metadata of a group alone.
     is_unconfirmed: bool = False
-    # The index of the shard at the key, None if the key is not known to be that of a shard.
-    shard_index: ShardIndex | None = None
+    # How the shard at the key is read and written, None if the key is not known to be that of a shard.
+    layout: PlainLayout | None = None
     # That array, None if its document is not known.
     record: PlainArray | None = None
+
+    @property
+    def shard_index(self) -> ShardIndex | None:
+        """The index of the shard at the key."""
+        return None if self.layout is None else self.layout.shard_index
+
+    def chunk(self, key: str) -> Chunk:
+        """Return the object at the key as a chunk of one part."""
+        return Chunk(key, ONE_PART, self.array or "", ends=None if self.layout is None else self.layout.ends)
+
+    def as_stored(self, key: str, value: memoryview) -> memoryview:
+        """Return the value as it is stored: a shard as a file, if the array says so."""
+        return value if self.layout is None else self.layout.as_stored(self.chunk(key), value)
 
 
 type Owner = OwnedChunk | Hidden | Other
@@ -308,10 +326,7 @@ type Owner = OwnedChunk | Hidden | Other
 def owner_in(entry: CatalogEntry, path: str, relative: str, *, is_unconfirmed: bool = False) -> Owner | None:
     """Return what a key is in the array at a path, None if it does not belong to this array."""
     if isinstance(entry, PlainArray):
-        layout = entry.layout_at(relative)
-        if layout is None:
-            return Other(path, is_unconfirmed, record=entry)
-        return Other(path, is_unconfirmed, layout.shard_index, entry)
+        return Other(path, is_unconfirmed, entry.layout_at(relative), entry)
     if entry is Plain.ARRAY:
         return Other(path, is_unconfirmed)
     if not isinstance(entry, ArrayRecord):

@@ -17,10 +17,9 @@ from parts_store.engine.steps import DATA, INDEX, Found, Get, Missing, Steps
 from parts_store.errors import ConcurrentWriteError, PartsStoreError
 from parts_store.format.keys import Chunk
 from parts_store.format.layout import Wanted, resolve
-from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import ShardIndex, Table
 from parts_store.format.tags import Tag
-from parts_store.store.catalog import Other, OwnedChunk
+from parts_store.store.catalog import ONE_PART, Other, OwnedChunk
 from parts_store.store.partial_writes import EarlierReads, IndexRead, WholeRead
 from parts_store.transactions import shards
 from parts_store.transactions.protocol import ChunkProtocol
@@ -97,8 +96,6 @@ _FILE_COALESCED: Final = 1 << 24
 # one request takes half as long as two: the time for the bytes is less than that for another request, on S3 in the same
 # data centre as well as far away.
 _SMALL: Final = 1 << 18
-# The parts of an object that is a value by itself.
-_WHOLE: Final = ConcatParts([""])
 
 
 @dataclass(slots=True)
@@ -138,41 +135,45 @@ class ChunkReader:
         follows_index: bool,
     ) -> Steps[Values]:
         """Read ranges of an object that is a value by itself."""
-        index = other.shard_index
+        index, chunk = other.shard_index, other.chunk(key)
         if index is not None:
             if _is_request_for(index, wanted):
-                found = yield from self._find_plain_index(key, index, settings)
+                found = yield from self._find_plain_index(chunk, index, settings)
                 self.earlier.note_index(key, found)
                 return _index_values(found)
             noted = self.earlier.take_index(key)
             if noted is not None and follows_index:
-                return self._values((yield from self._read_data(single(key), index, wanted, settings, noted)))
+                return self._values((yield from self._read_data(chunk, index, wanted, settings, noted)))
         before = self.earlier.take_range(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
-            read = yield from self.protocol.read_version(single(key), wanted, settings, before)
+            read = yield from self.protocol.read_version(chunk, wanted, settings, before)
             if isinstance(read, Outdated):
                 raise ConcurrentWriteError(key, "it was replaced after its index was read")
             return self._values(read)
         if len(wanted) == 1 and not is_empty_range:
-            return (yield from self._read_range(key, wanted[0]))
-        return self._values((yield from self.protocol.read(single(key), wanted, settings)))
+            values, tag = yield from self._read_range(key, wanted[0])
+            if wanted[0] is None and index is not None and values is not None:
+                require_unedited(chunk, index, values[0])
+            return values, tag
+        return self._values((yield from self.protocol.read(chunk, wanted, settings)))
 
-    def _find_plain_index(self, key: str, index: ShardIndex, settings: ReadSettings) -> Steps[IndexRead | None]:
+    def _find_plain_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[IndexRead | None]:
         """Return the index of a shard without parts, and the whole shard if it is small and was not known."""
-        known = self._known(key, index)
+        key, known = chunk.chunk_key, self._known(chunk.chunk_key, index)
         is_small = index.shard_nbytes is not None and index.shard_nbytes <= _SMALL
         if not is_small or (known is not None and not known.may_have_holes):
-            return (yield from self._find_index(single(key), index, settings))
+            return (yield from self._find_index(chunk, index, settings))
         (outcome,) = yield (Get(key, None, INDEX),)
         if not isinstance(outcome, Found):
             self.indexes.forget(key)
             return None
         shard = memoryview(outcome.data)
+        require_unedited(chunk, index, (shard,))
         span = resolve(index.request, shard.nbytes)
         version = Version(outcome.tag, (outcome.unchanged,), 0)
         versioned = VersionedIndex.decoded(bytes(shard[span.start : span.stop]), version, index)
-        self._cache(single(key), index, versioned)
+        self._cache(chunk, index, versioned)
         return IndexRead(versioned, shard)
 
     def _known(self, key: str, index: ShardIndex) -> VersionedIndex | None:
@@ -218,7 +219,7 @@ class ChunkReader:
         else:
             read = yield from self.protocol.read(chunk, wanted, settings, with_anchor=True)
         if list(wanted) == [None]:
-            require_unedited(chunk, index, read)
+            require_unedited(chunk, index, None if read is None else read.values[0])
             require_inside(chunk, index, read)
             self.earlier.note_whole(key, Absent() if read is None else read.version)
         return self._values(read)
@@ -231,8 +232,8 @@ class ChunkReader:
             chunk, settings = owner.chunk, self._settings_of(owner, settings)
             found = yield from self._find_index(chunk, index, settings)
         else:
-            chunk = single(key)
-            found = yield from self._find_plain_index(key, index, settings)
+            chunk = owner.chunk(key)
+            found = yield from self._find_plain_index(chunk, index, settings)
         if found is None:
             return None, None
         wanted = locate(found.index.table)
@@ -289,7 +290,7 @@ class ChunkReader:
     def _cache(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if that read can find out whether the index is still valid."""
         protocol = self.protocol
-        can_recognise = protocol.can_recognise_object if chunk.parts is _WHOLE else protocol.can_recognise
+        can_recognise = protocol.can_recognise_object if chunk.parts is ONE_PART else protocol.can_recognise
         if index.is_understood and can_recognise(versioned.version):
             self.indexes.keep(chunk.chunk_key, versioned)
         else:
@@ -314,11 +315,6 @@ class ChunkReader:
         """Forget all that is remembered of an object without parts; return what it was if zarr read it before."""
         self.earlier.take_range(key)
         return self.before_write(key, key)
-
-
-def single(key: str, array: str = "") -> Chunk:
-    """Return an object that is a value by itself as a chunk of one part; a write needs the path of its array."""
-    return Chunk(key, _WHOLE, array)
 
 
 def _index_values(found: IndexRead | None) -> Values:

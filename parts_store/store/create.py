@@ -16,9 +16,9 @@ from zarr.storage import MemoryStore, StorePath
 from parts_store._compat.zarr import normalize_path
 from parts_store.codecs.pad import pad_codec
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
-from parts_store.format.files.description import EXTENSIONS, FORMATS, FileFormat, describe_shards
-from parts_store.format.metadata import parse
-from parts_store.format.parts import SHARD_INDEX, Part, PartsLike, parse_integer
+from parts_store.format.files.description import FORMATS, FileFormat
+from parts_store.format.metadata import ONE_OBJECT, parse, with_parts
+from parts_store.format.parts import ConcatParts, Part, PartsLike, parse_integer
 from parts_store.format.tiff_directory import ByteOrder, Compression
 from parts_store.headers import TiffHeader
 from parts_store.pipeline.opening import use_pipeline
@@ -156,8 +156,8 @@ def _require_same(given: TiffHeader, found: TiffHeader) -> None:
             raise StoreConfigError("chunk_file", f"a header with the {name} of the array, {other!r}", repr(one))
 
 
-# The compression that every program reads, at the level at which zlib compresses by default.
-_DEFAULT_LEVEL: Final = 6
+# The compression of shards that are files: the one that most programs of each format, and all of Zarr, can read.
+_SHARD_COMPRESSORS: Final[Mapping[str, tuple[BytesBytesCodec, ...]]] = {"tiff": (ZstdCodec(),), "hdf5": ()}
 # What zarr needs to make the document of an array, besides its shape and data type.
 _DECIDE_DOCUMENT: Final = (
     *("chunks", "shards", "filters", "compressors", "serializer", "fill_value", "order", "chunk_key_encoding"),
@@ -165,10 +165,10 @@ _DECIDE_DOCUMENT: Final = (
 )
 
 
-def plan_shard_file(shard_file: object, arguments: Mapping[str, Any]) -> FileLayout:
-    """Return how to create an array whose shards are files, given the arguments of `zarr.create_array`.
+def plan_shard_file(shard_file: object, parts: PartsLike, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `zarr.create_array` for an array whose shards are files, given those of the caller.
 
-    Raises `StoreConfigError` or `PartsConfigError` if the shards cannot be such files.
+    Raises `StoreConfigError` or `PartsConfigError` if the shards cannot be such files, in these parts.
     """
     if not isinstance(shard_file, str) or shard_file not in FORMATS:
         raise StoreConfigError("shard_file", f"one of {', '.join(map(repr, FORMATS))}", describe(shard_file))
@@ -178,9 +178,10 @@ def plan_shard_file(shard_file: object, arguments: Mapping[str, Any]) -> FileLay
         raise StoreConfigError("shards", "the shape of a shard, because every shard is a file", "None")
     compressors = arguments.get("compressors", "auto")
     if isinstance(compressors, str) and compressors == "auto":
-        arguments = {**arguments, "compressors": Zlib(level=_DEFAULT_LEVEL)}
-    describe_shards(shard_file, _document(arguments), is_new=True)
-    return FileLayout((Part(EXTENSIONS[shard_file]), Part(".index", size=SHARD_INDEX)), {**arguments})
+        arguments = {**arguments, "compressors": _SHARD_COMPRESSORS[shard_file]}
+    file_format: FileFormat = "tiff" if shard_file == "tiff" else "hdf5"
+    with_parts(_document(arguments), ConcatParts.parse(parts), "", shard_file=file_format)
+    return {**arguments}
 
 
 def _document(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def create_array(
 ) -> zarr.Array[Any]:
     """Create an array whose chunks are stored in parts, or whose chunks or shards are files of another format.
 
-    Give one of `parts`, `chunk_file` and `shard_file`.
+    Give one of `parts`, `chunk_file` and `shard_file`, or `shard_file` with `parts`.
 
     Parameters
     ----------
@@ -230,10 +231,12 @@ def create_array(
         `ps.headers.TiffHeader`, if the shape does not say whether the last axis contains the colours. The compression
         is deflate, unless `compressors` is None, `zarr.codecs.ZstdCodec` or `zarr.codecs.numcodecs.Zlib`.
     shard_file
-        `"tiff"` or `"hdf5"` if every shard is a file of this format that other programs can open, with the extension
-        `.tif` or `.h5`. The inner chunks are the tiles of the image, or the chunks of the dataset. The index of the
-        shard is an object beside the file, with the extension `.index`. The compression is deflate, unless
-        `compressors` says another one that the format has.
+        `"tiff"` or `"hdf5"` if every shard is a file of this format that other programs can open. The inner chunks are
+        the tiles of the image, or the chunks of the dataset. The index of the shard is behind the end of the file, so
+        that all Zarr programs read the array. TIFF files are compressed with zstd and HDF5 files are not compressed,
+        unless `compressors` says otherwise.
+        With `parts=[ps.Part(".tif"), ps.Part(".index", size=ps.SHARD_INDEX)]`, the index is an object beside the file,
+        whose name has an extension.
         The image or dataset ends where the array ends. After the array was resized, the files at its edge keep their
         size until their shards are written again.
     overwrite
@@ -287,29 +290,32 @@ def create_array(
     ...     store, "b", shard_file="tiff", shape=(512, 512), chunks=(64, 64), shards=(256, 256), dtype="uint16"
     ... )
     >>> large[:, :] = 1
-    >>> tifffile.imread("images.zarr/b/c/1/1.tif").shape
+    >>> tifffile.imread("images.zarr/b/c/1/1").shape
     (256, 256)
     """
     if not isinstance(store, PartsStore):
         raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
     given = {"parts": parts, "chunk_file": chunk_file, "shard_file": shard_file}
     names = [name for name, value in given.items() if value is not None]
-    if len(names) != 1:
-        expected = "one of `parts`, `chunk_file` and `shard_file`"
+    if len(names) != 1 and names != ["parts", "shard_file"]:
+        expected = "one of `parts`, `chunk_file` and `shard_file`, or `shard_file` with `parts`"
         raise StoreConfigError("parts", expected, " and ".join(names) or "none of them")
     path = normalize_path(name)
     if arguments.get("zarr_format", 3) not in (3, None):
         raise PartsConfigError("zarr_format", "3, for Zarr v2 has no storage transformers", "2", path)
-    if parts is None:
-        layout = (
-            plan_shard_file(shard_file, arguments) if chunk_file is None else plan_chunk_file(chunk_file, arguments)
-        )
+    is_plain = shard_file is not None and parts is None
+    parts = ONE_OBJECT if parts is None else parts
+    if shard_file is not None:
+        arguments = plan_shard_file(shard_file, parts, arguments)
+    elif chunk_file is not None:
+        layout = plan_chunk_file(chunk_file, arguments)
         parts, arguments = layout.parts, layout.arguments
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     _require_data_apart(store, path, overwrite=overwrite, **arguments)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.
-    creating.require_server(path, parts)
+    if not is_plain:
+        creating.require_server(path, parts)
     array = zarr.create_array(creating, name=path or None, overwrite=overwrite, **arguments)
     inner = dataclasses.replace(array.async_array, store_path=StorePath(store, path))
     created = type(array)(inner)

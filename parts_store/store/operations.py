@@ -34,7 +34,7 @@ from parts_store.store.catalog import (
     is_created_again,
     layout_changed,
 )
-from parts_store.store.chunk_reads import ChunkReader, Locate, Values, single
+from parts_store.store.chunk_reads import ChunkReader, Locate, Values
 from parts_store.store.options import StoreOptions
 from parts_store.store.partial_writes import WholeRead
 from parts_store.transactions import reading, session
@@ -238,10 +238,10 @@ class Operations:
                 require_fit(chunk.parts, sizes, key)
                 require_no_empty(chunk.parts, sizes, key)
                 yield from self.protocol.write_references(chunk, values)
-            case Other() if len(values) == 1:
+            case Other() as owner if len(values) == 1:
                 # The chunk of an array without parts is a single part.
                 self.reader.before_plain_write(key)
-                yield from self.protocol.write_references(single(key), values)
+                yield from self.protocol.write_references(owner.chunk(key), values)
             case _:
                 raise SessionError(key, "expected a chunk of an array created with `split=True`, found another key")
 
@@ -269,12 +269,12 @@ class Operations:
                 yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
-            case Other(array, shard_index=index) as other:
+            case Other() as other:
                 read = _require_array(self.reader.before_plain_write(key), other)
                 if only_if_absent and value is not None:
-                    yield from self.protocol.put_if_absent(key, value, "data")
-                elif array is None or not (yield from self._write_plain(single(key, array), index, value, read)):
-                    yield from remove((key,), "data") if value is None else _put(key, value)
+                    yield from self.protocol.put_if_absent(key, other.as_stored(key, value), "data")
+                elif not (yield from self._write_plain(key, other, value, read)):
+                    yield from remove((key,), "data") if value is None else _put(key, other.as_stored(key, value))
             case never:
                 assert_never(never)
 
@@ -322,18 +322,18 @@ class Operations:
                 yield from self._require_same_array(chunk, before)
             raise
 
-    def _write_plain(
-        self, chunk: Chunk, index: ShardIndex | None, value: memoryview | None, read: WholeRead | None
-    ) -> Steps[bool]:
+    def _write_plain(self, key: str, other: Other, value: memoryview | None, read: WholeRead | None) -> Steps[bool]:
         """Write or delete an object without parts that zarr read before, on the condition that it has not changed.
 
         Returns False if nothing was done: zarr did not read the object, or the server has no conditions. The server is
         not asked beforehand, so that arrays without parts cost the same as with any other store.
         """
         known = None if self.server is None else self.server.known
-        if read is None or not self.protocol.expects_writers or (known is not None and not known.has_conditions):
+        if other.array is None or read is None or not self.protocol.expects_writers:
             return False
-        steps = self._write(chunk, index, _uncut, value, read)
+        if known is not None and not known.has_conditions:
+            return False
+        steps = self._write(other.chunk(key), other.shard_index, lambda each: [other.as_stored(key, each)], value, read)
         if self.server is None or known is not None:
             yield from steps
             return True
@@ -454,7 +454,3 @@ def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRe
 
 def _put(key: str, value: memoryview) -> Steps[None]:
     yield (Put(key, value, None, None, "data"),)
-
-
-def _uncut(value: memoryview) -> Sequence[memoryview]:
-    return (value,)

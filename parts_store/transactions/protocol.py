@@ -101,7 +101,7 @@ class Change:
         """
         if isinstance(self.base, Unknown):
             raise ConcurrentWriteError(self.chunk.chunk_key, NOT_AS_SEEN)
-        require_unedited(self.chunk, self.index, read)
+        require_unedited(self.chunk, self.index, None if read is None else read.values[0])
         theirs = None if read is None else memoryview(b"".join(read.values[0] or ()))
         try:
             merged = merge_shards(self.index, self.base, self.mine, theirs)

@@ -497,15 +497,30 @@ def require_data(chunk: Chunk, index: ShardIndex, start: int, stop: int, nbytes:
         )
 
 
-def require_unedited(chunk: Chunk, index: ShardIndex | None, read: Read | None) -> None:
+def require_unedited(chunk: Chunk, index: ShardIndex | None, pieces: Pieces | None) -> None:
     """Raise `ShardFileError` if a whole shard is a file that another program has changed."""
-    if read is None or index is None or chunk.ends is None:
+    if pieces is None or index is None or chunk.ends is None:
         return
-    pieces = read.values[0] or ()
     if len(pieces) != 2 or pieces[1].nbytes != index.nbytes:
-        shard = memoryview(b"".join(pieces))
+        shard = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         pieces = (shard[: -index.nbytes], shard[-index.nbytes :])
-    seal.require_sealed(chunk.anchor_key, pieces[0], pieces[0], bytes(pieces[1]))
+    require_sealed(chunk, index, pieces[0], pieces[0], bytes(pieces[1]))
+
+
+def require_sealed(
+    chunk: Chunk, index: ShardIndex, head: bytes | memoryview, tail: bytes | memoryview, data: bytes
+) -> None:
+    """Raise `ShardFileError` unless a file, which starts and ends with these bytes, is as it was written.
+
+    If the index is in the same object, other software may have written the shard. Such a shard has no seal and is no
+    file, and is right if its index is.
+    """
+    if len(chunk.parts.parts) == 1 and seal.sealed_ends(tail) is None:
+        is_right = index.is_sound(data)
+    else:
+        is_right = seal.is_sealed(head, tail, data)
+    if not is_right:
+        raise ShardFileError(chunk.anchor_key)
 
 
 def read_untagged(task: ReadTask, *, with_anchor: bool, compares_again: bool) -> Steps[Attempt | None]:

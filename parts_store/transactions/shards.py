@@ -14,7 +14,7 @@ A shard whose main part is a range of an existing file may have other bytes betw
 whole shard leaves them out: it returns the inner chunks one after the other, and a matching index.
 
 A shard that is a file of another format may be changed by another program. Without tags, the end of the file is
-compared with the index (`format/files/seal`).
+compared with the index (`format/files/seal`), and is read with it.
 
 An index that names bytes beyond the end of the shard is an error, because the data would be too short.
 
@@ -36,7 +36,7 @@ from parts_store.format.keys import Chunk
 from parts_store.format.layout import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table, may_have_holes
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.reading import Outdated, Read, ReadSettings, Version, require_data
+from parts_store.transactions.reading import Outdated, Read, ReadSettings, Version, require_data, require_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,14 @@ class VersionedIndex:
     may_have_holes: bool
     # The index decoded, None if it cannot be. It needs no memory of its own.
     table: Table | None = field(default=None, compare=False, repr=False)
+    # Whether the seal of a file was compared, so that the shard is a file.
+    has_seal: bool = field(default=False, compare=False)
 
     @classmethod
-    def decoded(cls, data: bytes, version: Version, index: ShardIndex) -> Self:
+    def decoded(cls, data: bytes, version: Version, index: ShardIndex, *, has_seal: bool = False) -> Self:
         """Return the index with these bytes, decoded once for all reads that follow."""
         table = index.decode(data)
-        return cls(data, version, index, may_have_holes(table), table)
+        return cls(data, version, index, may_have_holes(table), table, has_seal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,9 @@ def _read_versioned(
     protocol: ChunkProtocol, chunk: Chunk, index: ShardIndex, settings: ReadSettings, *, with_anchor: bool
 ) -> Steps[VersionedIndex | None]:
     # Without tags, only the seal of a file tells that another program has changed the file.
-    ends = None if protocol.has_tags else chunk.ends
+    is_single = len(chunk.parts.parts) == 1
+    ends = None if protocol.has_tags and not is_single else chunk.ends
+    needed: Ends | None = None
     while True:
         wanted = _index_and_ends(index, ends)
         read = yield from protocol.read(chunk, wanted, settings, with_anchor=with_anchor, why=INDEX)
@@ -194,7 +198,7 @@ def _read_versioned(
             return None
         found, *head = (b"".join(pieces or ()) for pieces in read.values)
         data = found[-index.nbytes :] if ends else found
-        if chunk.ends is None or read.version.tag is not None:
+        if chunk.ends is None or (read.version.tag is not None and not is_single):
             break
         tail = found[: -index.nbytes] if ends else b""
         needed = seal.sealed_ends(tail) if ends else chunk.ends
@@ -202,9 +206,9 @@ def _read_versioned(
         if needed is not None and (ends is None or not ends.covers(needed)):
             ends = needed
             continue
-        seal.require_sealed(chunk.anchor_key, b"".join(head), tail, data)
+        require_sealed(chunk, index, b"".join(head), tail, data)
         break
-    versioned = VersionedIndex.decoded(data, read.version, index)
+    versioned = VersionedIndex.decoded(data, read.version, index, has_seal=needed is not None)
     # The index is a range of a file that other software may write. In other shards, zarr compares the checksum.
     if chunk.is_split and index.is_understood and not index.is_sound(versioned.index):
         expected = f"an index of {chunk.chunk_key!r} of {index.nbytes} bytes that fits its checksum"

@@ -75,7 +75,7 @@ def test_verify_opens_every_version_of_a_repository(
     repository: Path, capsys: pytest.CaptureFixture[str], version: list[str]
 ) -> None:
     result = call(["verify", repository, *version], capsys)
-    assert (result.code, result.out) == (OK, "2 arrays with parts, 8 chunks, 8 objects\nno problems found\n")
+    assert (result.code, result.out) == (OK, "2 arrays checked, 8 chunks, 8 objects\nno problems found\n")
 
 
 def test_verify_follows_references_in_virtual_folders_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,12 +92,12 @@ def test_finding_nothing_is_not_success(
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "no array with parts was found there, nothing was checked" in fails([command, empty], capsys)
+    assert "no array with parts or shard files was found there, nothing was checked" in fails([command, empty], capsys)
     for prefix in ("b", "plain"):
         said = fails([command, folder, "--prefix", prefix], capsys)
-        assert f"no array with parts was found there below '{prefix}', nothing was checked" in said
+        assert f"no array with parts or shard files was found there below '{prefix}', nothing was checked" in said
     places.remove_parts_arrays(folder)
-    assert "no array with parts was found there" in fails([command, folder], capsys)
+    assert "no array with parts or shard files was found there" in fails([command, folder], capsys)
     assert call([command, make_store(tmp_path / "again"), "--prefix", "a/c"], capsys).code == OK
 
 

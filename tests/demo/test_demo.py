@@ -42,6 +42,12 @@ def test_every_step_is_right_and_has_a_line(ran: Ran) -> None:
     assert [line[:4] for line in ran.said[::2]] == [f"{number}/5 " for number in range(1, 6)]
 
 
+def test_one_array_is_read_by_programs_without_a_plugin(ran: Ran) -> None:
+    said = ran.found.steps[0].result.summary
+    programs = ["zarr", "tensorstore", "zarrs", "tifffile", "Pillow", "GDAL"]
+    assert said == f"6 programs without a plugin read the right pixels: {', '.join(programs)}"
+
+
 def test_killed_writers_leave_one_whole_write_and_nothing_else(ran: Ran) -> None:
     step = ran.found.steps[1].result
     before, after = step.figures
@@ -51,10 +57,10 @@ def test_killed_writers_leave_one_whole_write_and_nothing_else(ran: Ran) -> None
     np.testing.assert_array_equal(after[0], 255 - picture)
     # They were killed in the middle. Before the commit, two staged objects and an unfinished journal are left.
     killed_before, killed_after = step.printed.split("Killed after its commit")
-    assert re.search("leftovers: image/c/0/0/0: .*journal", killed_before)
+    assert re.search("leftovers: in_parts/c/0/0/0: .*journal", killed_before)
     assert "interrupted" not in killed_before
-    assert "interrupted: image/c/0/0/0: an overwrite was interrupted" in killed_after
-    left = {path.name for path in (ran.folder / "images.zarr/image").rglob("*") if path.is_file()}
+    assert "interrupted: in_parts/c/0/0/0: an overwrite was interrupted" in killed_after
+    left = {path.name for path in (ran.folder / "images.zarr/in_parts").rglob("*") if path.is_file()}
     assert left - {"array.lock"} == {"zarr.json", "0.tif", "0.index"}
 
 

@@ -75,7 +75,7 @@ def test_link_in_place_of_an_array_or_its_chunks_is_damage(folder: Path, tmp_pat
 def test_file_that_another_program_changed_is_not_called_in_use(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path / "images.zarr")
     ps.create_array(store, "image", shard_file="tiff", **IMAGE)[:] = 7
-    file = tmp_path / "images.zarr/image/c/0/0.tif"
+    file = tmp_path / "images.zarr/image/c/0/0"
     tifffile.imwrite(file, np.ones((64, 64), "uint16"))
     changed = file.read_bytes()
     report = store.repair(min_age=0, drop_incomplete=True)

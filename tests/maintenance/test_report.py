@@ -64,7 +64,7 @@ def test_array_that_is_not_understood_is_damage() -> None:
     assert report.is_damaged
     assert not report.is_clean
     assert str(report).splitlines()[1:] == ["not understood: /: why", "damaged"]
-    assert str(Report((), 0, 0, 0)).endswith("\nno arrays with parts")
+    assert str(Report((), 0, 0, 0)).endswith("\nno arrays with parts or shard files")
 
 
 def test_long_report_shows_damage_first() -> None:

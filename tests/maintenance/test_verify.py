@@ -51,7 +51,7 @@ def test_verify_makes_one_listing_and_one_request_per_tagged_part(objects: Any) 
     expected = {"get": 2} | ({"list": 2} if isinstance(objects, LocalStore) else {"list": 1, "head": 8})
     assert calls(fresh) == expected
     assert report == Report((), arrays=1, chunks=4, objects=8)
-    assert str(report).splitlines() == ["1 array with parts, 4 chunks, 8 objects", "no problems found"]
+    assert str(report).splitlines() == ["1 array checked, 4 chunks, 8 objects", "no problems found"]
 
 
 def test_verify_makes_no_request_for_chunks_of_one_part(objects: Any) -> None:

@@ -28,7 +28,6 @@ STORED: Final = np.s_[16:32, 16:32]
 HOLE: Final = np.s_[0:16, 0:16]
 FILL: Final = 7
 COMPRESSORS: Final[Mapping[str, Any]] = {"none": None, "deflate": Zlib(level=6), "zstd": ZstdCodec()}
-EXTENSIONS: Final = {"tiff": ".tif", "hdf5": ".h5"}
 
 
 def arguments(compression: str) -> dict[str, Any]:
@@ -179,10 +178,10 @@ def replace_with_neighbour(path: Path) -> None:
     shutil.copy(path.with_name("1" + path.suffix), path)
 
 
-def read(path: Path) -> np.ndarray | None:
+def read(path: Path, shard_file: str) -> np.ndarray | None:
     """Return what the program of its format reads from a file, None if it cannot."""
     try:
-        if path.suffix == ".tif":
+        if shard_file == "tiff":
             return tifffile.imread(path, key=0)
         with h5py.File(path, "r") as file:
             return np.asarray(file["a"][...])

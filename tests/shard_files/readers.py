@@ -1,4 +1,4 @@
-"""Readers of shard files that do not use parts_store: the programs of each format, and the plain layout by hand."""
+"""Readers of shard files that do not use parts_store: programs of each format and of Zarr, and the layout by hand."""
 
 import io
 import json
@@ -12,10 +12,37 @@ import h5py
 import hdf5plugin  # noqa: F401 - registers zstd for h5py
 import numpy as np
 import rasterio
+import tensorstore
 import tifffile
+import zarr
 import zstandard
 from PIL import Image
 from rasterio.errors import NotGeoreferencedWarning
+from zarr.storage import LocalStore
+
+ZARR = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+ZARRS = "zarrs.ZarrsCodecPipeline"
+
+
+def read_file(path: Path) -> np.ndarray:
+    """Return the first image of a TIFF file, or the dataset of an HDF5 file."""
+    with path.open("rb") as file:
+        is_hdf5 = file.read(4) == b"\x89HDF"
+    return read_h5py(path)[1] if is_hdf5 else read_tifffile(path)[0]
+
+
+def read_zarr(folder: Path, pipeline: str = ZARR) -> np.ndarray:
+    """Return the values of an array as zarr reads them from its own store, with its own pipeline or that of zarrs."""
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        array = zarr.open_array(LocalStore(folder, read_only=True), mode="r")
+        assert type(array.async_array.codec_pipeline).__name__ == pipeline.rpartition(".")[2]
+        return np.asarray(array[...])
+
+
+def read_tensorstore(folder: Path) -> np.ndarray:
+    """Return the values of an array as tensorstore reads them."""
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder)}}
+    return np.asarray(tensorstore.open(spec, read=True).result().read().result())
 
 
 def read_tifffile(path: Path) -> np.ndarray:
@@ -75,7 +102,9 @@ def read_plain_layout(folder: Path) -> np.ndarray:
     document = json.loads((folder / "zarr.json").read_text())
     (sharding,) = document["codecs"]
     inner = sharding["configuration"]
-    suffixes = [part["key_suffix"] for part in document["storage_transformers"][0]["configuration"]["parts"]]
+    transformers = document.get("storage_transformers")
+    parts = transformers[0]["configuration"]["parts"] if transformers else [{"key_suffix": ""}]
+    suffixes = [part["key_suffix"] for part in parts]
     shape, chunk = document["shape"], inner["chunk_shape"]
     shard = document["chunk_grid"]["configuration"]["chunk_shape"]
     endian = inner["codecs"][0].get("configuration", {}).get("endian", "little")

@@ -15,10 +15,9 @@ from obstore.store import MemoryStore
 from zarr.errors import ZarrUserWarning
 
 import parts_store as ps
-from tests.shard_files import readers
+from tests.shard_files import forms, readers
 
 KINDS = ["disk", "memory", "whole", "split"]
-EXTENSIONS = {"tiff": ".tif", "hdf5": ".h5"}
 SHARDS = {"chunks": (16, 16), "shards": (32, 48), "dtype": "int32", "fill_value": -3}
 
 
@@ -33,26 +32,24 @@ def new_store(kind: str, folder: Path) -> ps.PartsStore:
             return ps.PartsStore.from_session(repository.writable_session("main"))
 
 
-def create(store: ps.PartsStore, kind: str, shard_file: Any, **arguments: Any) -> zarr.Array[Any]:
+def create(store: ps.PartsStore, kind: str, form: str, shard_file: Any, **arguments: Any) -> zarr.Array[Any]:
     """Return a new array with the pipeline that zarr is configured to use."""
     given: dict[str, Any] = {"shape": (70, 100), **SHARDS, **arguments}
-    ps.create_array(store, "group/a", shard_file=shard_file, split=kind == "split", **given)
+    forms.create(store, "group/a", form, shard_file, split=kind == "split", **given)
     return zarr.open_array(store, path="group/a", mode="r+")
 
 
-def read_file(path: Path) -> np.ndarray:
-    return readers.read_tifffile(path)[0] if path.suffix == ".tif" else readers.read_h5py(path)[1]
-
-
-def require_files(folder: Path, shard_file: str, expected: np.ndarray) -> None:
+def require_files(folder: Path, extension: str, expected: np.ndarray) -> None:
     """Compare the files of all shards with the values of the array; shards without a file have the fill value."""
     np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
+    if not extension:
+        np.testing.assert_array_equal(readers.read_zarr(folder), expected)
     for row in range(-(-expected.shape[0] // 32)):
         for column in range(-(-expected.shape[1] // 48)):
             part = expected[row * 32 : row * 32 + 32, column * 48 : column * 48 + 48]
-            path = folder / "c" / str(row) / f"{column}{EXTENSIONS[shard_file]}"
+            path = folder / "c" / str(row) / f"{column}{extension}"
             if path.exists():
-                np.testing.assert_array_equal(read_file(path), part)
+                np.testing.assert_array_equal(readers.read_file(path), part)
             else:
                 assert (part == SHARDS["fill_value"]).all()
 
@@ -62,13 +59,14 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_stay_files_through_writes_resizes_and_copies(
-    tmp_path: Path, kind: str, shard_file: str, pipeline: str
+    tmp_path: Path, kind: str, shard_file: str, form: str, pipeline: str
 ) -> None:
-    store = new_store(kind, tmp_path / "stored")
-    array = create(store, kind, shard_file)
+    store, extension = new_store(kind, tmp_path / "stored"), forms.extension(form, shard_file)
+    array = create(store, kind, form, shard_file)
     rng = np.random.default_rng(0)
     expected = rng.integers(0, 100, (70, 100)).astype("int32")
     array[...] = expected
@@ -86,10 +84,10 @@ def test_shards_stay_files_through_writes_resizes_and_copies(
     copied, again = tmp_path / "copied", tmp_path / "again"
     ps.copy(store, ps.PartsStore.from_url(str(copied)))
     # The shards in the first columns were not written after the array grew. Their copies have its height.
-    require_files(copied / "group" / "a", shard_file, grown)
+    require_files(copied / "group" / "a", extension, grown)
     array[:, 0] = grown[:, 0] = 6
     ps.copy(store, ps.PartsStore.from_url(str(copied)), overwrite=True)
-    require_files(copied / "group" / "a", shard_file, grown)
+    require_files(copied / "group" / "a", extension, grown)
     if kind == "disk":
         assert files_in(tmp_path / "stored") == files_in(copied)
     for between in ("disk", "whole"):
@@ -100,32 +98,38 @@ def test_shards_stay_files_through_writes_resizes_and_copies(
         assert chunks == {name: data for name, data in files_in(copied).items() if not name.endswith("zarr.json")}
         reopened = zarr.open_array(ps.PartsStore.from_url(str(again / between)), path="group/a", mode="r+")
         reopened[3, 3] = 11
-        assert read_file(again / between / "group" / "a" / "c" / "0" / f"0{EXTENSIONS[shard_file]}")[3, 3] == 11
+        assert readers.read_file(again / between / "group" / "a" / "c" / "0" / f"0{extension}")[3, 3] == 11
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 @pytest.mark.parametrize("shape", [(40, 50), (64, 96), (75, 144)])
-def test_copied_files_end_where_the_array_ends_now(tmp_path: Path, shard_file: str, shape: tuple[int, int]) -> None:
-    store = new_store("whole", tmp_path)
-    array = create(store, "whole", shard_file)
+def test_copied_files_end_where_the_array_ends_now(
+    tmp_path: Path, shard_file: str, form: str, shape: tuple[int, int]
+) -> None:
+    store, extension = new_store("whole", tmp_path), forms.extension(form, shard_file)
+    array = create(store, "whole", form, shard_file)
     array[...] = np.random.default_rng(0).integers(0, 100, (70, 100))
     array.resize(shape)
     array.attrs["units"] = "K"
     ps.copy(store, ps.PartsStore.from_url(str(tmp_path)), path="group/a", to="b")
     expected = np.asarray(zarr.open_array(store, path="group/a", mode="r")[...])
-    require_files(tmp_path / "b", shard_file, expected)
+    require_files(tmp_path / "b", extension, expected)
     if shard_file == "hdf5":
-        name, _, attributes = readers.read_h5py(tmp_path / "b" / "c" / "0" / "0.h5")
+        name, _, attributes = readers.read_h5py(tmp_path / "b" / "c" / "0" / f"0{extension}")
         assert (name, attributes) == ("b", {"units": "K"})
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_deleted_with_their_indexes(tmp_path: Path, kind: str, shard_file: str, pipeline: str) -> None:
+def test_shards_are_deleted_with_their_indexes(
+    tmp_path: Path, kind: str, shard_file: str, form: str, pipeline: str
+) -> None:
     store = new_store(kind, tmp_path)
-    array = create(store, kind, shard_file)
+    array = create(store, kind, form, shard_file)
     array[...] = 1
     array[0:32, 0:48] = -3
     np.testing.assert_array_equal(array[0:32, 0:48], np.full((32, 48), -3))
@@ -137,9 +141,13 @@ def test_shards_are_deleted_with_their_indexes(tmp_path: Path, kind: str, shard_
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
-def test_every_way_to_open_an_array_writes_files(tmp_path: Path, shard_file: str, pipeline: str) -> None:
-    array = create(ps.PartsStore.from_url(str(tmp_path)), "disk", shard_file)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
+def test_every_way_to_open_an_array_writes_files(tmp_path: Path, shard_file: str, form: str, pipeline: str) -> None:
+    array, extension = (
+        create(ps.PartsStore.from_url(str(tmp_path)), "disk", form, shard_file),
+        forms.extension(form, shard_file),
+    )
     expected = np.arange(7000, dtype="int32").reshape(70, 100)
     array[...] = expected
     array.attrs["units"] = "K"
@@ -157,21 +165,25 @@ def test_every_way_to_open_an_array_writes_files(tmp_path: Path, shard_file: str
     for number, each in enumerate(opened):
         each[40 + number, :] = expected[40 + number, :] = -number
         each[0:32, 0:48] = expected[0:32, 0:48] = number
-        require_files(tmp_path / "group" / "a", shard_file, expected)
+        require_files(tmp_path / "group" / "a", extension, expected)
     document = json.loads((tmp_path / "group" / "a" / "zarr.json").read_text())
     assert document["shard_file"] == {"name": shard_file, "must_understand": False}
     members = json.loads((tmp_path / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
     assert members["group/a"]["shard_file"] == document["shard_file"]
     if shard_file == "hdf5":
-        assert readers.read_h5py(tmp_path / "group" / "a" / "c" / "0" / "0.h5")[2] == {"units": "K", "scale": 2.5}
+        assert readers.read_h5py(tmp_path / "group" / "a" / "c" / "0" / f"0{extension}")[2] == {
+            "units": "K",
+            "scale": 2.5,
+        }
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 @pytest.mark.parametrize("kind", ["disk", "memory"])
-def test_threads_that_write_one_shard_lose_nothing(tmp_path: Path, kind: str, shard_file: str) -> None:
+def test_threads_that_write_one_shard_lose_nothing(tmp_path: Path, kind: str, shard_file: str, form: str) -> None:
     store = new_store(kind, tmp_path / "stored")
-    array = create(store, kind, shard_file, shape=(64, 96))
+    array = create(store, kind, form, shard_file, shape=(64, 96))
     # One inner chunk each, of four shards.
     regions = [np.s_[16 * row : 16 * row + 16, 16 * column : 16 * column + 16] for row, column in np.ndindex(4, 6)]
     expected = np.full((64, 96), -3, "int32")
@@ -185,7 +197,7 @@ def test_threads_that_write_one_shard_lose_nothing(tmp_path: Path, kind: str, sh
         expected[region] = number
     np.testing.assert_array_equal(array[...], expected)
     ps.copy(store, ps.PartsStore.from_url(str(tmp_path / "copy")))
-    require_files(tmp_path / "copy" / "group" / "a", shard_file, expected)
+    require_files(tmp_path / "copy" / "group" / "a", forms.extension(form, shard_file), expected)
 
 
 def write_in_process(folder: str, number: int) -> None:
@@ -195,12 +207,14 @@ def write_in_process(folder: str, number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard_file", EXTENSIONS)
-def test_processes_that_write_one_shard_lose_nothing(tmp_path: Path, shard_file: str) -> None:
-    create(ps.PartsStore.from_url(str(tmp_path)), "disk", shard_file, shape=(64, 48), shards=(64, 48))
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
+def test_processes_that_write_one_shard_lose_nothing(tmp_path: Path, shard_file: str, form: str) -> None:
+    create(ps.PartsStore.from_url(str(tmp_path)), "disk", form, shard_file, shape=(64, 48), shards=(64, 48))
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(write_in_process, [str(tmp_path)] * 4, range(4)))
     rows, columns = np.indices((64, 48)) // 16
     folder = tmp_path / "group" / "a"
     np.testing.assert_array_equal(readers.read_plain_layout(folder), 10 * rows + columns)
-    np.testing.assert_array_equal(read_file(folder / "c" / "0" / f"0{EXTENSIONS[shard_file]}"), 10 * rows + columns)
+    path = folder / "c" / "0" / f"0{forms.extension(form, shard_file)}"
+    np.testing.assert_array_equal(readers.read_file(path), 10 * rows + columns)

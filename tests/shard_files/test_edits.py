@@ -8,30 +8,33 @@ from typing import Any
 import numpy as np
 import obstore
 import pytest
+import tensorstore
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.storage import LocalStore as LocalZarrStore
 
 import parts_store as ps
-from tests.shard_files import edits
+from tests.shard_files import edits, forms, readers
 
 READS = {"stored": edits.STORED, "part": np.s_[20:22, 30:34], "hole": edits.HOLE, "whole": edits.SHARD}
 CASES = [
-    pytest.param(shard_file, compression, edit, id=f"{shard_file}-{compression}-{name}")
+    pytest.param(form, shard_file, compression, edit, id=f"{form}-{shard_file}-{compression}-{name}")
+    for form in forms.FORMS
     for shard_file, known in edits.EDITS.items()
     for compression in edits.COMPRESSORS
     for name, edit in known.items()
 ]
 
 
-def create(folder: Path, shard_file: Any, compression: str) -> zarr.Array[Any]:
+def create(folder: Path, form: str, shard_file: str, compression: str) -> zarr.Array[Any]:
     store = ps.PartsStore.from_url(str(folder))
-    array = ps.create_array(store, "a", shard_file=shard_file, **edits.arguments(compression))
+    array: zarr.Array[Any] = forms.create(store, "a", form, shard_file, **edits.arguments(compression))
     array[...] = edits.values()
     return array
 
 
-def file_of(folder: Path, shard_file: str) -> Path:
-    return folder / "a" / "c" / "0" / ("0" + edits.EXTENSIONS[shard_file])
+def file_of(folder: Path, form: str, shard_file: str) -> Path:
+    return folder / "a" / "c" / "0" / ("0" + forms.extension(form, shard_file))
 
 
 def arrays(folder: Path, read_before: zarr.Array[Any]) -> Iterator[zarr.Array[Any]]:
@@ -41,9 +44,9 @@ def arrays(folder: Path, read_before: zarr.Array[Any]) -> Iterator[zarr.Array[An
     yield ps.open_array(ps.PartsStore.from_url(str(folder)), "a", mode="r+")
 
 
-def require_noticed_or_equal(array: zarr.Array[Any], path: Path) -> bool:
+def require_noticed_or_equal(array: zarr.Array[Any], path: Path, shard_file: str) -> bool:
     """Compare all reads of an array with what the program of the format reads; return whether the change is noticed."""
-    expected = edits.read(path)
+    expected = edits.read(path, shard_file)
     noticed = []
     for selection in READS.values():
         try:
@@ -58,19 +61,19 @@ def require_noticed_or_equal(array: zarr.Array[Any], path: Path) -> bool:
     return noticed[0]
 
 
-@pytest.mark.sampled(30)
-@pytest.mark.parametrize(("shard_file", "compression", "edit"), CASES)
+@pytest.mark.sampled(60)
+@pytest.mark.parametrize(("form", "shard_file", "compression", "edit"), CASES)
 def test_changed_file_is_noticed_or_read_as_its_program_reads_it(
-    tmp_path: Path, shard_file: str, compression: str, edit: edits.Edit
+    tmp_path: Path, form: str, shard_file: str, compression: str, edit: edits.Edit
 ) -> None:
-    read_before = create(tmp_path, shard_file, compression)
+    read_before = create(tmp_path, form, shard_file, compression)
     for selection in READS.values():
         np.testing.assert_array_equal(read_before[selection], edits.values()[selection])
-    path = file_of(tmp_path, shard_file)
+    path = file_of(tmp_path, form, shard_file)
     edit(path)
     changed = {each: each.read_bytes() for each in path.parent.iterdir()}
     for array in arrays(tmp_path, read_before):
-        if not require_noticed_or_equal(array, path):
+        if not require_noticed_or_equal(array, path, shard_file):
             continue
         # A partial write merges nothing into the changed file, and a write of the whole shard replaces it.
         with pytest.raises(ps.errors.ShardFileError):
@@ -79,33 +82,36 @@ def test_changed_file_is_noticed_or_read_as_its_program_reads_it(
     np.testing.assert_array_equal(read_before[0:64, 64:128], edits.values()[0:64, 64:128])
     read_before[edits.SHARD] = 5
     np.testing.assert_array_equal(read_before[edits.SHARD], np.full((64, 64), 5, "uint16"))
-    np.testing.assert_array_equal(edits.read(path), np.full((64, 64), 5, "uint16"))
+    np.testing.assert_array_equal(edits.read(path, shard_file), np.full((64, 64), 5, "uint16"))
 
 
+@pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("compression", ["deflate", "zstd"])
-def test_moved_tiles_are_always_noticed(tmp_path: Path, shard_file: str, compression: str) -> None:
+def test_moved_tiles_are_always_noticed(tmp_path: Path, form: str, shard_file: str, compression: str) -> None:
     moving = [edits.exchange_two_tiles, *list(edits.EDITS[shard_file].values())[:3]]
     for number, edit in enumerate(moving if shard_file == "tiff" else moving[1:]):
         folder = tmp_path / str(number)
-        array = create(folder, shard_file, compression)
-        path = file_of(folder, shard_file)
+        array = create(folder, form, shard_file, compression)
+        path = file_of(folder, form, shard_file)
         edit(path)
-        assert require_noticed_or_equal(array, path)
+        assert require_noticed_or_equal(array, path, shard_file)
 
 
-def test_tile_without_compression_can_be_changed_in_place(tmp_path: Path) -> None:
-    array = create(tmp_path, "tiff", "none")
-    path = file_of(tmp_path, "tiff")
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_tile_without_compression_can_be_changed_in_place(tmp_path: Path, form: str) -> None:
+    shard_file = "tiff"
+    array = create(tmp_path, form, shard_file, "none")
+    path = file_of(tmp_path, form, shard_file)
     edits.write_into_a_memory_map(path)
-    assert not require_noticed_or_equal(array, path)
+    assert not require_noticed_or_equal(array, path, shard_file)
     np.testing.assert_array_equal(array[edits.STORED], np.full((16, 16), 9))
     expected = edits.values()
     expected[edits.STORED] = 9
     expected[33:35, 33:35] = 1
     array[33:35, 33:35] = 1
     np.testing.assert_array_equal(array[...], expected)
-    np.testing.assert_array_equal(edits.read(path), expected[edits.SHARD])
+    np.testing.assert_array_equal(edits.read(path, shard_file), expected[edits.SHARD])
 
 
 @pytest.mark.sampled(3)
@@ -115,58 +121,61 @@ def test_tile_without_compression_can_be_changed_in_place(tmp_path: Path) -> Non
 def test_file_of_another_shard_is_noticed_or_read_with_its_values(
     tmp_path: Path, shard_file: str, compression: str, with_index: bool
 ) -> None:
-    read_before = create(tmp_path, shard_file, compression)
+    read_before = create(tmp_path, "parts", shard_file, compression)
     read_before[...]
-    path = file_of(tmp_path, shard_file)
+    path = file_of(tmp_path, "parts", shard_file)
     edits.replace_with_neighbour(path)
     if with_index:
         edits.replace_with_neighbour(path.with_suffix(".index"))
     for array in arrays(tmp_path, read_before):
-        assert require_noticed_or_equal(array, path) is not with_index
+        assert require_noticed_or_equal(array, path, shard_file) is not with_index
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("compression", edits.COMPRESSORS)
 def test_old_file_from_a_backup_is_noticed_or_read_with_its_values(
-    tmp_path: Path, shard_file: str, compression: str
+    tmp_path: Path, form: str, shard_file: str, compression: str
 ) -> None:
-    read_before = create(tmp_path, shard_file, compression)
-    path = file_of(tmp_path, shard_file)
+    read_before = create(tmp_path, form, shard_file, compression)
+    path = file_of(tmp_path, form, shard_file)
     shutil.copy(path, tmp_path / "backup")
     for region in (edits.HOLE, edits.STORED):
         read_before[region] = edits.noise(200)
         read_before[...]
     shutil.copy(tmp_path / "backup", path)
     for array in arrays(tmp_path, read_before):
-        assert require_noticed_or_equal(array, path)
+        # In one object, the old index comes with the old file.
+        assert require_noticed_or_equal(array, path, shard_file) is (form == "parts")
 
 
-def test_header_that_is_longer_than_usual_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_seal_that_covers_more_than_usual_is_read_again(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard_file = "tiff"
     monkeypatch.setattr("parts_store.format.files.tiff._MAX_NBYTES", 0)
-    create(tmp_path, "tiff", "deflate")
+    create(tmp_path, form, shard_file, "deflate")
     monkeypatch.undo()
-    path = file_of(tmp_path, "tiff")
+    path = file_of(tmp_path, form, shard_file)
     assert path.read_bytes()[:4] == b"II\x2b\x00"
     array = zarr.open_array(ps.PartsStore.from_url(str(tmp_path)), path="a")
     for selection in READS.values():
         np.testing.assert_array_equal(array[selection], edits.values()[selection])
-    np.testing.assert_array_equal(edits.read(path), edits.values()[edits.SHARD])
+    np.testing.assert_array_equal(edits.read(path, shard_file), edits.values()[edits.SHARD])
     edits.exchange_two_tiles(path)
-    assert require_noticed_or_equal(array, path)
+    assert require_noticed_or_equal(array, path, shard_file)
 
 
+@pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("is_on_disk", [True, False])
-def test_verify_finds_changed_files(tmp_path: Path, shard_file: str, is_on_disk: bool) -> None:
-    create(tmp_path, shard_file, "deflate")
-    path = file_of(tmp_path, shard_file)
+def test_verify_finds_changed_files(tmp_path: Path, form: str, shard_file: str, is_on_disk: bool) -> None:
+    create(tmp_path, form, shard_file, "deflate")
+    path = file_of(tmp_path, form, shard_file)
     next(iter(edits.EDITS[shard_file].values()))(path)
-    objects: Any = LocalStore(tmp_path) if is_on_disk else MemoryStore()
-    for each in tmp_path.rglob("*") if not is_on_disk else ():
-        if each.is_file():
-            obstore.put(objects, str(each.relative_to(tmp_path)), each.read_bytes())
-    store = ps.PartsStore(objects)
+    store = ps.PartsStore(stored_in(tmp_path, is_on_disk=is_on_disk))
     report = store.verify()
     damaged = [(each.chunk_key, each.keys, each.detail) for each in report.findings if each.problem.is_damage]
     assert damaged == [("a/c/0/0", (f"a/c/0/{path.name}",), "changed by another program")]
@@ -174,3 +183,93 @@ def test_verify_finds_changed_files(tmp_path: Path, shard_file: str, is_on_disk:
     assert store.repair().is_damaged
     zarr.open_array(store, path="a", mode="r+")[edits.SHARD] = 5
     assert not store.verify().is_damaged
+
+
+def stored_in(folder: Path, *, is_on_disk: bool) -> Any:
+    """Return an object store with the files of a folder: the folder, or one in memory."""
+    objects: Any = LocalStore(folder) if is_on_disk else MemoryStore()
+    for each in folder.rglob("*") if not is_on_disk else ():
+        if each.is_file():
+            obstore.put(objects, str(each.relative_to(folder)), each.read_bytes())
+    return objects
+
+
+def read_by_zarr(folder: Path) -> list[Any]:
+    """Return what each program of Zarr reads, or its error."""
+    found: list[Any] = []
+    for read in (readers.read_zarr, lambda each: readers.read_zarr(each, readers.ZARRS), readers.read_tensorstore):
+        try:
+            found.append(read(folder / "a"))
+        # Every program has its own errors, some of them written in Rust.
+        except BaseException as error:
+            found.append(error)
+    return found
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("shard_file", edits.EDITS)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("name", ["lose the last byte", "lose the second half", "lose all bytes", "append bytes"])
+def test_shard_with_a_wrong_end_is_an_error_for_all_programs(
+    tmp_path: Path, shard_file: str, compression: str, name: str
+) -> None:
+    array = create(tmp_path, "object", shard_file, compression)
+    array[...]
+    edits.EDITS[shard_file][name](file_of(tmp_path, "object", shard_file))
+    assert all(isinstance(found, BaseException) for found in read_by_zarr(tmp_path))
+    for each in arrays(tmp_path, array):
+        for selection in READS.values():
+            with pytest.raises(ps.errors.ShardFileError, match="a/c/0/0"):
+                each[selection]
+
+
+def open_in(folder: Path, writer: str) -> Any:
+    """Return an array as other software writes it."""
+    if writer != "tensorstore":
+        return zarr.open_array(LocalZarrStore(folder), path="a", mode="r+")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "a")}}
+    return tensorstore.open(spec).result()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("shard_file", edits.EDITS)
+@pytest.mark.parametrize("is_on_disk", [True, False])
+@pytest.mark.parametrize("writer", ["zarr", "zarrs", "tensorstore"])
+def test_shards_of_other_software_are_read_and_made_files_again(
+    tmp_path: Path, shard_file: str, is_on_disk: bool, writer: str
+) -> None:
+    create(tmp_path, "object", shard_file, "zstd")
+    path, expected = file_of(tmp_path, "object", shard_file), edits.values()
+    open_in(tmp_path, "zarr").attrs["units"] = "K"
+    with zarr.config.set({"codec_pipeline.path": readers.ZARRS if writer == "zarrs" else readers.ZARR}):
+        open_in(tmp_path, writer)[20:30, 20:30] = expected[20:30, 20:30] = 9
+    assert edits.read(path, shard_file) is None
+    objects = stored_in(tmp_path, is_on_disk=is_on_disk)
+    store = ps.PartsStore(objects)
+    for opened in (zarr.open_array(store, path="a", mode="r+"), ps.open_array(store, "a", mode="r+")):
+        for selection in (*READS.values(), np.s_[:, :]):
+            np.testing.assert_array_equal(opened[selection], expected[selection])
+    report = store.verify()
+    assert [(each.problem.value, each.chunk_key) for each in report.findings] == [("no file", "a/c/0/0")]
+    assert (report.is_damaged, report.is_clean) == (False, False)
+    assert str(report).endswith("`repair` would make files of shards again")
+    assert store.repair().is_clean
+    assert store.verify().findings == ()
+    path.write_bytes(bytes(obstore.get(objects, "a/c/0/0").bytes()))
+    np.testing.assert_array_equal(edits.read(path, shard_file), expected[edits.SHARD])
+    np.testing.assert_array_equal(opened[...], expected)
+    if shard_file == "hdf5":
+        assert readers.read_h5py(path)[2] == {"units": "K"}
+
+
+@pytest.mark.parametrize("shard_file", edits.EDITS)
+def test_partial_write_makes_a_file_of_a_shard_of_other_software(tmp_path: Path, shard_file: str) -> None:
+    create(tmp_path, "object", shard_file, "zstd")
+    foreign = open_in(tmp_path, "zarr")
+    foreign.resize((60, 128))
+    expected = edits.values()[:60]
+    foreign[20:30, 20:30] = expected[20:30, 20:30] = 9
+    array = zarr.open_array(ps.PartsStore.from_url(str(tmp_path)), path="a", mode="r+")
+    array[40:50, 40:50] = expected[40:50, 40:50] = 8
+    np.testing.assert_array_equal(edits.read(file_of(tmp_path, "object", shard_file), shard_file), expected[:, :64])
+    np.testing.assert_array_equal(readers.read_zarr(tmp_path / "a"), expected)

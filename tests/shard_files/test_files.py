@@ -1,4 +1,4 @@
-"""Every shard of an array with `shard_file` is a file that the programs of its format read, with zarr's values."""
+"""Programs of Zarr and of the format of the files read equal values from the same objects, whatever was written."""
 
 import tempfile
 import time
@@ -17,7 +17,7 @@ from zarr.codecs import BytesCodec, ZstdCodec
 from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
 import parts_store as ps
-from tests.shard_files import readers
+from tests.shard_files import forms, readers
 
 TIFF_TYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
 HDF5_TYPES = (*TIFF_TYPES, "uint64", "complex64", "complex128")
@@ -29,6 +29,7 @@ PILLOW_TYPES = ("uint8", "uint16", "float32")
 class Case:
     """An array, and the regions that are written to it, one after the other."""
 
+    form: str
     shard_file: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -47,19 +48,21 @@ class Case:
         return [known[name] for name in self.codecs]
 
     def create(self, store: ps.PartsStore) -> zarr.Array[Any]:
-        return ps.create_array(
+        array: zarr.Array[Any] = forms.create(
             store,
             "group/picture",
-            shard_file=self.shard_file,  # type: ignore[arg-type]
+            self.form,
+            self.shard_file,
             shape=self.shape,
             chunks=self.chunks,
             shards=self.shards,
             dtype=self.dtype,
             fill_value=self.fill,
-            serializer=BytesCodec(endian=self.endian) if np.dtype(self.dtype).itemsize > 1 else BytesCodec(endian=None),  # type: ignore[arg-type]
+            serializer=BytesCodec(endian=self.endian if np.dtype(self.dtype).itemsize > 1 else None),  # type: ignore[arg-type]
             compressors=self.compressors,
             attributes={"units": "K", "scale": 0.5},
         )
+        return array
 
     def carry_out(self, array: zarr.Array[Any]) -> np.ndarray:
         """Write the regions, and return the values that the array must have."""
@@ -76,7 +79,7 @@ class Case:
 
     def shards_in(self, folder: Path, expected: np.ndarray) -> Iterator[tuple[Path, np.ndarray]]:
         """Yield the file of every shard that exists, and the values that it must have."""
-        extension = {"tiff": ".tif", "hdf5": ".h5"}[self.shard_file]
+        extension = forms.extension(self.form, self.shard_file)
         for at in np.ndindex(*[-(-a // b) for a, b in zip(self.shape, self.shards, strict=True)]):
             path = folder / ("c/" + "/".join(map(str, at)) + extension)
             if path.exists():
@@ -112,6 +115,7 @@ def tiff_cases(draw: st.DrawFn) -> Case:
     height += -height % rows if is_striped and codecs else 0
     shape = (*leading, height, width, *colours)
     return Case(
+        draw(st.sampled_from(forms.FORMS)),
         "tiff",
         shape,
         chunks,
@@ -140,6 +144,7 @@ def hdf5_cases(draw: st.DrawFn) -> Case:
         ("shuffle", "zlib", "crc"),
     ]
     return Case(
+        draw(st.sampled_from(forms.FORMS)),
         "hdf5",
         shape,
         chunks,
@@ -155,20 +160,24 @@ def hdf5_cases(draw: st.DrawFn) -> Case:
 
 def is_read_by_pillow(case: Case) -> bool:
     is_rgb = case.chunks[-1] in (3, 4) and len(case.chunks) > 2 and case.shape[-1] == case.chunks[-1]
-    return (
-        case.codecs != ("zstd",) and case.endian == "little" and case.dtype in (("uint8",) if is_rgb else PILLOW_TYPES)
-    )
+    return case.endian == "little" and case.dtype in (("uint8",) if is_rgb else PILLOW_TYPES)
 
 
 @contextmanager
 def written(case: Case) -> Iterator[Iterator[tuple[Path, np.ndarray]]]:
-    """Write an array, compare what zarr and a plain reader read, and yield the shards' files with their values."""
+    """Write an array, compare what all programs of Zarr read, and yield the shards' files with their values."""
     with tempfile.TemporaryDirectory() as name:
         array = case.create(ps.PartsStore.from_url(name))
         expected = case.carry_out(array)
         folder = Path(name) / "group" / "picture"
         np.testing.assert_array_equal(array[...], expected)
         np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
+        if case.form == "object":
+            np.testing.assert_array_equal(readers.read_zarr(folder), expected)
+            if "crc" not in case.codecs:
+                np.testing.assert_array_equal(readers.read_zarr(folder, readers.ZARRS), expected)
+            if case.codecs in ((), ("zstd",)):
+                np.testing.assert_array_equal(readers.read_tensorstore(folder), expected)
         yield case.shards_in(folder, expected)
 
 
@@ -218,16 +227,16 @@ def test_the_same_values_give_the_same_hdf5_file_at_another_time(tmp_path: Path)
             attributes={"k": 1},
         )
         array[:] = 7
-        files.append((tmp_path / str(number) / "a/c/0/0.h5").read_bytes())
+        files.append((tmp_path / str(number) / "a/c/0/0").read_bytes())
     assert files[0] == files[1]
 
 
 @pytest.mark.parametrize("codecs", [(), ("zlib",), ("shuffle", "zlib", "crc")])
 @pytest.mark.parametrize("shards", [(2, 2), (4, 4)])
 def test_every_hdf5_file_can_be_opened_with_hdf5_1_10(tmp_path: Path, codecs: tuple[str, ...], shards: Any) -> None:
-    case = Case("hdf5", (4, 4), (2, 2), shards, "int16", "little", codecs, 0, (np.s_[:, :],), 0)
+    case = Case("object", "hdf5", (4, 4), (2, 2), shards, "int16", "little", codecs, 0, (np.s_[:, :],), 0)
     case.carry_out(case.create(ps.PartsStore.from_url(str(tmp_path))))
-    path = tmp_path / "group" / "picture" / "c" / "0" / "0.h5"
+    path = tmp_path / "group" / "picture" / "c" / "0" / "0"
     # The versions of the superblock and of the layout that HDF5 1.10 introduced. HDF5 2.0 has newer ones.
     assert path.read_bytes()[8] <= 3
     assert readers.read_layout_version(path) <= 4

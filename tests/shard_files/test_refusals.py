@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs.numcodecs import Delta, Fletcher32, Shuffle, Zlib
 
 import parts_store as ps
+from tests.shard_files import forms
 
 PLAIN: dict[str, Any] = {"shape": (64, 64), "chunks": (16, 16), "shards": (32, 32), "dtype": "uint16"}
+WITHOUT_CHECKSUM = ShardingCodec(chunk_shape=(16, 16), index_codecs=[BytesCodec()])
 BOTH: dict[str, tuple[dict[str, Any], str]] = {
     "dates": ({"dtype": "datetime64[s]"}, "a boolean or a number as data type"),
     "strings": ({"dtype": "str"}, "`bytes` as the first codec"),
@@ -30,7 +32,10 @@ BOTH: dict[str, tuple[dict[str, Any], str]] = {
     "0-D": ({"shape": (), "chunks": (), "shards": ()}, "expected "),
     "unknown format": ({"shard_file": "png"}, "one of 'tiff', 'hdf5'"),
     "no name of a format": ({"shard_file": ["tiff"]}, "one of 'tiff', 'hdf5'"),
-    "with parts": ({"parts": ["", ".x"]}, "one of `parts`, `chunk_file` and `shard_file`"),
+    "other parts": ({"parts": ["", ".x"]}, "the file, and behind it the index of 68 bytes"),
+    "an index of another size": ({"parts": ["", ps.Part(".x", size=64)]}, "the file, and behind it the index"),
+    "other index codecs": ({"shards": None, "serializer": WITHOUT_CHECKSUM}, "the shape of a shard"),
+    "chunks without shards": ({"shards": None, "chunks": (32, 32)}, "the shape of a shard"),
     "with chunk_file": ({"chunk_file": "tiff"}, "one of `parts`, `chunk_file` and `shard_file`"),
 }
 TIFF: dict[str, tuple[dict[str, Any], str]] = {
@@ -66,6 +71,14 @@ def test_shards_that_cannot_be_files_are_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("shard_file", ["tiff", "hdf5"])
+def test_index_without_a_checksum_is_refused_behind_a_file(tmp_path: Path, shard_file: Any) -> None:
+    store = ps.PartsStore.from_url(str(tmp_path)).with_parts({"a": [""]}, shard_file=shard_file)
+    layout: dict[str, Any] = {"shape": (64, 64), "chunks": (32, 32), "dtype": "uint16", "compressors": None}
+    with pytest.raises(ps.errors.StoreConfigError, match="an index with the codec `crc32c`"):
+        zarr.create_array(store, name="a", serializer=WITHOUT_CHECKSUM, **layout)
+
+
 def test_store_of_zarr_is_refused() -> None:
     with pytest.raises(ps.errors.StoreConfigError, match="a PartsStore"):
         ps.create_array(zarr.storage.MemoryStore(), "a", shard_file="tiff", **PLAIN)  # type: ignore[arg-type]
@@ -95,11 +108,14 @@ def test_number_of_colours_cannot_be_changed(tmp_path: Path) -> None:
         array.resize((2, 20, 3))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("member", [{"name": "jxl", "must_understand": False}, {"name": 5}, 7, "tiff", [], {}, True])
+@pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", ["tiff", "hdf5"])
-def test_files_of_a_newer_version_are_read_and_not_written(tmp_path: Path, shard_file: Any, member: Any) -> None:
-    array = ps.create_array(ps.PartsStore.from_url(str(tmp_path)), "a", shard_file=shard_file, **PLAIN)
+def test_files_of_a_newer_version_are_read_and_not_written(
+    tmp_path: Path, form: str, shard_file: Any, member: Any
+) -> None:
+    array = forms.create(ps.PartsStore.from_url(str(tmp_path)), "a", form, shard_file, **PLAIN)
     values = np.arange(4096).reshape(64, 64)
     array[...] = values
     document = tmp_path / "a" / "zarr.json"

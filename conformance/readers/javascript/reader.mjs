@@ -222,7 +222,7 @@ class PartsStore {
       require(part.size === undefined || part.size === bytes.length, "wrong-size", path(part));
       return bytes;
     });
-    if (this.stored.shard_file !== undefined) {
+    if (this.stored.shard_file !== undefined && pieces.length > 1) {
       const seal = Buffer.from(pieces[0].slice(-32, -24)).toString("latin1");
       require(seal === "zarrseal", "changed-file", path(this.parts[0]));
     }

@@ -13,7 +13,7 @@ import numpy as np
 from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
-from parts_store.format.files.tiff import tiff_header, usual_header_nbytes
+from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
 from parts_store.format.shard_index import Table, encode_table, is_hole
 
 # The size that most compressed fill tiles do not exceed.
@@ -58,13 +58,13 @@ def file_of(
 
 
 def usual_ends(file: ShardFile) -> Ends:
-    """Return how many bytes at the start and the end of most files are needed to compare them with their seals.
+    """Return how many bytes at the end of most files are needed to compare them with their seals.
 
     A reader does not make a fill tile, which takes long if it is large. If it is not compressed, few files have one.
     """
     if file.format == "hdf5":
         return Ends(0, SEAL_NBYTES)
-    return Ends(usual_header_nbytes(file), SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
+    return Ends(0, usual_directories_nbytes(file) + SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
 
 
 def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:
@@ -77,10 +77,9 @@ def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[i
 
 
 def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...]) -> memoryview:
-    header = tiff_header(file, table, data.nbytes, extent)
-    index = _encode(file, _moved(table, len(header)))
-    tail = build_tail(index, header, file.fill_tile if is_hole(table).any() else b"")
-    return memoryview(b"".join((header, data, tail, index)))
+    start, end = tiff_around(file, table, data.nbytes, extent)
+    index = _encode(file, _moved(table, len(start)))
+    return memoryview(b"".join((start, data, build_tail(index, end), index)))
 
 
 def _hdf5(

@@ -23,7 +23,6 @@ type FileFormat = Literal["tiff", "hdf5"]
 """A format of files that the shards of an array can have."""
 
 FORMATS: Final[tuple[str, ...]] = get_args(FileFormat.__value__)
-EXTENSIONS: Final[Mapping[str, str]] = {"tiff": ".tif", "hdf5": ".h5"}
 # A member of `zarr.json` that records the format. Readers need not know it.
 MEMBER: Final = "shard_file"
 # TIFF requires that the sides of a tile are multiples of this number.

@@ -1,30 +1,30 @@
-"""The end of a file that is a shard, by which a reader notices that another program has changed the file.
+"""The seal of a file that is a shard, by which a reader notices that another program has changed the file.
 
-The index of the shard is an object beside the file. If another program writes the file again, the index does not fit
-the file any more. On object stores, the tags tell that the two do not belong together. A local disk has no tags, so
-the file ends with a seal: a digest of the index. Programs that write a file again drop the seal, and programs that add
-to the file put their bytes behind it.
+If another program writes the file again, the index of the shard does not fit the file any more. If the index is in the
+same object as the file, its checksum tells that: the last bytes are not the index any more. If the index is an object
+of its own, nothing tells it but the tags of an object store. And a program may change a file in place, so that the
+index stays valid: all tiles of a TIFF file that are not stored point to one tile of fill values, and if a tile is
+written again and needs fewer bytes, only its size in the directory changes.
 
-A program may also change a TIFF file in place. All tiles that are not stored point to one tile of fill values, which
-comes just before the seal. If a tile is written again and needs fewer bytes, only its size in the header changes.
-Therefore the digest contains the header and the tile of fill values. HDF5 removes all bytes behind its own whenever it
-opens a file to change it, and with them the seal.
+So the file ends with a seal, a digest of the index and of what describes the tiles. Programs that write a file again
+drop the seal, and programs that add to the file put their bytes behind it. HDF5 removes all bytes behind its own
+whenever it opens a file to change it, and with them the seal.
 
-| bytes  | content                                                                                |
-|--------|----------------------------------------------------------------------------------------|
-| any    | the tile of fill values; none if the format needs no such tile, or no tile is missing  |
-| 8      | `zarrseal`                                                                             |
-| 8      | the size of the header at the start of the file, as a little-endian integer            |
-| 8      | the size of the tile of fill values, as a little-endian integer                        |
-| 8      | the digest (BLAKE2b) of the index, the header and the tile of fill values, in a row    |
+| bytes  | content                                                                                                  |
+|--------|----------------------------------------------------------------------------------------------------------|
+| any    | the sealed end: of a TIFF file, the directories and the tile of fill values; none of an HDF5 file        |
+| 8      | `zarrseal`                                                                                               |
+| 8      | the size of the sealed start of the file, as a little-endian integer                                     |
+| 8      | the size of the sealed end, as a little-endian integer                                                   |
+| 8      | the digest (BLAKE2b) of the index, the sealed start and the sealed end, in a row                         |
+
+Files of this version have no sealed start. Earlier versions, and other implementations, have directories there.
 """
 
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
-
-from parts_store.errors import ShardFileError
 
 _MAGIC: Final = b"zarrseal"
 _SEAL: Final = struct.Struct("<8sQQ8s")
@@ -45,20 +45,20 @@ class Ends:
         return self.head >= other.head and self.tail >= other.tail
 
 
-def build_tail(index: bytes, head: bytes = b"", fill: bytes = b"") -> bytes:
-    """Return the end of a file whose shard has this index; `head` is its header, `fill` the tile of fill values."""
+def build_tail(index: bytes, end: bytes = b"", head: bytes = b"") -> bytes:
+    """Return a sealed end with its seal, for a file whose shard has this index, and whose sealed start is `head`."""
     digest = blake2b(index, digest_size=_DIGEST_NBYTES)
     digest.update(head)
-    digest.update(fill)
-    return fill + _SEAL.pack(_MAGIC, len(head), len(fill), digest.digest())
+    digest.update(end)
+    return end + _SEAL.pack(_MAGIC, len(head), len(end), digest.digest())
 
 
 def sealed_ends(tail: bytes | memoryview) -> Ends | None:
     """Return which bytes of a file its seal is about, given at least the seal; None if the file has no seal."""
     if len(tail) < SEAL_NBYTES:
         return None
-    magic, head_nbytes, fill_nbytes, _ = _SEAL.unpack(tail[-SEAL_NBYTES:])
-    return Ends(head_nbytes, fill_nbytes + SEAL_NBYTES) if magic == _MAGIC else None
+    magic, head_nbytes, end_nbytes, _ = _SEAL.unpack(tail[-SEAL_NBYTES:])
+    return Ends(head_nbytes, end_nbytes + SEAL_NBYTES) if magic == _MAGIC else None
 
 
 def is_sealed(head: bytes | memoryview, tail: bytes | memoryview, index: bytes) -> bool:
@@ -67,10 +67,4 @@ def is_sealed(head: bytes | memoryview, tail: bytes | memoryview, index: bytes) 
     if ends is None or not Ends(len(head), len(tail)).covers(ends):
         return False
     end = bytes(tail[-ends.tail :])
-    return end == build_tail(index, bytes(head[: ends.head]), end[:-SEAL_NBYTES])
-
-
-def require_sealed(key: str, head: bytes | memoryview, tail: bytes | memoryview, index: bytes) -> None:
-    """Raise `ShardFileError` unless a file at a key, which starts and ends with these bytes, is as it was written."""
-    if not is_sealed(head, tail, index):
-        raise ShardFileError(key)
+    return end == build_tail(index, end[:-SEAL_NBYTES], bytes(head[: ends.head]))

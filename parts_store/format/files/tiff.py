@@ -1,4 +1,8 @@
-"""Shards as TIFF files: the directories that come before the inner chunks, which are tiles or strips of the images."""
+"""Shards as TIFF files: what is around the inner chunks, which are the tiles or strips of the images.
+
+The directories, which describe the images, come behind the inner chunks. So a reader that compares a file with its seal
+gets all it needs with the request for the index of the shard.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +12,7 @@ from numpy.typing import NDArray
 
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES
-from parts_store.format.shard_index import NO_CHUNK
+from parts_store.format.shard_index import NO_CHUNK, may_have_holes
 from parts_store.format.tiff_directory import (
     GRAY,
     LONG,
@@ -30,37 +34,45 @@ from parts_store.format.tiff_directory import (
 _MAX_NBYTES = 2**32 - 1
 
 
-def tiff_header(file: ShardFile, table: NDArray[np.uint64], data_nbytes: int, extent: tuple[int, ...]) -> bytes:
-    """Return what comes before the inner chunks, so that they are the tiles of TIFF images.
+def tiff_around(
+    file: ShardFile, table: NDArray[np.uint64], data_nbytes: int, extent: tuple[int, ...]
+) -> tuple[bytes, bytes]:
+    """Return what comes before and after the inner chunks, so that they are the tiles of TIFF images.
 
-    The `table` says where the inner chunks are in their data, and `extent` which part of the shard is in the array.
-    A tile that is not stored is the fill tile, which comes after the data.
+    The `table` says where the inner chunks are in their data, and `extent` which part of the shard is in the array. A
+    tile that is not stored is the fill tile, which comes last.
     """
     images = _Images.of(file, extent)
-    byteorder: ByteOrder = "big" if file.dtype.str[0] == ">" else "little"
-    form = TiffForm(byteorder)
-    if images.header_nbytes(form) + data_nbytes + len(file.fill_tile) + SEAL_NBYTES > _MAX_NBYTES:
-        form = TiffForm(byteorder, is_big=True)
-    header_nbytes = images.header_nbytes(form)
     offsets, lengths = images.tiles_of(table)
     is_hole = offsets == NO_CHUNK
-    offsets = np.where(is_hole, np.uint64(data_nbytes), offsets) + np.uint64(header_nbytes)
-    lengths = np.where(is_hole, np.uint64(len(file.fill_tile)), lengths)
+    fill_tile = file.fill_tile if may_have_holes(table) else b""
+    byteorder: ByteOrder = "big" if file.dtype.str[0] == ">" else "little"
+    form = TiffForm(byteorder)
+    page_nbytes = images.directory_nbytes(form)
+    nbytes = len(form.magic()) + data_nbytes + images.count * page_nbytes + len(fill_tile) + SEAL_NBYTES
+    if nbytes > _MAX_NBYTES:
+        form = TiffForm(byteorder, is_big=True)
+        page_nbytes = images.directory_nbytes(form)
+    start = len(form.magic())
+    # Directories begin at even offsets.
+    at = first = start + data_nbytes + data_nbytes % 2
+    offsets = np.where(is_hole, np.uint64(first + images.count * page_nbytes), offsets + np.uint64(start))
+    lengths = np.where(is_hole, np.uint64(len(fill_tile)), lengths)
     if file.compression == "none":
         lengths = np.minimum(lengths, images.stored_nbytes)
-    at, page_nbytes = len(form.magic), images.directory_nbytes(form)
-    pages = [form.magic]
+    pages = [bytes(data_nbytes % 2)]
     for number in range(images.count):
         is_last = number == images.count - 1
         tags = images.tags(form, offsets[number].tolist(), lengths[number].tolist())
         pages.append(form.pack(tags, at, 0 if is_last else at + page_nbytes).ljust(page_nbytes, b"\0"))
         at += page_nbytes
-    return b"".join(pages)
+    return form.magic(first), b"".join((*pages, fill_tile))
 
 
-def usual_header_nbytes(file: ShardFile) -> int:
-    """Return the size of what comes before the inner chunks of a shard that is all in the array."""
-    return _Images.of(file, file.shard_shape).header_nbytes(TiffForm("little"))
+def usual_directories_nbytes(file: ShardFile) -> int:
+    """Return the size of the directories of a shard that is all in the array."""
+    images = _Images.of(file, file.shard_shape)
+    return 1 + images.count * images.directory_nbytes(TiffForm("little"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,3 @@ class _Images:
         count = math.prod(self.tile_grid)
         nbytes = form.directory_nbytes(self.tags(form, [0] * count, [0] * count))
         return nbytes + nbytes % 2
-
-    def header_nbytes(self, form: TiffForm) -> int:
-        """Return the size of what comes before the tiles."""
-        return len(form.magic) + self.count * self.directory_nbytes(form)
