@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.io import netcdf_file
 
 import parts_store as ps
-from tests.virtual.adopting import adopted, repository, settle
+from tests.virtual.adopting import adopted, repository, settle, stored
 
 
 def both(path: Path, **options: Any) -> tuple[xr.Dataset, xr.Dataset]:
@@ -67,6 +67,22 @@ def test_loaded_values_of_netcdf3_are_reported_without_a_byte_order(tmp_path: Pa
         settle(path)
     report = ps.adopt(paths, into=repository(tmp_path).writable_session("main"), concat_dim="t")
     assert {array.path: array.dtype for array in report.arrays} == {"v": "float32", "t": "int32", "x": "float64"}
+
+
+def test_netcdf3_file_is_appended_to_references(tmp_path: Path) -> None:
+    """The data type of references into the file has its byte order, that of stored arrays has none."""
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for number, path in enumerate(paths):
+        variables = {"v": ("t", np.arange(2, dtype="f4")), "static": ("x", np.arange(3, dtype="f4"))}
+        xr.Dataset(variables, {"t": np.arange(2, dtype="i4") + 2 * number}).to_netcdf(path, engine="scipy")
+        settle(path)
+    session = repository(tmp_path).writable_session("main")
+    first = ps.adopt(paths[0], into=session)
+    assert next(array for array in first.arrays if array.path == "static").references == 1
+    ps.adopt(paths[1], into=session, append_dim="t")
+    expected = {"v": [0, 1, 0, 1], "static": [0, 1, 2], "t": [0, 1, 2, 3]}
+    found = stored(session)
+    assert {name: found[name].values.tolist() for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
