@@ -92,13 +92,13 @@ def open_workers(executor: ExecutorLike) -> Iterator[Workers]:
         if executor is None or executor is False:
             yield _Serial()
         elif isinstance(executor, Executor):
-            yield _Pool(executor)
-        elif executor == "dask":
-            yield _Cluster(stack.enter_context(open_client(None)))
+            # Executors do not tell how many tasks they run at once; those of the standard library have this attribute.
+            yield _Pool(executor, lambda: getattr(executor, "_max_workers", 0))
         elif executor == "lithops":
             yield _Mapping(stack.enter_context(_lithops()))
-        elif _is_client(executor):
-            yield _Cluster(stack.enter_context(open_client(executor)))
+        elif executor == "dask" or _is_client(executor):
+            client = stack.enter_context(open_client(None if executor == "dask" else executor))
+            yield _Pool(client.get_executor(pure=False), lambda: sum(client.nthreads().values()), can_cancel=False)
         else:
             raise StoreConfigError("executor", _EXPECTED, describe(executor))
 
@@ -119,18 +119,21 @@ class _Serial(Workers):
 
 @dataclass(frozen=True, slots=True)
 class _Pool(Workers):
-    """An executor of `concurrent.futures`."""
+    """An executor of `concurrent.futures`, or that of a dask client. If a worker of dask dies, its tasks run again."""
 
     executor: Executor
+    # Returns the number of tasks that run at the same time, 0 if it is not known. A cluster may grow.
+    count_threads: Callable[[], int]
+    # Whether a future knows that its task has begun, and is not cancelled then. dask would forget a task that goes on.
+    can_cancel: bool = True
 
     @override
     def run[A, T](self, function: Callable[[A], T], items: Sequence[A]) -> Generator[Finished[T], None, None]:
         running: dict[Future[T], int] = {}
         following = 0
-        # Executors do not tell how many tasks they run at once; those of the standard library have this attribute.
-        limit = max(_MIN_SUBMITTED, 2 * getattr(self.executor, "_max_workers", 0))
         try:
             while following < len(items) or running:
+                limit = max(_MIN_SUBMITTED, 2 * self.count_threads())
                 while following < len(items) and len(running) < limit:
                     try:
                         running[self.executor.submit(function, items[following])] = following
@@ -143,53 +146,7 @@ class _Pool(Workers):
                 for future in done or [each for each in running if each.cancelled()]:
                     yield _finished(running.pop(future), future)
         finally:
-            wait([future for future in running if not future.cancel()])
-
-
-@dataclass(frozen=True, slots=True)
-class _Cluster(Workers):
-    """A dask cluster. If a worker dies, dask runs its tasks again on another one."""
-
-    client: Any
-
-    @override
-    def run[A, T](self, function: Callable[[A], T], items: Sequence[A]) -> Generator[Finished[T], None, None]:
-        from distributed import as_completed  # noqa: PLC0415 (an extra)
-
-        numbers: dict[str, int] = {}
-        running: dict[str, Any] = {}
-        following = 0
-        # Without a loop, `as_completed` uses that of the current client, which may be another client or None.
-        completed = as_completed(loop=self.client.loop)
-        try:
-            while following < len(items) or running:
-                if following < len(items) and 2 * len(running) < (limit := self._limit()):
-                    some = items[following : following + limit - len(running)]
-                    futures = self.client.map(function, some, pure=False)
-                    numbers |= {future.key: following + at for at, future in enumerate(futures)}
-                    running |= {future.key: future for future in futures}
-                    completed.update(futures)
-                    following += len(some)
-                future = next(completed)
-                del running[future.key]
-                finished = _finished(numbers.pop(future.key), future)
-                future.release()
-                yield finished
-        finally:
-            self._stop(list(running.values()))
-
-    def _limit(self) -> int:
-        threads: int = sum(self.client.nthreads().values())
-        return max(_MIN_SUBMITTED, 2 * threads)
-
-    def _stop(self, futures: list[Any]) -> None:
-        """Wait for the tasks: dask can only forget a task that has begun, and it would go on."""
-        from distributed import wait as wait_for  # noqa: PLC0415 (an extra)
-
-        # If the cluster is gone, there is nothing to wait for.
-        with suppress(Exception):
-            if futures:
-                wait_for(futures)
+            wait([future for future in running if not (self.can_cancel and future.cancel())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import icechunk
 import pytest
 
 from benchmarks.archive import report, sources
-from benchmarks.archive.__main__ import medians
 from benchmarks.archive.contestants import CONTESTANTS, SAME_DATASET, VIRTUALIZARR
 from benchmarks.archive.measuring import Figures, Run
 from benchmarks.archive.sources import Archive
@@ -49,14 +48,6 @@ def test_contestant_writes_all_chunks_and_reads_the_values(archive: Archive, nam
     assert (figures["references"] >= archive.chunks) == is_plain
 
 
-def test_table_has_figures_and_ratios_to_the_first_row() -> None:
-    ours = {**THEIRS, "references": 10, "commit": 0.1, "parse": 0.0}
-    *_, first, second, ratios = report.table({"theirs": THEIRS, "ours": ours}).splitlines()
-    assert first.startswith("| theirs | 1,000 | 1,000 | 1,000 | 1.00 | 1.00 | 1.00 | 1.00 | 3.00 | 1.00 |")
-    assert second.startswith("| ours | 10 | 1,000 | 1,000 | 0.00 | 1.00 | 0.10 | 1.00 | 1.10 | 1.00 |")
-    assert ratios.startswith("| times smaller | 100 | 1.0 | 1.0 |  | 1.0 | 10 | 1.0 | 2.7 | 1.0 |")
-
-
 def test_goal_says_whether_it_holds() -> None:
     ours = {**THEIRS, "references": 20, "commit": 0.1}
     references, commit, time, cpu = report.goals_of_files("files", THEIRS, ours)
@@ -66,8 +57,3 @@ def test_goal_says_whether_it_holds() -> None:
     assert str(memory) == "holds         4.00 (at most 4.00)  100 chunks: GiB of memory"
     objects, nbytes, *_ = report.goals_of_groups(THEIRS, {**THEIRS, "objects": 1001})
     assert (objects.holds, nbytes.holds) == (False, True)
-
-
-def test_figures_are_medians_of_repetitions() -> None:
-    runs = [{**THEIRS, "commit": seconds} for seconds in (9.0, 1.0, 2.0)]
-    assert medians(runs) == {**THEIRS, "commit": 2.0}

@@ -76,22 +76,11 @@ def test_the_generator_uses_neither_zarr_nor_this_package() -> None:
         )
 
 
-def test_the_kit_is_small() -> None:
-    files = [path for path in (FOLDER / DATA).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 600_000
-    assert len(files) < 1000
-
-
-def test_the_readme_counts_the_cases_and_explains_every_error() -> None:
+def test_the_readme_explains_every_error() -> None:
     readme = (FOLDER / "README.md").read_text()
-    damaged = sum(case.error is not None for case in CASES)
-    assert f"\n{len(CASES)} small Zarr v3 arrays" in readme
-    assert f" {len(CASES) - damaged} of the arrays can be read; {damaged} are damaged" in readme
     manifest = json.loads((FOLDER / MANIFEST).read_text())
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", readme, re.MULTILINE)).items() >= manifest["errors"].items()
     assert {case.error for case in CASES} - {None} == manifest["errors"].keys()
-    assert len((FOLDER / "readers/minimal.py").read_text().splitlines()) == 149
-    assert " in 149 lines" in readme
 
 
 def test_every_variant_is_in_the_kit() -> None:

@@ -5,7 +5,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -48,12 +47,6 @@ def methods(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
             yield f"{cls.__name__}.{name}", value
 
 
-def properties(cls: type) -> Iterator[tuple[str, object]]:
-    for name, value in vars(cls).items():
-        if not name.startswith("_") and isinstance(value, property | cached_property):
-            yield f"{cls.__name__}.{name}", value
-
-
 def section(text: str, title: str) -> str | None:
     found = re.search(rf"^{title}\n-+\n(.*?)(?=^{SECTIONS}|\Z)", text, re.DOTALL | re.MULTILINE)
     return None if found is None else found[1]
@@ -66,7 +59,6 @@ def described_parameters(text: str) -> list[str]:
 
 def problems_of_function(name: str, function: Callable[..., object], *, needs_example: bool) -> Iterator[str]:
     text = inspect.getdoc(function) or ""
-    yield from problems_of_first_line(name, text)
     parameters = [each for each in inspect.signature(function).parameters if each != "self"]
     if parameters != described_parameters(text):
         yield f"{name}: Parameters describe {described_parameters(text)}, the signature has {parameters}"
@@ -74,15 +66,8 @@ def problems_of_function(name: str, function: Callable[..., object], *, needs_ex
         yield f"{name}: no Examples"
 
 
-def problems_of_first_line(name: str, text: str) -> Iterator[str]:
-    line = text.partition("\n")[0]
-    if not line.endswith("."):
-        yield f"{name}: the first line {line!r} is not a sentence"
-
-
 def problems_of_class(name: str, cls: type) -> Iterator[str]:
     text = inspect.getdoc(cls) or ""
-    yield from problems_of_first_line(name, text)
     if not issubclass(cls, Exception):
         parameters = [*inspect.signature(cls).parameters]
         if parameters != described_parameters(text):
@@ -91,8 +76,6 @@ def problems_of_class(name: str, cls: type) -> Iterator[str]:
             yield f"{name}: no Examples"
     for qualified, method in methods(cls):
         yield from problems_of_function(qualified, method, needs_example=False)
-    for qualified, value in properties(cls):
-        yield from problems_of_first_line(qualified, inspect.getdoc(value) or "")
 
 
 @pytest.mark.parametrize("value", NAMES.values(), ids=NAMES)

@@ -2,9 +2,10 @@
 
 import functools
 import http.server
-import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError, StoreConfigError
+from tests.s3_server import BUCKET, Call, S3Server, Stored
 
 VALUES = np.arange(1, 32 * 32 + 1, dtype="uint16").reshape(32, 32)
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
@@ -30,56 +32,44 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class Ranged(Quiet):
-    """The same, with ranges."""
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def _answer(self, *, with_body: bool) -> None:
-        path = Path(self.translate_path(self.path))
-        if not path.is_file():
-            self.send_error(404)
-            return
-        data, wanted = path.read_bytes(), self.headers.get("Range")
-        start, stop = 0, len(data)
-        if wanted:
-            first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted).groups()  # type: ignore[union-attr]
-            start = int(first) if first else max(0, len(data) - int(last))
-            stop = min(len(data), int(last) + 1) if first and last else len(data)
-            if start >= len(data):
-                self.send_error(416)
-                return
-        self.send_response(206 if wanted else 200)
-        if wanted:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
-        self.send_header("Content-Length", str(stop - start))
-        self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
-        self.send_header("ETag", f'"{path.stat().st_mtime_ns}-{len(data)}"')
-        self.end_headers()
-        if with_body:
-            self.wfile.write(data[start:stop])
-
-
 class Server(http.server.ThreadingHTTPServer):
     """A web server that accepts many connections at once; with the default of 5, clients wait for a second."""
 
     request_queue_size = 128
 
 
-@pytest.fixture(params=[Ranged, Quiet], ids=["ranges", "no ranges"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a web server that shows a folder."""
-    handler = functools.partial(request.param, directory=str(tmp_path))
+@contextmanager
+def without_ranges(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder))
     with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def with_ranges(folder: Path) -> Iterator[str]:
+    def load(call: Call) -> None:
+        objects, path = server.buckets[BUCKET], folder / call.key
+        if not path.is_file():
+            objects.pop(call.key, None)
+            return
+        data, modified = path.read_bytes(), path.stat().st_mtime_ns
+        time = datetime.fromtimestamp(modified / 1e9, UTC)
+        objects[call.key] = Stored(data, f'"{modified}-{len(data)}"', {}, time)
+
+    with S3Server() as server:
+        server.before = load
+        yield f"{server.endpoint}/{BUCKET}"
+
+
+@pytest.fixture(params=[with_ranges, without_ranges])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a web server that shows a folder."""
+    with request.param(tmp_path) as shown:
+        yield shown
 
 
 def write(folder: Path, values: Any = VALUES) -> ps.PartsStore:

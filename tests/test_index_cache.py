@@ -10,6 +10,8 @@ import numpy as np
 import obstore
 import pytest
 import zarr
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from obstore.store import MemoryStore
 
@@ -35,52 +37,36 @@ def versioned(nbytes: int) -> VersionedIndex:
     return VersionedIndex(bytes(nbytes), Version(None, (None,), 0), INDEX_OF, may_have_holes=False)
 
 
-def test_an_index_that_was_kept_is_known_until_it_is_forgotten() -> None:
-    cache = IndexCache(100)
-    first, second = versioned(10), versioned(20)
-    assert cache.get("a") is None
-    cache.keep("a", first)
-    cache.keep("b", first)
-    cache.keep("a", second)
-    assert cache.get("a") is second
-    assert cache.nbytes == 30
-    cache.forget("a")
-    cache.forget("a")
-    assert cache.get("a") is None
-    assert cache.get("b") is first
-    assert cache.nbytes == 10
-
-
-def test_least_recently_used_index_is_dropped_first() -> None:
-    cache = IndexCache(30)
-    for key in "abc":
-        cache.keep(key, versioned(10))
-    assert cache.get("a") is not None
-    cache.keep("d", versioned(10))
-    assert [key for key in "abcd" if cache.get(key) is not None] == ["a", "c", "d"]
-    cache.keep("e", versioned(25))
-    assert [key for key in "abcde" if cache.get(key) is not None] == ["e"]
-    assert cache.nbytes == 25
-
-
-@pytest.mark.parametrize("max_nbytes", [0, 9])
-def test_index_larger_than_the_cache_is_not_cached(max_nbytes: int) -> None:
-    cache = IndexCache(max_nbytes)
-    cache.keep("a", versioned(max_nbytes))
-    cache.keep("a", versioned(10))
-    assert cache.get("a") is None
-    assert cache.nbytes == 0
-
-
-def test_a_copy_holds_the_same_and_can_forget_it() -> None:
-    cache = IndexCache(30)
-    cache.keep("a", versioned(10))
-    copy = cache.copy()
-    copy.forget("a")
-    copy.keep("b", versioned(20))
-    assert (cache.nbytes, copy.nbytes) == (10, 20)
-    assert cache.get("a") is not None
-    assert cache.get("b") is None
+@given(
+    st.lists(st.tuples(st.sampled_from(["get", "keep", "forget", "copy"]), st.sampled_from("abc"), st.integers(0, 40)))
+)
+@example([("keep", "a", 10), ("keep", "b", 10), ("keep", "c", 10), ("get", "a", 0), ("keep", "d", 10)])
+def test_cache_keeps_what_was_used_last_within_its_limit(calls: list[tuple[str, str, int]]) -> None:
+    cache, model = IndexCache(30), dict[str, VersionedIndex]()
+    for kind, key, nbytes in calls:
+        match kind:
+            case "keep":
+                index = versioned(nbytes)
+                model.pop(key, None)
+                cache.keep(key, index)
+                if nbytes <= 30:
+                    model[key] = index
+                while sum(len(each.index) for each in model.values()) > 30:
+                    del model[next(iter(model))]
+            case "forget":
+                cache.forget(key)
+                model.pop(key, None)
+            case "copy":
+                # What happens to the other cache changes nothing here.
+                other, cache = cache, cache.copy()
+                other.forget(key)
+                other.keep(key, versioned(nbytes))
+            case _:
+                assert cache.get(key) is model.get(key)
+                if key in model:
+                    model[key] = model.pop(key)
+        assert cache.nbytes == sum(len(each.index) for each in model.values())
+    assert all(cache.get(key) is model.get(key) for key in "abcd")
 
 
 def test_many_threads_never_exceed_the_bound() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import icechunk
 import numpy as np
 import pytest
 import zarr
@@ -79,10 +78,7 @@ def test_tree_shows_groups_and_arrays() -> None:
 def test_adoption_and_its_arrays_show_themselves(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(1000.0), chunks=(100,))
-    repository = icechunk.Repository.create(
-        icechunk.in_memory_storage(), config=config_for(tmp_path), authorize_virtual_chunk_access=access_to(tmp_path)
-    )
-    session = repository.writable_session("main")
+    session = ps.open_repository(tmp_path / "repository", virtual=[tmp_path]).writable_session("main")
     report = ps.adopt(tmp_path / "a.h5", into=session)
     assert "complete" in text_of(report)
     assert "float64 [1000]" in text_of(report)
@@ -91,17 +87,6 @@ def test_adoption_and_its_arrays_show_themselves(tmp_path: Path) -> None:
     assert "a.h5" in text_of(array)
     group = ps.manifests.PartsGroup(arrays={"x": array})
     assert "x float64 (1000,)" in text_of(group)
-
-
-def config_for(folder: Path) -> icechunk.RepositoryConfig:
-    config = icechunk.RepositoryConfig.default()
-    store = icechunk.local_filesystem_store(str(folder))
-    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(f"{folder.as_uri()}/", store=store))
-    return config
-
-
-def access_to(folder: Path) -> dict[str, Any]:
-    return {f"{folder.as_uri()}/": icechunk.credentials.LocalFileSystemAccess}
 
 
 def test_text_is_escaped_in_every_form() -> None:

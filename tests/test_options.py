@@ -14,7 +14,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 import parts_store as ps
 from parts_store.engine.backend import Capabilities, WriteIdentity
 from parts_store.errors import PartsConfigError, StoreConfigError
-from parts_store.store.options import StoreOptions, parse_count, parse_patterns, protocol_of
+from parts_store.store.options import StoreOptions, parse_patterns, protocol_of
 from parts_store.transactions.rules import Level
 
 NAMES = [field.name for field in fields(StoreOptions)]
@@ -24,13 +24,6 @@ LEVELS: list[Any] = ["exclusive", "writers", "full"]
 def backend(identity: WriteIdentity, *, has_conditions: bool = True, has_unique_etags: bool = True) -> Any:
     can = Capabilities(identity, has_conditions=has_conditions, has_unique_etags=has_unique_etags)
     return SimpleNamespace(capabilities=can)
-
-
-@pytest.mark.parametrize("concurrency", LEVELS)
-def test_a_level_is_what_it_is_called(concurrency: Any) -> None:
-    rules = protocol_of(StoreOptions(concurrency=concurrency), backend(WriteIdentity.TAGS)).rules
-    assert rules.level is Level(concurrency)
-    assert rules.level.value == concurrency
 
 
 @pytest.mark.parametrize("wrong", ["", "Writers", "none", None, 1, Level.FULL, ["full"]])
@@ -99,24 +92,12 @@ def test_writers_check_for_each_other_only_if_etags_recur() -> None:
         assert rules.is_registered is (not unique and concurrency != "exclusive")
 
 
-def test_every_generation_is_new_and_of_32_hexadecimal_digits() -> None:
-    rules = protocol_of(StoreOptions(), backend(WriteIdentity.TAGS)).rules
-    generations = [rules.new_generation() for _ in range(1000)]
-    assert len(set(generations)) == 1000
-    assert all(len(each) == 32 and int(each, 16) >= 0 and each == each.lower() for each in generations)
-
-
 @pytest.mark.parametrize("option", ["retries", "coalesce_gap", "index_cache_bytes"])
 @pytest.mark.parametrize("wrong", [-1, 1.0, "1", True, [1], np.float64(1)])
 def test_a_number_that_is_none_is_refused_by_the_name_of_its_option(option: str, wrong: Any) -> None:
     chosen: dict[str, Any] = {option: wrong}
     with pytest.raises(StoreConfigError, match=f"{option}: expected an integer from 0"):
         ps.PartsStore(MemoryStore(), **chosen)
-
-
-@pytest.mark.parametrize("right", [0, 1, 2**70])
-def test_whole_numbers_from_zero_are_taken(right: int) -> None:
-    parse_count("retries", right)
 
 
 def test_patterns_are_parsed_in_order() -> None:

@@ -270,10 +270,6 @@ def test_version_of_a_new_file_may_repeat_until_the_clock_has_moved_on(age: floa
     assert journaled._may_repeat(f"{int((now - age) * 1e9):x}", now) is expected
 
 
-def test_file_without_a_version_may_repeat() -> None:
-    assert journaled._may_repeat(None, 1e12)
-
-
 def test_recreated_shard_is_not_read_with_the_index_of_the_old_one(
     tmp_path: Path, open_array: Callable[[ps.PartsStore], Any]
 ) -> None:

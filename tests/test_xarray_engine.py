@@ -173,18 +173,6 @@ def test_dask_arrays_are_lazy_and_can_be_pickled(tmp_path: Path) -> None:
     require_identical(pickle.loads(pickle.dumps(lazy)).compute(), read(file))
 
 
-@pytest.mark.slow
-def test_stores_of_several_files_are_opened_together(tmp_path: Path) -> None:
-    files = [packed(tmp_path / f"{first}.nc", first=first) for first in (0, 6)]
-    stores: Any = [adopted(file)[1] for file in files]
-    options: dict[str, Any] = {"combine": "nested", "concat_dim": "x"}
-    with (
-        xr.open_mfdataset(stores, engine=ENGINE, **options) as found,
-        xr.open_mfdataset(files, engine="h5netcdf", **options) as expected,
-    ):
-        require_identical(found.load(), expected.load())
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("compression", [None, "gzip"], ids=["loaded", "references"])
 @pytest.mark.parametrize("joined", [True, False], ids=["joined", "appended"])

@@ -33,9 +33,8 @@ from tests.conftest import PIPELINES
 from tests.histories import PARTS, record, violations
 from tests.maintenance.test_mirrors import test_retag_never_makes_mixed_data_and_index_readable
 from tests.model.checker import Checker
-from tests.model.merging_scenarios import LARGE_MERGES
 from tests.model.mutants import MUTANTS
-from tests.model.random_scenarios import RANDOM
+from tests.model.scenarios import RANDOM
 from tests.sessions.histories import INTERLEAVINGS, KINDS, OPERATIONS, SOLVERS
 from tests.sessions.stage import Stage
 from tests.store import schedules as catalog_schedules
@@ -79,7 +78,7 @@ def linearizability(seed: int, servers: Servers) -> Found:
 def model(seed: int, _servers: Servers) -> Found:
     """Walk through random orders of requests, faults and crashes of the model of the write protocol."""
     chance = random.Random(seed)
-    checker = Checker(chance.choice([*RANDOM, *LARGE_MERGES, *(mutant.unmutated for mutant in MUTANTS)]))
+    checker = Checker(chance.choice([*RANDOM, *(mutant.unmutated for mutant in MUTANTS)]))
     for _ in range(WALKS):
         checker.walk(chance.getrandbits(32))
     return Found(checker.transitions)

@@ -79,6 +79,7 @@ __all__ = [
     "RegularChunkGridMetadata",
     "TBaseDType",
     "TBaseScalar",
+    "ThreadedCodec",
     "async_group_of",
     "can_sync",
     "codecs_from_list_unchecked",
@@ -165,6 +166,19 @@ def encode_sync(codec: Any, data: Any, spec: ArraySpec) -> Any:
 def can_sync(codec: Codec) -> bool:
     """Return whether a codec can be used without an event loop."""
     return hasattr(codec, "_decode_sync") and hasattr(codec, "_encode_sync")
+
+
+class ThreadedCodec:
+    """The asynchronous methods of a codec, which run its methods without an event loop in a thread.
+
+    zarr calls only these private methods. Ask: that `BaseCodec` has them, or public names of all four.
+    """
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: ArraySpec) -> Any:
+        return await asyncio.to_thread(decode_sync, self, chunk_data, chunk_spec)
+
+    async def _encode_single(self, chunk_data: Any, chunk_spec: ArraySpec) -> Any:
+        return await asyncio.to_thread(encode_sync, self, chunk_data, chunk_spec)
 
 
 def inner_spec_of(codec: ShardingCodec, spec: ArraySpec) -> ArraySpec:

@@ -350,16 +350,16 @@ class LocalBackend(ObjectBackend):
         gate = steps.gate_of(path)
         if os.path.lexists(gate):
             # A writer that waits for exclusive use of the shared lock goes first. If it died, this removes its file.
-            local_locks.let_go(path)
+            local_locks.shared_locks.let_go(path)
             passed = local_locks.take_lock(gate, steps.gate_of(shared), self._root)
             if passed is None:
                 return None
             passed()
         if local_locks.has_names():
             # The end of the key: the folder of another store may lie above this one, and its keys are longer.
-            return local_locks.share_lock(path, shared, self._root, key.rpartition("/")[2])
+            return local_locks.shared_locks.share(path, shared, self._root, key.rpartition("/")[2])
         with contextlib.ExitStack() as held:
-            for take, each in ((local_locks.share_lock, shared), (local_locks.take_lock, key)):
+            for take, each in ((local_locks.shared_locks.share, shared), (local_locks.take_lock, key)):
                 release = take(self._path(each), each, self._root)
                 if release is None:
                     return None
@@ -370,7 +370,7 @@ class LocalBackend(ObjectBackend):
 
     @override
     def keep_lock(self, key: str, /) -> contextlib.AbstractContextManager[None]:
-        return local_locks.keep_lock(self._path(key))
+        return local_locks.shared_locks.keep(self._path(key))
 
 
 def _require_inside(key: str) -> None:

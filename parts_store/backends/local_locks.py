@@ -43,27 +43,6 @@ def take_lock(path: str, key: str, root: str) -> Release | None:
     return None if descriptor is None else lambda: _unlock(descriptor, path, root, is_shared=False)
 
 
-def share_lock(path: str, key: str, root: str, name: str | None = None) -> Release | None:
-    """Share the lock of a file as `take_lock` takes it; with a name, hold the lock of that name exclusively.
-
-    The threads of this process hold the shared lock together, through one descriptor.
-    """
-    return _shared_locks.share(path, key, root, name)
-
-
-def keep_lock(path: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager within which this process keeps the lock of a file from one `share_lock` to the next.
-
-    To make and remove the file and its folder for each of them would take longer than to write a small chunk.
-    """
-    return _shared_locks.keep(path)
-
-
-def let_go(path: str) -> None:
-    """Release a lock that is kept and that no thread holds, because another client waits for it."""
-    _shared_locks.let_go(path)
-
-
 @cache
 def has_names() -> bool:
     """Return whether byte ranges can be locked by descriptor: on Linux, but not in every sandbox."""
@@ -248,8 +227,11 @@ class _SharedLocks:
         finally:
             self._carry_out_endings()
 
-    def share(self, path: str, key: str, root: str, name: str | None) -> Release | None:
-        """Share a lock that other threads hold, or take it, and lock the name; return the function that releases it."""
+    def share(self, path: str, key: str, root: str, name: str | None = None) -> Release | None:
+        """Share the lock of a file as `take_lock` takes it; with a name, hold the lock of that name exclusively.
+
+        The threads of this process hold the shared lock together, through one descriptor.
+        """
         place = None if name is None else _place_of(name)
         with self._alone():
             if (path, place) in self._names:
@@ -310,7 +292,7 @@ class _SharedLocks:
         _unlock(lock.descriptor, lock.path, lock.root, is_shared=True)
 
     def let_go(self, path: str) -> None:
-        """Release a lock that no thread holds, also if it is kept."""
+        """Release a lock that no thread holds, also if it is kept, because another client waits for it."""
         with self._alone():
             lock = self._locks.get(path)
             if lock is not None and not lock.holders:
@@ -319,7 +301,10 @@ class _SharedLocks:
 
     @contextlib.contextmanager
     def keep(self, path: str) -> Iterator[None]:
-        """Keep a lock when its last holder releases it, until the end of the block."""
+        """Keep a lock when its last holder releases it, until the end of the block.
+
+        To make and remove the file and its folder for each holder would take longer than to write a small chunk.
+        """
         with self._alone():
             self._keepers[path] += 1
         try:
@@ -345,11 +330,11 @@ class _SharedLocks:
 
 
 _descriptors = _Descriptors()
-_shared_locks = _SharedLocks()
+shared_locks = _SharedLocks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_descriptors.before_fork,
         after_in_parent=_descriptors.after_fork,
         after_in_child=_descriptors.after_fork_in_child,
     )
-    os.register_at_fork(after_in_child=_shared_locks.after_fork_in_child)
+    os.register_at_fork(after_in_child=shared_locks.after_fork_in_child)

@@ -6,7 +6,6 @@ says, whatever was decoded of them. Wherever this package decodes chunks, `with_
 documents keep their names, which other software knows.
 """
 
-import asyncio
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from zarr.codecs import BloscCodec, ShardingCodec
 from zarr.codecs.numcodecs import Blosc
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec, decode_sync, encode_sync
+from parts_store._compat.zarr import ArraySpec, ThreadedCodec, decode_sync, encode_sync
 from parts_store.codecs.szip import SzipCodec
 from parts_store.errors import CodecConfigError, CodecError
 
@@ -41,7 +40,7 @@ def require_blosc_sizes(data: bytes | memoryview, nbytes: int | None = None) -> 
 
 
 @dataclass(frozen=True)
-class CheckedBlosc(BytesBytesCodec):
+class CheckedBlosc(ThreadedCodec, BytesBytesCodec):
     """A codec `blosc` or `numcodecs.blosc` of zarr, which refuses chunks that were cut off."""
 
     is_fixed_size = False
@@ -64,14 +63,6 @@ class CheckedBlosc(BytesBytesCodec):
     def _encode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
         encoded: Buffer | None = encode_sync(self.codec, chunk_bytes, chunk_spec)
         return encoded
-
-    @override
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-
-    @override
-    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
-        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
     @override
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

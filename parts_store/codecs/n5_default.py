@@ -5,7 +5,6 @@ the edge of the dataset, and others fill them up. The codecs `pad` and `offset` 
 so cannot decode a block that is cut.
 """
 
-import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,15 @@ from zarr.dtype import ZDType
 from zarr.registry import get_codec_class
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar, decode_sync, encode_sync
+from parts_store._compat.zarr import (
+    ArraySpec,
+    ChunkGridMetadata,
+    TBaseDType,
+    TBaseScalar,
+    ThreadedCodec,
+    decode_sync,
+    encode_sync,
+)
 from parts_store.codecs.bounded import decompress
 from parts_store.codecs.configuration import read_configuration, require_integer
 from parts_store.codecs.cut_chunks import require_blosc_sizes
@@ -34,7 +41,7 @@ _TYPES: Final = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (4, 8)}
 
 
 @dataclass(frozen=True, init=False)
-class N5DefaultCodec(ArrayBytesCodec):
+class N5DefaultCodec(ThreadedCodec, ArrayBytesCodec):
     """A codec whose chunks are blocks of an N5 dataset, in N5's default mode.
 
     The axes of the array are in N5's order, and the first one varies fastest in a block. A block that is smaller than a
@@ -138,10 +145,6 @@ class N5DefaultCodec(ArrayBytesCodec):
             raise CodecError(_NAME, f"a block that {name} can decode", f"{type(error).__name__}: {error}") from error
         return _expand(found, shape, chunk_spec)
 
-    @override
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-
     def _decompress(self, body: Buffer, block_spec: ArraySpec) -> NDArray[Any]:
         """Return the decompressed bytes, of which there must be as many as the block has.
 
@@ -164,10 +167,6 @@ class N5DefaultCodec(ArrayBytesCodec):
         if self.compressor is not None:
             body = encode_sync(self.compressor, body, chunk_spec)
         return None if body is None else buffer.from_bytes(n5(chunk_spec.shape)).combine([body])
-
-    @override
-    async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
-        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
     @override
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

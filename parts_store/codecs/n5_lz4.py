@@ -5,7 +5,6 @@ block without a header. zarr 2 writes one LZ4 block behind its size, as Zarr's o
 codec of Zarr reads the first two. The checksums of the Java library are compared if the package `xxhash` is installed.
 """
 
-import asyncio
 import math
 import struct
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec
+from parts_store._compat.zarr import ArraySpec, ThreadedCodec
 from parts_store.codecs.configuration import read_configuration
 from parts_store.errors import CodecError
 
@@ -36,7 +35,7 @@ _MAX_NBYTES: Final = 0x7E000000
 
 
 @dataclass(frozen=True)
-class N5Lz4Codec(BytesBytesCodec):
+class N5Lz4Codec(ThreadedCodec, BytesBytesCodec):
     """A codec that reads blocks of N5 that are compressed with LZ4. It cannot write them.
 
     Examples
@@ -64,14 +63,6 @@ class N5Lz4Codec(BytesBytesCodec):
     def _encode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Never:  # noqa: ARG002 - zarr's signature
         found = "a write; store the values in an array with another compressor"
         raise CodecError(NAME, "reads only, because N5 programs do not agree on how LZ4 is written", found)
-
-    @override
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-
-    @override
-    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        self._encode_sync(chunk_data, chunk_spec)
 
     @override
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

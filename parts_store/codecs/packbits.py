@@ -5,7 +5,6 @@ complex number one after the other, and in each of them the least significant bi
 the bits from `8 * i` on, starting at its least significant bit.
 """
 
-import asyncio
 import functools
 import math
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from zarr.abc.codec import ArrayBytesCodec
 from zarr.dtype import ZDType
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar
+from parts_store._compat.zarr import ArraySpec, ChunkGridMetadata, TBaseDType, TBaseScalar, ThreadedCodec
 from parts_store.codecs.configuration import read_configuration, require_choice, require_integer
 from parts_store.errors import CodecConfigError, CodecError
 
@@ -139,7 +138,7 @@ def _place(patterns: NDArray[Any], layout: BitLayout) -> None:
 
 
 @dataclass(frozen=True, init=False)
-class PackBitsCodec(ArrayBytesCodec):
+class PackBitsCodec(ThreadedCodec, ArrayBytesCodec):
     """A codec that packs booleans into one bit each, and numbers into a chosen range of their bits.
 
     Parameters
@@ -281,14 +280,6 @@ class PackBitsCodec(ArrayBytesCodec):
         array = unpack(packed, count * layout.components, layout).view(layout.element).reshape(chunk_spec.shape)
         native = array.astype(chunk_spec.dtype.to_native_dtype(), copy=False)
         return chunk_spec.prototype.nd_buffer.from_numpy_array(native)
-
-    @override
-    async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
-        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
-
-    @override
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
     @property
     def _padding_nbytes(self) -> int:

@@ -4,7 +4,6 @@ Adopted files have the codec `imagecodecs_szip`, which other software knows. It 
 chunk says, whatever was decoded of them; where this package decodes chunks, this codec takes its place (`cut_chunks`).
 """
 
-import asyncio
 import math
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -16,7 +15,7 @@ from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec
 from zarr.types import JSON
 
-from parts_store._compat.zarr import ArraySpec
+from parts_store._compat.zarr import ArraySpec, ThreadedCodec
 from parts_store.codecs.configuration import read_configuration, require_integer
 from parts_store.errors import CodecConfigError, CodecError, describe
 
@@ -35,7 +34,7 @@ _LIMITS: Final = {
 
 
 @dataclass(frozen=True)
-class SzipCodec(BytesBytesCodec):
+class SzipCodec(ThreadedCodec, BytesBytesCodec):
     """A codec for chunks with the filter szip of HDF5. It needs the package imagecodecs.
 
     Parameters
@@ -95,14 +94,6 @@ class SzipCodec(BytesBytesCodec):
         settings = {each.name: getattr(self, each.name) for each in fields(self)}
         encoded = imagecodecs.szip_encode(chunk_bytes.as_numpy_array(), **settings, header=True)
         return chunk_spec.prototype.buffer.from_bytes(bytes(encoded))
-
-    @override
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
-
-    @override
-    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
     @override
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

@@ -7,7 +7,7 @@ write. If the copy fails, what it wrote is deleted.
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -345,12 +345,17 @@ class _CopyJob:
     def carry_out(self, workers: Workers | None) -> None:
         """Copy everything; if that fails in an object store, delete what was written."""
         try:
-            sync(self._begin())
+            self._report()
+            if self.destination.session is not None:
+                self._run(self._write_documents(nodes_first=True))
+            else:
+                self._expect()
             if workers is None:
-                sync(self._copy_chunks())
+                self._run(run_for_each(self.contents.chunks, self._copy_chunk, self.copier.max_concurrency))
             else:
                 self._copy_on(workers)
-            sync(self._finish())
+            if self.destination.session is None:
+                self._run(self._write_documents(nodes_first=False))
             if self.copier.verify:
                 self._compare_documents()
         except BaseException as error:
@@ -363,17 +368,14 @@ class _CopyJob:
                 error.add_note(f"what was copied so far could not be removed again: {hide_secrets(str(second))}")
             raise
 
-    async def _begin(self) -> None:
-        self._task = asyncio.current_task()
-        self._report()
-        if self.destination.session is not None:
-            await self._write_documents(nodes_first=True)
-        else:
-            self._expect()
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine on zarr's event loop, as a task that `_stop` can cancel."""
 
-    async def _copy_chunks(self) -> None:
-        self._task = asyncio.current_task()
-        await run_for_each(self.contents.chunks, self._copy_chunk, self.copier.max_concurrency)
+        async def run() -> None:
+            self._task = asyncio.current_task()
+            await work
+
+        sync(run())
 
     def _copy_on(self, workers: Workers) -> None:
         """Copy the chunks on workers: in a session, each task writes to its own fork, and all forks are merged."""
@@ -389,11 +391,6 @@ class _CopyJob:
                 self._report()
         if self.destination.session is not None:
             self.destination.session.merge(*forks)
-
-    async def _finish(self) -> None:
-        self._task = asyncio.current_task()
-        if self.destination.session is None:
-            await self._write_documents(nodes_first=False)
 
     def _expect(self) -> None:
         for key, data in self.contents.arrays.items():

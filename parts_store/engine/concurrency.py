@@ -1,4 +1,4 @@
-"""Run many things at the same time, with a limit. Everything in this package that does so calls one of these functions.
+"""Run many requests or functions at the same time, with a limit.
 
 | function            | what runs at the same time             | the caller waits      |
 |---------------------|----------------------------------------|-----------------------|
@@ -7,8 +7,8 @@
 | `run_tasks_sync`    | functions in threads, and in this one  | without an event loop |
 
 Results are in the order of what was given. After an error nothing further is begun, and the error is raised when
-everything that was begun has ended; of several errors, the first in the order of what was given. (Tasks on other
-machines are run by `executors`.)
+everything that was begun has ended; of several errors, the first in the order of what was given. (Files are
+parsed, and tasks on other machines are run, by `executors`.)
 
 The threads are daemon threads, which a process that ends does not wait for. Those of
 `concurrent.futures.ThreadPoolExecutor` keep a process alive until the server has responded to all of them, or until the
@@ -60,15 +60,15 @@ async def run_for_each[T, R](
     workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(items)))]
     is_cancelled = True
     try:
-        # It hands a cancellation on at once. Otherwise a second one could reach the calls together with the first, and
-        # calls that end only when they are cancelled twice would not end.
+        # It hands a cancellation on to all calls, and ends when the first of them ends. A cancellation is handed on at
+        # once: otherwise a second one could reach the calls together with the first, and calls that end only when they
+        # are cancelled twice would not end.
         with suppress(Exception):
             await asyncio.gather(*workers)
         is_cancelled = False
     finally:
         if is_cancelled or (errors and not finishes):
-            for worker in workers:
-                worker.cancel()
+            _cancel_once(workers)
         await asyncio.gather(*workers, return_exceptions=True)
     if errors:
         raise errors[min(errors)]
@@ -76,6 +76,13 @@ async def run_for_each[T, R](
         # Raises what is no error, such as a cancellation by the call itself.
         worker.result()
     return [results[number] for number in range(len(items))]
+
+
+def _cancel_once(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that were not cancelled before: those wait for the request that they have sent."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
 
 
 async def run_in_threads[T](

@@ -5,7 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, assert_never
@@ -32,35 +32,33 @@ _LONGEST_WAIT_SECONDS: Final = 0.5
 
 async def run[T](operation: Steps[T], backend: Backend, stats: Stats, *, at_once: int = _MAX_AT_ONCE) -> T:
     """Carry out steps to their end, with up to `at_once` requests of a batch at the same time."""
-    require_own_process()
-    outcomes: tuple[Outcome, ...] | None = None
-    held: list[Callable[[], None]] = []
-    patience: Patience | None = None
-    try:
-        while True:
-            try:
-                batch = next(operation) if outcomes is None else operation.send(outcomes)
-            except StopIteration as done:
-                value: T = done.value
-                return value
-            first = batch[0]
-            if isinstance(first, steps.Lock):
-                outcomes = (_take(first, backend, held),)
-                if isinstance(outcomes[0], steps.Done):
-                    held.append(_note_holder(first, backend))
-                continue
-            if isinstance(first, steps.Wait) and first.is_for_others:
-                patience = patience or _patience.get() or Patience()
-                if patience.is_over():
-                    outcomes = (steps.Refused(),)
-                    continue
-            outcomes = await _perform_all(batch, backend, stats, at_once)
-    finally:
-        _end(operation, held)
+    with closing(_without_locks(operation, backend, has_loop=True)) as batches:
+        try:
+            batch = next(batches)
+            while True:
+                batch = batches.send(await _perform_all(batch, backend, stats, at_once))
+        except StopIteration as done:
+            value: T = done.value
+            return value
 
 
 def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
     """Carry out steps to their end without an event loop."""
+    with closing(_without_locks(operation, backend, has_loop=False)) as batches:
+        try:
+            batch = next(batches)
+            while True:
+                batch = batches.send(_perform_all_sync(batch, backend, stats))
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+def _without_locks[T](operation: Steps[T], backend: Backend, *, has_loop: bool) -> Steps[T]:
+    """Take the locks of steps, refuse them further waits after five minutes, and yield all other batches.
+
+    When this generator ends or is closed, the steps are closed, and then their locks are released.
+    """
     require_own_process()
     outcomes: tuple[Outcome, ...] | None = None
     refused_since: float | None = None
@@ -76,7 +74,10 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
             first = batch[0]
             if isinstance(first, steps.Lock):
                 outcomes = (_take(first, backend, held),)
-                if isinstance(outcomes[0], steps.Refused):
+                is_taken = isinstance(outcomes[0], steps.Done)
+                if has_loop and is_taken:
+                    held.append(_note_holder(first, backend))
+                elif not has_loop and not is_taken:
                     refused_since = refused_since or time.monotonic()
                     _require_no_blocked_loop(first, backend, refused_since)
                 continue
@@ -85,7 +86,7 @@ def run_sync[T](operation: Steps[T], backend: Backend, stats: Stats) -> T:
                 if patience.is_over():
                     outcomes = (steps.Refused(),)
                     continue
-            outcomes = _perform_all_sync(batch, backend, stats)
+            outcomes = yield batch
     finally:
         _end(operation, held)
 

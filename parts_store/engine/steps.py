@@ -287,16 +287,16 @@ def wait_for_others(repeat: int) -> Steps[bool]:
 
 def remove(keys: tuple[str, ...], why: str) -> Steps[None]:
     """Delete objects; raise if the store never confirms it."""
-    yield from _repeat_until_answered(Delete(keys, why))
+    _require_answer((yield from until_answered(Delete(keys, why))))
 
 
 def put_if_absent(key: str, data: Buffer, why: str) -> Steps[None]:
     """Write an object unless it exists; raise if the store never confirms that it exists."""
-    yield from _repeat_until_answered(Put(key, data, None, IfAbsent(), why))
+    _require_answer((yield from until_answered(Put(key, data, None, IfAbsent(), why))))
 
 
-def _repeat_until_answered(request: StepRequest) -> Steps[None]:
-    """Repeat a request that has the same effect twice until the store answers."""
+def until_answered(request: Put | Delete) -> Steps[Outcome]:
+    """Repeat a request that has the same effect twice until the store answers; return the last outcome."""
     # MinIO closes the connection after a refusal, so that the next request on it gets no response.
     outcome: Outcome = Missing()
     for repeat in range(MAX_TRIES):
@@ -304,7 +304,11 @@ def _repeat_until_answered(request: StepRequest) -> Steps[None]:
             yield (wait_after(request, outcome, repeat),)
         (outcome,) = yield (request,)
         if not isinstance(outcome, Lost):
-            return
+            break
+    return outcome
+
+
+def _require_answer(outcome: Outcome) -> None:
     if isinstance(outcome, Lost):
         raise outcome.error
 

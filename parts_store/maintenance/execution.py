@@ -1,6 +1,6 @@
 """Verify and repair all chunks of a survey: in batches, on threads or other workers, with progress."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from parts_store.maintenance.repair import (
     repair_chunk,
 )
 from parts_store.maintenance.report import Finding, Problem, Report
-from parts_store.maintenance.survey import ListedChunk, Survey, describe_unfinished, list_entries, survey_prefix
+from parts_store.maintenance.survey import ListedChunk, Survey, list_entries, survey_prefix
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.transactions.journaled import is_journal
 from parts_store.transactions.locking import remove_unused_locks
@@ -119,14 +119,33 @@ def _find_problems(
             if progress is not None:
                 progress(done, len(survey.listed.chunks))
     named = {key for finding in findings for key in finding.keys}
-    return [
-        *findings,
-        *(finding for finding in _unreadable_files(survey) if named.isdisjoint(finding.keys)),
-        *map(_stray_node, survey.stray_nodes),
-        *map(_unmarked_array, unmarked),
-        *(_leftovers(folder, *stray) for folder, stray in survey.listed.strays.items()),
-        *map(describe_unfinished, survey.unfinished),
-    ]
+    return [*findings, *_problems_without_chunks(survey, unmarked, named)]
+
+
+def _problems_without_chunks(survey: Survey, unmarked: Sequence[str], named: Container[str]) -> Iterator[Finding]:
+    """Yield what a survey shows besides its chunks, except files that are already `named` by a finding."""
+    chunks: dict[str, str] = {}
+    if survey.unreadable:
+        chunks = {entry.key: key for key, each in survey.listed.chunks.items() for entry in each.parts.values()}
+    for key, why in survey.unreadable.items():
+        if key not in named:
+            yield Finding(Problem.UNREADABLE, chunks.get(key, key), (key,), why)
+    for key in survey.stray_nodes:
+        node = parse_node_key(key)
+        detail = "the array of these parts does not exist, or was replaced"
+        yield Finding(Problem.STRAY_NODES, "" if node is None else node.array, (key,), detail)
+    for path in unmarked:
+        detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"
+        yield Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail)
+    for folder, (array, entries) in survey.listed.strays.items():
+        detail = "beside a chunk that has no parts"
+        if is_probe_key(folder):
+            detail = "from a probe of the server"
+        elif folder == join(array, _BATCHES):
+            detail = "from chunks that an older version wrote together"
+        yield Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
+    for key in survey.unfinished:
+        yield Finding(Problem.LEFTOVERS, key.rpartition("#")[0], (key,), "a file that a writer has not finished")
 
 
 def _batches(survey: Survey) -> Iterator[tuple[str, list[ListedChunk]]]:
@@ -161,33 +180,6 @@ def _diagnose_batch(
 def _is_about_one_file(error: StorageError) -> bool:
     """Return whether other files of a local disk may be accessible. The responses of a server have other codes."""
     return error.code == PermissionError.__name__
-
-
-def _unreadable_files(survey: Survey) -> Iterator[Finding]:
-    if survey.unreadable:
-        chunks = {entry.key: key for key, each in survey.listed.chunks.items() for entry in each.parts.values()}
-        for key, why in survey.unreadable.items():
-            yield Finding(Problem.UNREADABLE, chunks.get(key, key), (key,), why)
-
-
-def _stray_node(key: str) -> Finding:
-    node = parse_node_key(key)
-    array = "" if node is None else node.array
-    return Finding(Problem.STRAY_NODES, array, (key,), "the array of these parts does not exist, or was replaced")
-
-
-def _unmarked_array(path: str) -> Finding:
-    detail = "software without concat-parts would misread the array, and its document does not tell it to refuse"
-    return Finding(Problem.UNMARKED, path, (join(path, DOCUMENT),), detail)
-
-
-def _leftovers(folder: str, array: str, entries: Sequence[Entry]) -> Finding:
-    detail = "beside a chunk that has no parts"
-    if is_probe_key(folder):
-        detail = "from a probe of the server"
-    elif folder == join(array, _BATCHES):
-        detail = "from chunks that an older version wrote together"
-    return Finding(Problem.LEFTOVERS, folder, tuple(entry.key for entry in entries), detail)
 
 
 # --- repair -------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from parts_store.format.keys import (
     split,
 )
 from parts_store.format.metadata import ArrayRecord
-from parts_store.maintenance.report import Finding, Problem, Report
+from parts_store.maintenance.report import Finding, Report
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import Level
@@ -101,7 +101,8 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     for path in outer:
         entries += yield from list_entries(protocol.folder_beside(path))
     stray_nodes = yield from _find_stray_nodes(entries, protocol)
-    listed = group_by_chunk(_outside(stray_nodes, entries), arrays)
+    strays = tuple(key.removesuffix(DOCUMENT) for key in stray_nodes)
+    listed = group_by_chunk([entry for entry in entries if not entry.key.startswith(strays)], arrays)
     if outer:
         listed = _inside(folder, outer, listed)
     unmarked = tuple(path for path, record in arrays.items() if path not in outer and not record.is_safe_for_others)
@@ -154,12 +155,6 @@ def _add_part(result: ListedChunks, entry: Entry, arrays: Mapping[str, ArrayReco
     result.objects += 1
 
 
-def _outside(stray_nodes: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that are not in the nodes with these documents."""
-    folders = tuple(key.removesuffix(DOCUMENT) for key in stray_nodes)
-    return [entry for entry in entries if not entry.key.startswith(folders)]
-
-
 def _inside(folder: str, outer: Sequence[str], listed: ListedChunks) -> ListedChunks:
     """Return the chunks below a folder that is inside the arrays `outer`."""
     strays = {beside: each for beside, each in listed.strays.items() if each[0] not in outer}
@@ -192,16 +187,14 @@ def _locate(key: str, arrays: Mapping[str, ArrayRecord]) -> tuple[str, str, int]
         record = arrays.get(node.array)
         if record is None or record.placement is not PartPlacement.SPLIT:
             return None
-        part = _part_with_suffix(record, node.suffix) if record.encoding.is_chunk_key(node.relative) else None
-        return None if part is None else (node.array, node.relative, part)
+        suffixes = [part.key_suffix for part in record.parts.parts]
+        if node.suffix not in suffixes or not record.encoding.is_chunk_key(node.relative):
+            return None
+        return node.array, node.relative, suffixes.index(node.suffix)
     for path, relative in candidates(key):
         if path in arrays and (place := _locate_in_array(arrays[path], relative)) is not None:
             return path, *place
     return None
-
-
-def _part_with_suffix(record: ArrayRecord, suffix: str) -> int | None:
-    return next((number for number, part in enumerate(record.parts.parts) if part.key_suffix == suffix), None)
 
 
 def _locate_in_array(record: ArrayRecord, relative: str) -> tuple[str, int] | None:
@@ -301,9 +294,3 @@ def _is_unfinished(key: str, arrays: Mapping[str, ArrayRecord], others: Containe
         if is_chunk:
             return True
     return False
-
-
-def describe_unfinished(key: str) -> Finding:
-    """Return the finding for an unfinished file."""
-    value = key.rpartition("#")[0]
-    return Finding(Problem.LEFTOVERS, value, (key,), "a file that a writer has not finished")

@@ -6,7 +6,7 @@ else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sh
 inner chunks of a shard).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -34,7 +34,8 @@ from parts_store._compat.zarr import (
 from parts_store.codecs.cut_chunks import with_checks
 from parts_store.engine.concurrency import require_not_stopped, run_in_threads
 from parts_store.engine.executor import retry
-from parts_store.format.shard_index import NO_CHUNK, ShardIndex, Table
+from parts_store.engine.steps import Steps
+from parts_store.format.shard_index import NO_CHUNK, Table
 from parts_store.pipeline.compression import Bytes, NotDecodedError
 from parts_store.pipeline.selections import Gather, Region, plan_selection
 from parts_store.pipeline.shard import Layouts, ShardLayout
@@ -117,7 +118,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if read is None or read.nbytes > _MAX_AT_ONCE:
             return None
         try:
-            found = await path.store.get_inner(*read.arguments, **read.options)
+            found = await path.store.carry_out_async(read.steps())
             return _result(item, out, is_found=read.finish(found, values, drop_axes))
         except NotDecodedError:
             return None
@@ -145,7 +146,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         read = _plan_inner(item, layout)
         if read is None:
             return None
-        return read.finish(path.store.get_inner_sync(*read.arguments, **read.options), values, drop_axes)
+        return read.finish(path.store.carry_out(read.steps()), values, drop_axes)
 
     def _write_chunk(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> None:
         """Write one chunk from the values, again if another client has changed it meanwhile."""
@@ -220,19 +221,17 @@ class _InnerRead:
         """The size of all these inner chunks, decoded."""
         return len(self.touched.numbers) * prod(self.layout.chunk_shape) * self.layout.dtype.itemsize
 
-    @property
-    def arguments(self) -> tuple[str, ShardIndex, Callable[[Table | None], Sequence[ByteRequest]]]:
-        """What the store is asked for."""
-        return self.item[0].path, self.layout.index, self._locate
-
-    @property
-    def options(self) -> dict[str, int]:
-        """How the store coalesces byte ranges."""
-        config = self.item[1].config
-        return {
-            "max_gap_bytes": config.sharding_coalesce_max_gap_bytes,
-            "max_coalesced_bytes": config.sharding_coalesce_max_bytes,
-        }
+    def steps(self) -> Steps[Sequence[memoryview | None] | None]:
+        """Return the steps of the store that read the inner chunks."""
+        path, config = self.item[0], self.item[1].config
+        steps: Steps[Sequence[memoryview | None] | None] = path.store.get_inner(
+            path.path,
+            self.layout.index,
+            self._locate,
+            max_gap_bytes=config.sharding_coalesce_max_gap_bytes,
+            max_coalesced_bytes=config.sharding_coalesce_max_bytes,
+        )
+        return steps
 
     def _locate(self, table: Table | None) -> list[ByteRequest]:
         """Return the byte ranges of the inner chunks that are stored."""

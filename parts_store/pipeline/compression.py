@@ -21,7 +21,7 @@ _MAGIC_NBYTES, _BLOCK_HEADER_NBYTES, _CHECKSUM_NBYTES = 4, 3, 4
 # The smallest frame: the magic number, a descriptor, another byte, and the header of an empty block.
 _LEAST_NBYTES: Final = 9
 _RUN: Final = 1
-# The number of ranges from which on NumPy is faster.
+# The number of inner chunks from which on one call for all of them is faster than a call for each.
 _MANY: Final = 16
 
 
@@ -40,44 +40,25 @@ _HEADER_NBYTES: Final = np.array([_header_nbytes(descriptor) for descriptor in r
 def are_single_frames(data: NDArray[np.uint8], offsets: NDArray[Any], lengths: NDArray[Any]) -> bool:
     """Return whether each of these ranges ends where the frame ends that begins it; a wrong frame may give any answer.
 
-    Most inner chunks are frames of one block, which are all compared at once.
+    A frame is a header, blocks, of which the last has a flag, and perhaps a checksum. All frames are compared at once.
     """
     starts, nbytes = offsets.astype(np.int64), lengths.astype(np.int64)
     if np.any(nbytes < _LEAST_NBYTES) or np.any(starts + nbytes > len(data)):
         return False
-    if len(starts) < _MANY:
-        pairs = zip(starts.tolist(), (starts + nbytes).tolist(), strict=True)
-        return all(_is_single_frame(data, start, stop) for start, stop in pairs)
     descriptor = data[starts + _MAGIC_NBYTES].astype(np.int64)
-    blocks_at = starts + _HEADER_NBYTES[descriptor]
+    blocks = starts + _HEADER_NBYTES[descriptor]
     stops = starts + nbytes - _CHECKSUM_NBYTES * ((descriptor >> 2) & 1)
-    if np.any(blocks_at + _BLOCK_HEADER_NBYTES > stops):
-        return False
-    first, second, third = (data[blocks_at + each].astype(np.int64) for each in range(_BLOCK_HEADER_NBYTES))
-    numbers = first | second << 8 | third << 16
-    ends = blocks_at + _BLOCK_HEADER_NBYTES + np.where((numbers >> 1) & 3 == _RUN, 1, numbers >> 3)
-    is_last = (numbers & 1).astype(bool)
-    if np.any(is_last & (ends != stops)):
-        return False
-    others = np.flatnonzero(~is_last)
-    pairs = zip(ends[others].tolist(), stops[others].tolist(), strict=True)
-    return all(_ends_at(data, at, stop) for at, stop in pairs)
-
-
-def _is_single_frame(data: NDArray[np.uint8], start: int, stop: int) -> bool:
-    descriptor = int(data[start + _MAGIC_NBYTES])
-    checksum = _CHECKSUM_NBYTES * ((descriptor >> 2) & 1)
-    return _ends_at(data, start + int(_HEADER_NBYTES[descriptor]), stop - checksum)
-
-
-def _ends_at(data: NDArray[np.uint8], at: int, stop: int) -> bool:
-    """Return whether the last block of a frame, whose next block begins at a position, ends at `stop`."""
-    while at + _BLOCK_HEADER_NBYTES <= stop:
-        number = int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16
-        at += _BLOCK_HEADER_NBYTES + (1 if (number >> 1) & 3 == _RUN else number >> 3)
-        if number & 1:
-            return at == stop
-    return False
+    while len(blocks):
+        if np.any(blocks + _BLOCK_HEADER_NBYTES > stops):
+            return False
+        first, second, third = (data[blocks + at].astype(np.int64) for at in range(_BLOCK_HEADER_NBYTES))
+        numbers = first | second << 8 | third << 16
+        blocks = blocks + _BLOCK_HEADER_NBYTES + np.where((numbers >> 1) & 3 == _RUN, 1, numbers >> 3)
+        is_last = (numbers & 1).astype(bool)
+        if np.any(is_last & (blocks != stops)):
+            return False
+        blocks, stops = blocks[~is_last], stops[~is_last]
+    return True
 
 
 type Bytes = NDArray[np.uint8]
@@ -145,17 +126,32 @@ class Zstd:
 
     def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
         """Decompress the inner chunks."""
+        try:
+            decompressed: Any = (self._decode_few if len(offsets) < _MANY else self._decode_many)(
+                shard, offsets, lengths
+            )
+        except (zstandard.ZstdError, ValueError) as error:
+            raise NotDecodedError from error
+        return np.frombuffer(b"".join(decompressed), np.uint8).reshape(len(offsets), self.chunk_nbytes)
+
+    def _decode_few(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> list[bytes]:
+        decompressor, size = zstandard.ZstdDecompressor(), self.chunk_nbytes
+        frames = [shard[at : at + nbytes] for at, nbytes in zip(offsets.tolist(), lengths.tolist(), strict=True)]
+        if any(zstandard.frame_content_size(frame) not in (size, -1) for frame in frames):  # type: ignore[arg-type]
+            raise NotDecodedError
+        found = [decompressor.decompress(frame, size, allow_extra_data=False) for frame in frames]  # type: ignore[arg-type]
+        if any(len(chunk) != size for chunk in found):
+            raise NotDecodedError
+        return found
+
+    def _decode_many(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Any:
         if not are_single_frames(shard, offsets, lengths):
             # The call below ignores bytes behind a frame. They are damage, or several frames: zarr's codec decides.
             raise NotDecodedError
         segments = np.stack([offsets, lengths], axis=1).astype("<u8", copy=False)
         sizes = np.full(len(offsets), self.chunk_nbytes, "<u8")
         frames = zstandard.BufferWithSegments(shard, segments.tobytes())  # type: ignore[arg-type]
-        try:
-            decompressed = zstandard.ZstdDecompressor().multi_decompress_to_buffer(frames, sizes.tobytes())
-        except (zstandard.ZstdError, ValueError) as error:
-            raise NotDecodedError from error
-        return np.frombuffer(b"".join(decompressed), np.uint8).reshape(len(offsets), self.chunk_nbytes)  # type: ignore[arg-type]
+        return zstandard.ZstdDecompressor().multi_decompress_to_buffer(frames, sizes.tobytes())
 
     def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
         """Compress the inner chunks."""

@@ -68,7 +68,10 @@ def plan_selection(selection: Any, grid: Sequence[int], chunk_shape: Sequence[in
         return None
     if len(arrays) == len(entries):
         return _plan_gather(arrays, grid, chunk_shape, is_grid=_is_grid(arrays))
-    return _plan_mixed(entries, arrays, grid, chunk_shape)
+    # Several arrays, or arrays and integers, mean different things to NumPy in different orders.
+    if len(arrays) > 1 or (arrays and any(isinstance(entry, int) for entry in entries)):
+        return None
+    return _plan_gather(_spread(entries), grid, chunk_shape, is_grid=True)
 
 
 def _normalize(entry: Any, size: int) -> int | slice | Numbers | None:
@@ -103,16 +106,6 @@ def _plan_region(entries: Sequence[Any], grid: Sequence[int], chunk_shape: Seque
     return Region(np.array(numbers, np.intp), tuple(counts), tuple(index))
 
 
-def _plan_mixed(
-    entries: Sequence[Any], arrays: Sequence[Numbers], grid: Sequence[int], chunk_shape: Sequence[int]
-) -> Gather | None:
-    """Return the inner chunks that slices touch together with integers or with one array of indexes."""
-    # Several arrays, or arrays and integers, mean different things to NumPy in different orders.
-    if len(arrays) > 1 or (arrays and any(isinstance(each, int) for each in entries)):
-        return None
-    return _plan_gather(_spread(entries), grid, chunk_shape, is_grid=True)
-
-
 def _is_grid(arrays: Sequence[Numbers]) -> bool:
     """Return whether every array of indexes has an axis of its own, as those of `np.ix_`."""
     return all(each.ndim == len(arrays) and each.size == each.shape[axis] for axis, each in enumerate(arrays))
@@ -140,7 +133,7 @@ def _plan_gather(
         numbers, rows = np.unique(_ravel(chunks, grid), return_inverse=True)
         return Gather(numbers, (len(numbers),), (rows, *inner))
     touched, positions = zip(*(np.unique(each, return_inverse=True) for each in chunks), strict=True)
-    return Gather(_count(np.ix_(*touched), grid), tuple(map(len, touched)), (*positions, *inner))
+    return Gather(_ravel(np.ix_(*touched), grid).reshape(-1), tuple(map(len, touched)), (*positions, *inner))
 
 
 def _ravel(chunks: Sequence[Numbers], grid: Sequence[int]) -> Numbers:
@@ -149,7 +142,3 @@ def _ravel(chunks: Sequence[Numbers], grid: Sequence[int]) -> Numbers:
     for each, count in zip(chunks, grid, strict=True):
         numbers = numbers * count + each
     return np.asarray(numbers, np.intp)
-
-
-def _count(chunks: Sequence[Numbers], grid: Sequence[int]) -> Numbers:
-    return _ravel(chunks, grid).reshape(-1)

@@ -22,13 +22,11 @@ that are absent under the old keys, chunks without tags, and writes that read no
 docs/transactions.md names them.
 """
 
-import json
 import threading
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
@@ -191,6 +189,37 @@ class PathRecord:
         """Return the record without the array and without what zarr was served."""
         return replace(self.doubted(), served=None)
 
+    def to_state(self, unread: Stamp | None) -> "PathRecord | Told | None":
+        """Return what a copy of the store in another process needs of the record, None if it needs nothing.
+
+        An array that was used is included whole. Of any other array that zarr was served, the digest is included, so
+        that the other process can tell it from an array that was created again. Of an array without parts that has
+        shards, the document is included, which says where the index of a shard is. `unread` is the stamp of a document
+        that was not read.
+        """
+        is_needed_whole = document_not_served(self.entry) is not None
+        if is_needed_whole and self.is_used:
+            return self
+        if self.served_digest is None or (is_needed_whole and isinstance(self.entry, PlainArray)):
+            return None
+        stored = self.entry.stored if isinstance(self.entry, PlainArray) and self.entry.decides_reads else None
+        is_consolidated = self.source is RecordSource.CONSOLIDATED
+        return self.served_digest, stored, is_consolidated, self.stamp if self.is_used else unread, self.is_used
+
+    @classmethod
+    def from_state(cls, state: "PathRecord | Told") -> "PathRecord":
+        """Return the record that another process has handed over."""
+        if isinstance(state, PathRecord):
+            return state
+        digest, stored, is_consolidated, stamp, is_used = state
+        known = Plain.ARRAY if stored is None else PlainArray(stored)
+        source = RecordSource.CONSOLIDATED if is_consolidated else RecordSource.DOCUMENT
+        return cls(None if digest else known, source, stamp, Served(digest), is_used)
+
+
+type Told = tuple[str, bytes | None, bool, Stamp | None, bool]
+"""The state of an array that was not used: a tuple, because a group may mention thousands of arrays."""
+
 
 def digest_of(entry: CatalogEntry) -> str:
     """Return the digest of all that decides how the chunks of an array are read; empty if it has no parts."""
@@ -332,8 +361,6 @@ def owner_in(entry: CatalogEntry, path: str, relative: str, *, is_unconfirmed: b
 
 
 _OPEN_AGAIN = "open it again; if it was opened with consolidated metadata, that is out of date: consolidate again"
-# How Python's JSON parser decodes bytes.
-_ANY = "surrogatepass"
 
 
 class Catalog:
@@ -382,39 +409,14 @@ class Catalog:
         records = self._records.copy()
         return {path: record.entry for path, record in records.items() if isinstance(record.entry, ArrayRecord)}
 
-    def lasting(self) -> dict[str, Any]:
-        """Return what a copy of the store in another process needs of the catalog.
+    def to_state(self) -> dict[str, PathRecord | Told]:
+        """Return what a copy of the store in another process needs of the catalog."""
+        states = {path: record.to_state(self._unknown.stamp) for path, record in self._records.copy().items()}
+        return {path: state for path, state in states.items() if state is not None}
 
-        Arrays that were used are included whole. Of every other array that zarr was served, the digest is included, so
-        that the other process can tell it from an array that was created again. Of an array without parts that has
-        shards, the document is included, which says where the index of a shard is.
-        """
-        used, others = {}, {}
-        for path, record in self._records.copy().items():
-            is_needed_whole = document_not_served(record.entry) is not None
-            if is_needed_whole and record.is_used:
-                used[path] = record
-            elif record.served_digest is not None and not (is_needed_whole and isinstance(record.entry, PlainArray)):
-                stamp = [record.stamp] if record.is_used else []
-                others[path] = [
-                    record.served_digest,
-                    record.source is RecordSource.CONSOLIDATED,
-                    _deciding(record),
-                    *stamp,
-                ]
-        return {"used": used, "others": zlib.compress(json.dumps(others).encode())}
-
-    def take_over(self, lasting: Mapping[str, Any]) -> None:
+    def from_state(self, states: Mapping[str, PathRecord | Told]) -> None:
         """Learn what the catalog of another process has handed over."""
-        for path, (digest, is_consolidated, stored, *stamps) in json.loads(zlib.decompress(lasting["others"])).items():
-            self._records[path] = PathRecord(
-                entry=None if digest else _plain(stored),
-                source=RecordSource.CONSOLIDATED if is_consolidated else RecordSource.DOCUMENT,
-                stamp=next((None if stamp is None else tuple(stamp) for stamp in stamps), self._unknown.stamp),
-                served=Served(digest),
-                is_used=bool(stamps),
-            )
-        self._records.update(lasting["used"])
+        self._records.update({path: PathRecord.from_state(state) for path, state in states.items()})
 
     # --- learning and forgetting ----------------------------------------------------------------------------------
 
@@ -657,17 +659,6 @@ class Catalog:
                 self.rely_on(path, entry)
                 return owner
         return Other()
-
-
-def _deciding(record: PathRecord) -> str | None:
-    """Return the document of an array without parts that says how chunks are read, None for any other array."""
-    entry = record.entry
-    return entry.stored.decode(errors=_ANY) if isinstance(entry, PlainArray) and entry.decides_reads else None
-
-
-def _plain(stored: str | None) -> CatalogEntry:
-    """Return an array without parts, whose document is known if it says how chunks are read."""
-    return Plain.ARRAY if stored is None else PlainArray(stored.encode(errors=_ANY))
 
 
 def layout_changed(path: str, entry: CatalogEntry) -> LayoutChangedError:

@@ -20,7 +20,7 @@ from parts_store.format.layout import Wanted, resolve
 from parts_store.format.shard_index import ShardIndex, Table
 from parts_store.format.tags import Tag
 from parts_store.store.catalog import ONE_PART, Other, OwnedChunk
-from parts_store.store.partial_writes import EarlierReads, WholeRead
+from parts_store.store.partial_writes import EarlierReads, IndexRead, WholeRead
 from parts_store.transactions import shards
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import (
@@ -138,15 +138,12 @@ class ChunkReader:
         index, chunk = other.shard_index, other.chunk(key)
         if index is not None:
             if _is_request_for(index, wanted):
-                versioned, shard = yield from self._find_plain_index(chunk, index, settings)
-                self.earlier.note_index(key, versioned)
-                if shard is not None:
-                    self.earlier.note_shard(key, shard)
-                return _index_values(versioned)
-            shard, versioned = self.earlier.take_shard(key), self.earlier.take_index(key)
-            if versioned is not None and follows_index:
-                inner = yield from self._read_data(chunk, index, wanted, settings, versioned, shard)
-                return self._values(inner)
+                found = yield from self._find_plain_index(chunk, index, settings)
+                self.earlier.note_index(key, found)
+                return _index_values(found)
+            noted = self.earlier.take_index(key)
+            if noted is not None and follows_index:
+                return self._values((yield from self._read_data(chunk, index, wanted, settings, noted)))
         before = self.earlier.take_range(key)
         is_empty_range = isinstance(wanted[0], RangeByteRequest) and wanted[0].end <= wanted[0].start
         if follows_index and before is not None and not is_empty_range:
@@ -161,25 +158,23 @@ class ChunkReader:
             return values, tag
         return self._values((yield from self.protocol.read(chunk, wanted, settings)))
 
-    def _find_plain_index(
-        self, chunk: Chunk, index: ShardIndex, settings: ReadSettings
-    ) -> Steps[tuple[VersionedIndex | None, memoryview | None]]:
+    def _find_plain_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[IndexRead | None]:
         """Return the index of a shard without parts, and the whole shard if it is small and was not known."""
         key, known = chunk.chunk_key, self._known(chunk.chunk_key, index)
         is_small = index.shard_nbytes is not None and index.shard_nbytes <= _SMALL
         if not is_small or (known is not None and not known.may_have_holes):
-            return (yield from self._find_index(chunk, index, settings)), None
+            return (yield from self._find_index(chunk, index, settings))
         (outcome,) = yield (Get(key, None, INDEX),)
         if not isinstance(outcome, Found):
             self.indexes.forget(key)
-            return None, None
+            return None
         shard = memoryview(outcome.data)
         require_unedited(chunk, index, (shard,))
         span = resolve(index.request, shard.nbytes)
         version = Version(outcome.tag, (outcome.unchanged,), 0)
         versioned = VersionedIndex.decoded(bytes(shard[span.start : span.stop]), version, index)
         self._cache(chunk, index, versioned)
-        return versioned, shard
+        return IndexRead(versioned, shard)
 
     def _known(self, key: str, index: ShardIndex) -> VersionedIndex | None:
         """Return the cached index of a shard, None if there is none."""
@@ -211,15 +206,14 @@ class ChunkReader:
         """Read ranges of a chunk in parts, all of one write."""
         chunk, index = owned.chunk, owned.record.shard_index
         if index is not None and _is_request_for(index, wanted):
-            versioned = yield from self._find_index(chunk, index, settings)
-            self.earlier.note_index(chunk.chunk_key, versioned)
-            return _index_values(versioned)
+            found = yield from self._find_index(chunk, index, settings)
+            self.earlier.note_index(chunk.chunk_key, found)
+            return _index_values(found)
         settings = self._settings_of(owned, settings)
         # Every read but that of the index ends what the index was noted for.
-        versioned = self.earlier.take_index(chunk.chunk_key)
-        if index is not None and versioned is not None and follows_index:
-            read = yield from self._read_data(chunk, index, wanted, settings, versioned)
-            return self._values(read)
+        noted = self.earlier.take_index(chunk.chunk_key)
+        if index is not None and noted is not None and follows_index:
+            return self._values((yield from self._read_data(chunk, index, wanted, settings, noted)))
         if index is not None and list(wanted) == [None] and owned.may_have_gaps:
             read = yield from shards.read_whole(self.protocol, chunk, index, self.settings(_FILE_GAP, _FILE_COALESCED))
         else:
@@ -234,20 +228,18 @@ class ChunkReader:
         self, key: str, owner: OwnedChunk | Other, index: ShardIndex, locate: Locate, settings: ReadSettings
     ) -> Steps[Values]:
         """Read the inner chunks that `locate` finds in the index of a shard, all of one write."""
-        shard: memoryview | None = None
         if isinstance(owner, OwnedChunk):
             chunk, settings = owner.chunk, self._settings_of(owner, settings)
-            versioned = yield from self._find_index(chunk, index, settings)
+            found = yield from self._find_index(chunk, index, settings)
         else:
             chunk = owner.chunk(key)
-            versioned, shard = yield from self._find_plain_index(chunk, index, settings)
-        if versioned is None:
+            found = yield from self._find_plain_index(chunk, index, settings)
+        if found is None:
             return None, None
-        wanted = locate(versioned.table)
+        wanted = locate(found.index.table)
         if not wanted:
-            return (), versioned.version.tag
-        inner = yield from self._read_data(chunk, index, wanted, settings, versioned, shard)
-        return self._values(inner)
+            return (), found.index.version.tag
+        return self._values((yield from self._read_data(chunk, index, wanted, settings, found)))
 
     def _settings_of(self, owned: OwnedChunk, settings: ReadSettings) -> ReadSettings:
         """Return how the ranges of a chunk are coalesced."""
@@ -256,7 +248,7 @@ class ChunkReader:
             return replace(settings, max_gap=min(settings.max_gap, _FILE_GAP))
         return settings
 
-    def _find_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[VersionedIndex | None]:
+    def _find_index(self, chunk: Chunk, index: ShardIndex, settings: ReadSettings) -> Steps[IndexRead | None]:
         """Return the index of a shard, None if there is no such chunk."""
         known = self._known(chunk.chunk_key, index)
         is_suspect = chunk.chunk_key in self._suspects
@@ -270,7 +262,7 @@ class ChunkReader:
             self.stats.count_saved(by_index_cache=1)
         else:
             self._cache(chunk, index, versioned)
-        return versioned
+        return None if versioned is None else IndexRead(versioned)
 
     def _read_data(
         self,
@@ -278,14 +270,13 @@ class ChunkReader:
         index: ShardIndex,
         wanted: Sequence[Wanted],
         settings: ReadSettings,
-        versioned: VersionedIndex,
-        shard: memoryview | None = None,
+        found: IndexRead,
     ) -> Steps[Read | None]:
         """Read the inner chunks that an index named, from the whole shard if it was read with its index."""
-        if shard is not None:
-            return shards.take(chunk, wanted, versioned, shard)
+        if found.shard is not None:
+            return shards.take(chunk, wanted, found.index, found.shard)
         try:
-            read = yield from shards.read_data(self.protocol, chunk, index, wanted, settings, versioned)
+            read = yield from shards.read_data(self.protocol, chunk, index, wanted, settings, found.index)
         except PartsStoreError:
             self._suspects.add(chunk.chunk_key)
             self.indexes.forget(chunk.chunk_key)
@@ -298,15 +289,12 @@ class ChunkReader:
 
     def _cache(self, chunk: Chunk, index: ShardIndex, versioned: VersionedIndex) -> None:
         """Keep an index for the next read, if that read can find out whether the index is still valid."""
-        if index.is_understood and self._can_recognise(chunk, versioned.version):
+        protocol = self.protocol
+        can_recognise = protocol.can_recognise_object if chunk.parts is ONE_PART else protocol.can_recognise
+        if index.is_understood and can_recognise(versioned.version):
             self.indexes.keep(chunk.chunk_key, versioned)
         else:
             self.indexes.forget(chunk.chunk_key)
-
-    def _can_recognise(self, chunk: Chunk, version: Version) -> bool:
-        if chunk.parts is ONE_PART:
-            return self.protocol.can_recognise_object(version)
-        return self.protocol.can_recognise(version)
 
     def _values(self, read: Read | None) -> Values:
         if read is None:
@@ -317,24 +305,21 @@ class ChunkReader:
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
-    def before_write(self, key: str, chunk: Chunk) -> WholeRead | None:
+    def before_write(self, key: str, chunk_key: str) -> WholeRead | None:
         """Forget all that is remembered of a chunk; return what it was if zarr read it in order to write it now."""
-        self.earlier.take_index(chunk.chunk_key)
-        self.indexes.forget(chunk.chunk_key)
+        self.earlier.take_index(chunk_key)
+        self.indexes.forget(chunk_key)
         return self.earlier.take_whole(key)
 
     def before_plain_write(self, key: str) -> WholeRead | None:
         """Forget all that is remembered of an object without parts; return what it was if zarr read it before."""
         self.earlier.take_range(key)
-        self.earlier.take_index(key)
-        self.earlier.take_shard(key)
-        self.indexes.forget(key)
-        return self.earlier.take_whole(key)
+        return self.before_write(key, key)
 
 
-def _index_values(versioned: VersionedIndex | None) -> Values:
+def _index_values(found: IndexRead | None) -> Values:
     """Return the bytes of an index that zarr asked for."""
-    return (None, None) if versioned is None else ([(memoryview(versioned.index),)], versioned.version.tag)
+    return (None, None) if found is None else ([(memoryview(found.index.index),)], found.index.version.tag)
 
 
 def _is_request_for(index: ShardIndex, wanted: Sequence[Wanted]) -> bool:

@@ -193,14 +193,6 @@ class Operations:
             yield from self.catalog.confirm(owned.chunk.array)
         return values
 
-    def _explain_layout(self, chunk: Chunk, error: LayoutChangedError) -> Steps[LayoutChangedError]:
-        """Return the error for a chunk whose layout is not that of the array that zarr was served.
-
-        Raises `LayoutChangedError` instead if the array itself was created again.
-        """
-        yield from self.catalog.confirm(chunk.array)
-        return LayoutChangedError(error.array, f"{error.problem}; {_FOREIGN}")
-
     def exists(self, key: str) -> Steps[bool]:
         """Return whether a key exists."""
         if not key:
@@ -218,11 +210,12 @@ class Operations:
         return isinstance(outcome, Found)
 
     def _on_chunk[T](self, chunk: Chunk, steps: Steps[T]) -> Steps[T]:
-        """Carry out steps on a chunk; if it has another layout, raise an error that says why."""
+        """Carry out steps on a chunk; if it has another layout than its array, raise an error that says why."""
         try:
             return (yield from steps)
         except LayoutChangedError as error:
-            raise (yield from self._explain_layout(chunk, error)) from None
+            yield from self.catalog.confirm(chunk.array)
+            raise LayoutChangedError(error.array, f"{error.problem}; {_FOREIGN}") from None
 
     def getsize(self, key: str) -> Steps[int | None]:
         """Return the size of a value, None if there is no such key."""
@@ -244,7 +237,7 @@ class Operations:
         """Write all parts of a chunk of a split array, each of them as bytes or as a reference."""
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk, ArrayRecord(placement=PartPlacement.SPLIT)):
-                self.reader.before_write(key, chunk)
+                self.reader.before_write(key, chunk.chunk_key)
                 sizes = [value.nbytes for value in values]
                 require_fit(chunk.parts, sizes, key)
                 require_no_empty(chunk.parts, sizes, key)
@@ -262,34 +255,39 @@ class Operations:
         if self._is_document(key):
             yield from self._put_document(key, value, options, only_if_absent=only_if_absent)
             return
+        yield from self._replace(key, value, only_if_absent=only_if_absent)
+        if name == ".zarray":
+            self.catalog.learn_plain(path)
+
+    def _replace(self, key: str, value: memoryview | None, *, only_if_absent: bool = False) -> Steps[None]:
+        """Write a value that is no document, or delete it if `value` is None."""
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
                 owned = yield from self._with_around(owned)
-                yield from self.require_server(chunk.array, owned.record.parts)
-                read = _require_array(self.reader.before_write(key, chunk), owned)
-                if only_if_absent:
-                    yield from self._on_chunk(chunk, self.protocol.write_if_absent(chunk, owned.cut(value)))
+                if value is not None:
+                    yield from self.require_server(chunk.array, owned.record.parts)
+                read = _require_array(self.reader.before_write(key, chunk.chunk_key), owned)
+                if only_if_absent and value is not None:
+                    steps = self.protocol.write_if_absent(chunk, owned.cut(value))
                 else:
                     steps = self._write(chunk, owned.record.shard_index, owned.cut, value, read)
-                    yield from self._on_chunk(chunk, steps)
+                yield from self._on_chunk(chunk, steps)
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other() as other:
                 other = yield from self._with_around(other)
                 read = _require_array(self.reader.before_plain_write(key), other)
-                if only_if_absent:
+                if only_if_absent and value is not None:
                     yield from self.protocol.put_if_absent(key, other.as_stored(key, value), "data")
                 elif not (yield from self._write_plain(key, other, value, read)):
-                    yield (Put(key, other.as_stored(key, value), None, None, "data"),)
-                if name == ".zarray":
-                    self.catalog.learn_plain(path)
+                    yield from remove((key,), "data") if value is None else _put(key, other.as_stored(key, value))
             case never:
                 assert_never(never)
 
     def _with_around[T: (OwnedChunk, Other)](self, owner: T) -> Steps[T]:
         """Return what a key is that is written, with what other nodes say about its array if shards are files."""
         match owner:
-            case OwnedChunk(chunk, record):
+            case OwnedChunk(chunk, record) if described_files(record) is not None:
                 path, document = chunk.array, record.stored
             case Other(array=str(path), layout=PlainLayout(of_files=dict(document))):
                 pass
@@ -440,21 +438,7 @@ class Operations:
             yield from remove((key,), "document")
             self.catalog.forget(path)
             return
-        match (yield from self.catalog.owner(key)):
-            case OwnedChunk(chunk) as owned:
-                owned = yield from self._with_around(owned)
-                read = _require_array(self.reader.before_write(key, chunk), owned)
-                steps = self._write(chunk, owned.record.shard_index, owned.cut, None, read)
-                yield from self._on_chunk(chunk, steps)
-            case Hidden(owner):
-                raise ReservedKeyError(key, owner)
-            case Other() as other:
-                other = yield from self._with_around(other)
-                read = _require_array(self.reader.before_plain_write(key), other)
-                if not (yield from self._write_plain(key, other, None, read)):
-                    yield from remove((key,), "data")
-            case never:
-                assert_never(never)
+        yield from self._replace(key, None)
 
     def _delete_nodes(self, path: str) -> Steps[None]:
         """Delete the nodes of an array's parts, before the array is deleted."""
@@ -488,3 +472,7 @@ def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRe
         if is_created_again(before, owner.record):
             raise layout_changed(path, owner.record or Plain.NO_ARRAY)
     return read
+
+
+def _put(key: str, value: memoryview) -> Steps[None]:
+    yield (Put(key, value, None, None, "data"),)

@@ -55,6 +55,14 @@ class _Note[T]:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class IndexRead:
+    """The index of a shard that was read, and the bytes of the shard if all of it was read with its index."""
+
+    index: VersionedIndex
+    shard: memoryview | None = None
+
+
 @dataclass(slots=True)
 class WholeRead:
     """What a chunk was when it was read whole."""
@@ -75,8 +83,7 @@ class WholeRead:
 
 
 # One note of each kind per context is enough: zarr makes the two calls one directly after the other.
-_index: ContextVar[_Note[VersionedIndex] | None] = ContextVar("parts_store_index", default=None)
-_shard: ContextVar[_Note[memoryview] | None] = ContextVar("parts_store_shard", default=None)
+_index: ContextVar[_Note[IndexRead] | None] = ContextVar("parts_store_index", default=None)
 _range: ContextVar[_Note[Version] | None] = ContextVar("parts_store_range", default=None)
 _whole: ContextVar[_Note[WholeRead] | None] = ContextVar("parts_store_whole", default=None)
 
@@ -88,24 +95,14 @@ class EarlierReads:
     # Identifies the store. An `id` would not: it may be used again after an object was deleted.
     _owner: object = field(default_factory=object)
 
-    def note_index(self, chunk_key: str, index: VersionedIndex | None) -> None:
+    def note_index(self, chunk_key: str, read: IndexRead | None) -> None:
         """Note that the index of a shard was read; None if there is no such shard."""
-        _index.set(None if index is None else _Note(self._owner, chunk_key, index))
-        _shard.set(None)
+        _index.set(None if read is None else _Note(self._owner, chunk_key, read))
 
-    def take_index(self, chunk_key: str) -> VersionedIndex | None:
+    def take_index(self, chunk_key: str) -> IndexRead | None:
         """Return and forget the index of this shard, if it was read last in this context."""
         note = _index.get()
         return None if note is None else note.take(self._owner, chunk_key)
-
-    def note_shard(self, key: str, shard: memoryview) -> None:
-        """Note that a whole shard was read with its index, which was noted just before."""
-        _shard.set(_Note(self._owner, key, shard))
-
-    def take_shard(self, key: str) -> memoryview | None:
-        """Return and forget a shard that was read with its index, if this was done last in this context."""
-        note = _shard.get()
-        return None if note is None else note.take(self._owner, key)
 
     def note_range(self, key: str, version: Version) -> None:
         """Note that a range of an object without parts was read: it may be the index of a shard."""

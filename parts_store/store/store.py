@@ -1,6 +1,7 @@
 """PartsStore: how a store is opened, copied, pickled and inspected. `zarr_methods` has the methods that zarr calls."""
 
 import pickle
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -521,18 +522,19 @@ class PartsStore(ZarrMethods):
             "in_session": self.session is not None,
             "options": self._options,
             "is_open": self._is_open,
-            "arrays": self.catalog.lasting(),
+            # A group may mention thousands of arrays, which are much alike.
+            "arrays": zlib.compress(pickle.dumps(self.catalog.to_state())),
             "server": server,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The bytes are our own, from `__getstate__`.
-        store = pickle.loads(state["store"])  # noqa: S301
+        store, arrays = pickle.loads(state["store"]), pickle.loads(zlib.decompress(state["arrays"]))  # noqa: S301
         options: StoreOptions = state["options"]
         backend = SessionBackend(store) if state["in_session"] else _backend_of(store, options)
         self._open_backend(backend, options)
         self._is_open = state["is_open"]
-        self.catalog.take_over(state["arrays"])
+        self.catalog.from_state(arrays)
         if self._operations.server is not None and state["server"] is not None:
             self._operations.server.learn(state["server"])
 
@@ -594,7 +596,15 @@ class PartsStore(ZarrMethods):
         values
             The parts in their order, each of them as bytes, or as a `Reference` to a range of an existing file.
         """
-        self.carry_out(self._operations.put_parts(key, self._protected(values)))
+        self._check_writable()
+        parts: list[memoryview | Reference] = []
+        for value in values:
+            if isinstance(value, Reference):
+                self._backend.require_location(value)
+                parts.append(_with_checksum(value))
+            else:
+                parts.append(memoryview(value).cast("B"))
+        self.carry_out(self._operations.put_parts(key, parts))
 
     async def write_node(
         self, path: str, tables: Sequence[ReferenceTable], chunks: Mapping[tuple[int, ...], bytes]
@@ -613,10 +623,8 @@ class PartsStore(ZarrMethods):
         self._check_writable()
         if self.session is None:
             raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
-        now = _next_second()
-        protected = [each if each.checksum is not None else replace(each, checksum=now) for each in tables]
-        await self._backend.write_node(path, protected, chunks)
-        self.stats.count("put", calls=sum(each.nrefs for each in tables) + len(chunks))
+        await self._backend.write_node(path, list(map(_with_checksum, tables)), chunks)
+        self.stats.count("put", calls=sum(table.nrefs for table in tables) + len(chunks))
 
     def require_server(self, path: str, parts: PartsLike) -> None:
         """Raise `ServerFeatureError` unless the server supports writing an array with these parts.
@@ -644,23 +652,13 @@ class PartsStore(ZarrMethods):
             raise StoreConfigError("store", "a store on an Icechunk session, for references", str(self))
         self._backend.require_location(reference)
 
-    def _protected(self, values: Sequence[Reference | bytes]) -> list[memoryview | Reference]:
-        """Return the parts of a chunk, with a checksum in each reference, so that later changes are noticed."""
-        self._check_writable()
-        now = _next_second()
-        parts: list[memoryview | Reference] = []
-        for value in values:
-            if not isinstance(value, Reference):
-                parts.append(memoryview(value).cast("B"))
-                continue
-            self._backend.require_location(value)
-            parts.append(value if value.checksum is not None else replace(value, checksum=now))
-        return parts
 
-
-def _next_second() -> datetime:
-    """Return the time after which a file that exists now must not be modified; Icechunk compares whole seconds."""
-    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+def _with_checksum[R: (Reference, ReferenceTable)](reference: R) -> R:
+    """Return a reference with a checksum: by default the time after which the file must not be modified."""
+    if reference.checksum is not None:
+        return reference
+    # Icechunk compares whole seconds.
+    return replace(reference, checksum=datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1))
 
 
 def _backend_of(store: Any, options: StoreOptions) -> Place:

@@ -1,7 +1,8 @@
 """ZarrMethods: the methods that zarr calls, each translated into an operation that is carried out."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from typing import Final, override
 
 import numpy as np
@@ -54,7 +55,8 @@ class ZarrMethods(Store):
         """Carry out steps against the backend, without an event loop."""
         return run_sync(steps, self._backend, self._operations.reader.stats)
 
-    async def _run[T](self, steps: Steps[T]) -> T:
+    async def carry_out_async[T](self, steps: Steps[T]) -> T:
+        """Carry out steps against the backend, in an event loop."""
         return await run(steps, self._backend, self._operations.reader.stats)
 
     @property
@@ -66,17 +68,19 @@ class ZarrMethods(Store):
 
     @override
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        buffer = _buffer(await self._run(self._operations.get(key, byte_range)), prototype)
-        if byte_range is None and buffer is not None:
-            self._operations.reader.earlier.note_buffer(key, buffer)
-        return buffer
+        return self._noted(
+            key, byte_range, _buffer(await self.carry_out_async(self._operations.get(key, byte_range)), prototype)
+        )
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Read a value as `get` does, without an event loop."""
         pieces = self.carry_out(self._operations.get(key, byte_range))
-        buffer = _buffer(pieces, prototype or default_buffer_prototype())
+        return self._noted(key, byte_range, _buffer(pieces, prototype or default_buffer_prototype()))
+
+    def _noted(self, key: str, byte_range: ByteRequest | None, buffer: Buffer | None) -> Buffer | None:
+        """Return a buffer for zarr; note it if it is a whole value, of which zarr may be about to change a part."""
         if byte_range is None and buffer is not None:
             self._operations.reader.earlier.note_buffer(key, buffer)
         return buffer
@@ -117,16 +121,10 @@ class ZarrMethods(Store):
         values = self.carry_out(self._operations.get_ranges(key, byte_ranges, settings))
         return [(index, _buffer(value, prototype)) for index, value in enumerate(values)]
 
-    async def get_inner(
-        self,
-        key: str,
-        index: ShardIndex,
-        locate: Locate,
-        *,
-        max_gap_bytes: int = DEFAULT_GAP,
-        max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> Sequence[memoryview | None] | None:
-        """Read inner chunks of a shard, for a codec pipeline that knows where the index of the shard is.
+    def get_inner(
+        self, key: str, index: ShardIndex, locate: Locate, *, max_gap_bytes: int, max_coalesced_bytes: int
+    ) -> Steps[Sequence[memoryview | None] | None]:
+        """Return the steps that read inner chunks of a shard, for a codec pipeline that knows where its index is.
 
         Parameters
         ----------
@@ -142,54 +140,38 @@ class ZarrMethods(Store):
 
         Returns
         -------
-        Sequence or None
-            The bytes of each byte range, all of one write; None for an inner chunk that was removed meanwhile. None if
-            there is no such shard.
+        Steps
+            Steps for `carry_out` or `carry_out_async`. They return the bytes of each byte range, all of one write; None
+            for an inner chunk that was removed meanwhile. They return None if there is no such shard.
         """
         settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
-        return _joined_all(await self._run(self._operations.get_inner(key, index, locate, settings)))
-
-    def get_inner_sync(
-        self,
-        key: str,
-        index: ShardIndex,
-        locate: Locate,
-        *,
-        max_gap_bytes: int = DEFAULT_GAP,
-        max_coalesced_bytes: int = DEFAULT_COALESCED,
-    ) -> Sequence[memoryview | None] | None:
-        """Read inner chunks of a shard as `get_inner` does, without an event loop."""
-        settings = self._operations.reader.settings(max_gap_bytes, max_coalesced_bytes)
-        return _joined_all(self.carry_out(self._operations.get_inner(key, index, locate, settings)))
+        values = yield from self._operations.get_inner(key, index, locate, settings)
+        return None if values is None else [None if pieces is None else _joined(pieces) for pieces in values]
 
     @override
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        places: dict[str, list[tuple[int, ByteRequest | None]]] = {}
         wanted = list(key_ranges)
-        for place, (key, byte_range) in enumerate(wanted):
-            places.setdefault(key, []).append((place, byte_range))
+        ranges: dict[str, list[ByteRequest | None]] = {}
+        for key, byte_range in wanted:
+            ranges.setdefault(key, []).append(byte_range)
         settings = self._operations.reader.settings(DEFAULT_GAP, DEFAULT_COALESCED)
 
-        async def read(key: str) -> Sequence[Pieces | None] | None:
-            byte_ranges = [byte_range for _, byte_range in places[key]]
-            return await self._run(self._operations.get_many(key, byte_ranges, settings))
+        async def read(key: str) -> Iterator[Pieces | None]:
+            values = await self.carry_out_async(self._operations.get_many(key, ranges[key], settings))
+            return repeat(None) if values is None else iter(values)
 
-        values = await run_for_each(places, read, _KEYS_AT_ONCE)
-        buffers: list[Buffer | None] = [None] * len(wanted)
-        for of_key, of_values in zip(places.values(), values, strict=True):
-            for (place, _), value in zip(of_key, of_values or (), strict=of_values is not None):
-                buffers[place] = _buffer(value, prototype)
-        return buffers
+        found = dict(zip(ranges, await run_for_each(ranges, read, _KEYS_AT_ONCE), strict=True))
+        return [_buffer(next(found[key]), prototype) for key, _ in wanted]
 
     @override
     async def exists(self, key: str) -> bool:
-        return await self._run(self._operations.exists(key))
+        return await self.carry_out_async(self._operations.exists(key))
 
     @override
     async def getsize(self, key: str) -> int:
-        nbytes = await self._run(self._operations.getsize(key))
+        nbytes = await self.carry_out_async(self._operations.getsize(key))
         if nbytes is None:
             raise FileNotFoundError(key)
         return nbytes
@@ -214,7 +196,7 @@ class ZarrMethods(Store):
     @override
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._options))
+        await self.carry_out_async(self._operations.put(key, _view(value), self._options))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Write a value as `set` does, without an event loop."""
@@ -229,12 +211,12 @@ class ZarrMethods(Store):
     @override
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        await self._run(self._operations.put(key, _view(value), self._options, only_if_absent=True))
+        await self.carry_out_async(self._operations.put(key, _view(value), self._options, only_if_absent=True))
 
     @override
     async def delete(self, key: str) -> None:
         self._check_writable()
-        await self._run(self._operations.delete(key))
+        await self.carry_out_async(self._operations.delete(key))
 
     def delete_sync(self, key: str) -> None:
         """Delete a value as `delete` does, without an event loop."""
@@ -270,7 +252,7 @@ class ZarrMethods(Store):
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         shown = ShownKeys(self.catalog)
         async for keys in self._keys(prefix.rstrip("/")):
-            for key in await self._run(shown.of(keys)):
+            for key in await self.carry_out_async(shown.of(keys)):
                 yield key
 
     @override
@@ -287,7 +269,7 @@ class ZarrMethods(Store):
         for path in folders:
             yield path[start:]
         # The object of a folder itself, as some programs create it, is not in the folder.
-        for key in await self._run(ShownKeys(self.catalog).of([key for key in keys if key != folder])):
+        for key in await self.carry_out_async(ShownKeys(self.catalog).of([key for key in keys if key != folder])):
             yield key[start:]
 
     @override
@@ -297,7 +279,7 @@ class ZarrMethods(Store):
     async def _has_keys(self, folder: str) -> bool:
         shown = ShownKeys(self.catalog)
         async for keys in self._keys(folder, _FEW):
-            if await self._run(shown.of(keys)):
+            if await self.carry_out_async(shown.of(keys)):
                 return True
         return False
 
@@ -316,7 +298,7 @@ class ZarrMethods(Store):
         """Return the size of what a listing of a session has found."""
         if not any(split(key)[1] == DOCUMENT for key, _ in stored):
             # The folder is inside an array, whose parts may be stored in other nodes.
-            found = [await self._run(self._operations.getsize(key)) for key, _ in stored]
+            found = [await self.carry_out_async(self._operations.getsize(key)) for key, _ in stored]
             return sum(nbytes for nbytes in found if nbytes is not None)
         is_hidden = self.catalog.is_hidden
         return sum(nbytes for key, nbytes in stored if not (split(key)[1] == DOCUMENT and is_hidden(key)))
@@ -335,17 +317,17 @@ class ZarrMethods(Store):
         else:
             keys = [key async for page in self._keys(folder) for key in page]
             self.catalog.forget_below(folder)
-            await self._run(_delete_keys(self._operations, keys))
+            await self.carry_out_async(_delete_keys(self._operations, keys))
         # Another thread may have read a document before it was deleted.
         self.catalog.forget_below(folder)
 
     async def _delete_under_locks(self, folder: str) -> None:
         """Delete a folder one array or group at a time, each while its writers are locked out."""
         rules = self._operations.protocol.rules
-        nodes = await self._run(locking.find_nodes(folder))
+        nodes = await self.carry_out_async(locking.find_nodes(folder))
         for path in nodes:
-            await self._run(locking.delete_node(path, nodes, rules))
-        await self._run(locking.delete_rest(folder, nodes, rules))
+            await self.carry_out_async(locking.delete_node(path, nodes, rules))
+        await self.carry_out_async(locking.delete_rest(folder, nodes, rules))
 
 
 def _view(value: Buffer) -> memoryview:
@@ -365,14 +347,10 @@ def _buffer(pieces: Pieces | None, prototype: BufferPrototype) -> Buffer | None:
 
 def _joined(pieces: Pieces) -> memoryview:
     """Return pieces of bytes as one: without a copy if they are one piece, else with one copy."""
-    whole = [each for each in pieces if each.nbytes]
+    whole = [piece for piece in pieces if piece.nbytes]
     if len(whole) == 1:
         return whole[0]
-    return memoryview(np.concatenate([np.frombuffer(each, "B") for each in whole])) if whole else memoryview(b"")
-
-
-def _joined_all(values: Sequence[Pieces | None] | None) -> Sequence[memoryview | None] | None:
-    return None if values is None else [None if each is None else _joined(each) for each in values]
+    return memoryview(np.concatenate([np.frombuffer(piece, "B") for piece in whole])) if whole else memoryview(b"")
 
 
 def _delete_keys(operations: Operations, keys: Sequence[str]) -> Steps[None]:

@@ -221,26 +221,16 @@ class Writer:
         self.registration.generations += (generation,)
         self.registration.watch = self.rules.start_watch()
         put = staging.stage(self.chunk, (), replace(self.tag, generation=generation), "settle")
-        outcome = yield from self._put_repeatedly(put)
+        outcome = yield from steps.until_answered(put)
         # Without a registration, nothing must be written any more: as if this process had ended here.
         self.needs_copy = not isinstance(outcome, steps.Done)
         return True
 
     def put_own(self, put: steps.Put) -> Steps[None]:
         """Write an object that no other writer writes; raise if the store never confirms it."""
-        outcome = yield from self._put_repeatedly(put)
+        outcome = yield from steps.until_answered(put)
         if not isinstance(outcome, steps.Done):
             raise self.not_written(outcome)
-
-    def _put_repeatedly(self, put: steps.Put) -> Steps[Outcome]:
-        outcome: Outcome = steps.Missing()
-        for repeat in range(steps.MAX_TRIES):
-            if repeat:
-                yield (steps.Wait(repeat),)
-            (outcome,) = yield (put,)
-            if isinstance(outcome, steps.Done):
-                break
-        return outcome
 
     def remove_copies(self, generations: Sequence[str], suffix: str = "") -> Steps[bool]:
         """Remove objects beside the chunk; return whether the store confirmed it.

@@ -5,7 +5,8 @@ Every format module returns a `Description`, of which arrays of references are m
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -238,6 +239,24 @@ class ArrayValues:
 
 
 type Array = Chunked | Contiguous | ArrayValues
+
+
+@dataclass(slots=True)
+class PhonyDimensions:
+    """Generated names for dimensions without one: axes of the same length have the same name in several arrays."""
+
+    # The names, by the length, and the position among axes of that length in an array.
+    known: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def names_of(self, shape: Sequence[int], names: Sequence[str | None] = ()) -> Iterator[str]:
+        """Yield the names of the axes of an array, generated ones for axes that have none in `names`."""
+        met: Counter[int] = Counter()
+        for axis, length in enumerate(shape):
+            if axis < len(names) and (name := names[axis]) is not None:
+                yield name
+                continue
+            yield self.known.setdefault((length, met[length]), f"phony_dim_{len(self.known)}")
+            met[length] += 1
 
 
 @dataclass(slots=True)

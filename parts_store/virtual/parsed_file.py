@@ -54,30 +54,31 @@ class Format:
     parser: str
     # What installs the packages that the parser needs, besides those of the extra `virtual`.
     install: str | None = None
+    # The first bytes of a file, any of them.
+    signatures: tuple[bytes, ...] = ()
 
 
-HDF5: Final = Format("HDF5 or netCDF4", "parts_store.virtual.parsers.file_parsers:HDF5")
-NETCDF3: Final = Format("netCDF3", "virtualizarr.parsers:NetCDF3Parser")
-KERCHUNK_JSON: Final = Format("kerchunk JSON", "virtualizarr.parsers:KerchunkJSONParser")
-ZIP: Final = Format("zip file of Zarr", "virtualizarr.parsers:ZippedZarrParser")
+HDF5: Final = Format(
+    "HDF5 or netCDF4", "parts_store.virtual.parsers.file_parsers:HDF5", signatures=(b"\x89HDF\r\n\x1a\n",)
+)
+NETCDF3: Final = Format(
+    "netCDF3", "virtualizarr.parsers:NetCDF3Parser", signatures=(b"CDF\x01", b"CDF\x02", b"CDF\x05")
+)
+TIFF: Final = Format(
+    "TIFF",
+    "parts_store.virtual.parsers.file_parsers:TIFF",
+    "parts_store[tiff]",
+    (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+)
+N5: Final = Format("N5", "parts_store.virtual.parsers.file_parsers:N5")
 ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[zarr]")
+ZIP: Final = Format("zip file of Zarr", "virtualizarr.parsers:ZippedZarrParser", signatures=(b"PK\x03\x04",))
+KERCHUNK_JSON: Final = Format("kerchunk JSON", "virtualizarr.parsers:KerchunkJSONParser")
 KERCHUNK_PARQUET: Final = Format(
     "kerchunk Parquet", "virtualizarr.parsers:KerchunkParquetParser", "virtualizarr[kerchunk_parquet]"
 )
-TIFF: Final = Format("TIFF", "parts_store.virtual.parsers.file_parsers:TIFF", "parts_store[tiff]")
-N5: Final = Format("N5", "parts_store.virtual.parsers.file_parsers:N5")
-_CHECKED: Final = (HDF5, NETCDF3, KERCHUNK_JSON, ZIP, ZARR, KERCHUNK_PARQUET, TIFF, N5)
-_SIGNATURES: Final = (
-    (b"CDF\x01", NETCDF3),
-    (b"CDF\x02", NETCDF3),
-    (b"CDF\x05", NETCDF3),
-    (b"PK\x03\x04", ZIP),
-    (b"II*\0", TIFF),
-    (b"MM\0*", TIFF),
-    (b"II+\0", TIFF),
-    (b"MM\0+", TIFF),
-)
-_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+# The formats that are recognised. The values that their parsers read were compared with other libraries.
+_FORMATS: Final = (HDF5, NETCDF3, TIFF, N5, ZARR, ZIP, KERCHUNK_JSON, KERCHUNK_PARQUET)
 # References of kerchunk: an object of version 1, or the keys of a Zarr group themselves.
 _KERCHUNK: Final = re.compile(rb'"refs"\s*:|"\.z(?:group|array|attrs|metadata)"\s*:|"zarr\.json"\s*:')
 # The parsers for other formats, which read some values wrongly: a caller has to choose one.
@@ -93,10 +94,8 @@ def recognise_file(head: bytes) -> Format | None:
 
     HDF5 files with a user block are not recognised: their signature is at a later place.
     """
-    if head.startswith(_HDF5_SIGNATURE):
-        return HDF5
-    for signature, found in _SIGNATURES:
-        if head.startswith(signature):
+    for found in _FORMATS:
+        if head.startswith(found.signatures):
             return found
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{") and _KERCHUNK.search(text):
@@ -117,7 +116,7 @@ def name_other(head: bytes) -> str:
 def is_checked(parser: object) -> bool:
     """Return whether a parser is ours, or one whose values were compared with other libraries."""
     module, name = type(parser).__module__, type(parser).__name__
-    known = {found.parser.rpartition(":")[2] for found in _CHECKED}
+    known = {found.parser.rpartition(":")[2] for found in _FORMATS}
     return module.startswith(("parts_store.", "virtualizarr.parsers")) and name in known | {"Raw"}
 
 

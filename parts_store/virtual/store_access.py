@@ -31,7 +31,6 @@ from parts_store.format.keys import (
     NODES_FOLDER,
     PROTOCOL_FOLDER,
     Chunk,
-    ChunkKeyEncoding,
     PartPlacement,
     ancestors,
     is_node_key,

@@ -83,4 +83,4 @@ def close_descriptors() -> None:
     for descriptor in [*local_locks._descriptors._open]:
         local_locks._descriptors._open.remove(descriptor)
         os.close(descriptor)
-    local_locks._shared_locks.after_fork_in_child()
+    local_locks.shared_locks.after_fork_in_child()

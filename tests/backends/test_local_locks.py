@@ -1,6 +1,5 @@
 """Locks of a local disk: they exclude threads and processes, end with their owner, and leave nothing behind."""
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -19,9 +18,7 @@ from obstore.store import LocalStore
 
 from parts_store.backends import local_locks
 from parts_store.backends.local_disk import LocalBackend
-from parts_store.engine.executor import run, run_sync
-from parts_store.engine.stats import Stats
-from parts_store.engine.steps import Done, Lock, Put, Refused, Steps
+from parts_store.engine.steps import Lock, Put
 from parts_store.errors import LocalPathError, StorageError
 
 SHARED = "a/.parts-txn/array.lock"
@@ -87,17 +84,6 @@ def test_what_is_still_there_stays_when_a_lock_is_given_back(backend: LocalBacke
     backend.perform_sync(Put("a/.parts-txn/0123.journal", b"x", None, None, "test"))
     release()
     assert files(folder) == ["a/.parts-txn/0123.journal"]
-
-
-@pytest.mark.parametrize("lock", [LOCK, CHUNK], ids=["file", "chunk"])
-def test_a_lock_of_a_thread_is_refused_to_another(backend: LocalBackend, lock: Lock) -> None:
-    taken: list[object] = []
-    release = take(backend, lock)
-    thread = threading.Thread(target=lambda: taken.append(backend.lock(lock)))
-    thread.start()
-    thread.join()
-    assert taken == [None]
-    release()
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "held"])
@@ -233,31 +219,6 @@ def test_only_one_of_many_processes_holds_a_lock(
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert (folder / "number").read_text() == "900"
     assert files(folder) == ["number"]
-
-
-def holding(then: str) -> Steps[object]:
-    (outcome,) = yield (CHUNK,)
-    if then == "raises":
-        raise LookupError
-    return outcome
-
-
-@pytest.mark.parametrize("then", ["ends", "raises"])
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_a_lock_ends_with_the_steps_that_took_it(
-    backend: LocalBackend, folder: Path, then: str, *, synchronous: bool
-) -> None:
-    with contextlib.suppress(LookupError):
-        if synchronous:
-            assert run_sync(holding(then), backend, Stats()) == Done()
-        else:
-            assert asyncio.run(run(holding(then), backend, Stats())) == Done()
-    assert files(folder) == []
-    release = take(backend, CHUNK)
-    try:
-        assert run_sync(holding("ends"), backend, Stats()) == Refused()
-    finally:
-        release()
 
 
 def test_a_holder_never_removes_the_lock_file_of_another(backend: LocalBackend, folder: Path) -> None:

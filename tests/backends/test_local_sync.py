@@ -125,26 +125,22 @@ def test_the_default_synchronises_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert np.asarray(array[:]).tolist() == [2] * 4
 
 
-def test_the_full_synchronisation_of_macos_is_used_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = 51
-    calls: list[int] = []
-    monkeypatch.setattr(local_files, "_FULL_SYNC", full)
-    monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
-    monkeypatch.setattr(os, "fsync", fail_at(0, errno.EIO))
-    local_files.sync_descriptor(7)
-    assert calls == [full]
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_the_full_synchronisation_of_macos_or_else_fsync_is_used(
+    monkeypatch: pytest.MonkeyPatch, is_supported: bool
+) -> None:
+    calls: list[object] = []
 
+    def full_sync(_: int, command: int) -> None:
+        if not is_supported:
+            raise OSError(errno.ENOTSUP, "not supported")
+        calls.append(command)
 
-def test_fsync_is_used_where_the_full_synchronisation_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOTSUP, "not supported")
-
-    calls: list[int] = []
     monkeypatch.setattr(local_files, "_FULL_SYNC", 51)
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    monkeypatch.setattr(os, "fsync", calls.append)
+    monkeypatch.setattr(fcntl, "fcntl", full_sync)
+    monkeypatch.setattr(os, "fsync", lambda _: calls.append("fsync"))
     local_files.sync_descriptor(7)
-    assert calls == [7]
+    assert calls == ([51] if is_supported else ["fsync"])
 
 
 def test_many_folders_need_few_descriptors(tmp_path: Path) -> None:

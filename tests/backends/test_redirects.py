@@ -52,23 +52,26 @@ class Host:
 
             def do_GET(self) -> None:
                 host.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-                code, location = host.answer(self.path) or (200, "")
-                body = DATA if code == 200 else b""
-                self.send_response(code)
-                if location:
-                    self.send_header("Location", location)
-                self.send_header("ETag", '"x"')
-                self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
+                host.respond(self)
 
             do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - these names are http.server's
 
         kind = _Server6 if ":" in address else http.server.ThreadingHTTPServer
         self.http = kind((address, 0), Handler)
         self.name = f"{address}:{self.http.server_port}"
+
+    def respond(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        code, location = self.answer(request.path) or (200, "")
+        body = DATA if code == 200 else b""
+        request.send_response(code)
+        if location:
+            request.send_header("Location", location)
+        request.send_header("ETag", '"x"')
+        request.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
 
 
 def running(address: str) -> contextlib.AbstractContextManager[Host]:
@@ -237,31 +240,21 @@ class Proxy(Host):
     def __init__(self) -> None:
         super().__init__("127.0.0.1")
         self.refused: set[str] = set()
-        proxy = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                proxy.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-                target = urllib.parse.urlsplit(self.path)
-                if target.hostname in proxy.refused:
-                    self.send_error(403)
-                    return
-                forward = http.client.HTTPConnection(str(target.hostname), target.port)
-                forward.request(self.command, target.path, headers=dict(self.headers))
-                answer = forward.getresponse()
-                body = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - these names are http.server's
-
-        self.http.RequestHandlerClass = Handler
+    def respond(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        target = urllib.parse.urlsplit(request.path)
+        if target.hostname in self.refused:
+            request.send_error(403)
+            return
+        forward = http.client.HTTPConnection(str(target.hostname), target.port)
+        forward.request(request.command, target.path, headers=dict(request.headers))
+        answer = forward.getresponse()
+        body = answer.read()
+        request.send_response(answer.status)
+        for name, value in answer.getheaders():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(body)
 
     def reached(self, host: Host) -> bool:
         return any(path.startswith(f"http://{host.name}/") for path, _ in self.seen)

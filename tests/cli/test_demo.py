@@ -56,13 +56,6 @@ def test_demo_names_a_missing_package_before_it_writes(
     assert not (tmp_path / "out").exists()
 
 
-def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Nothing can be created below a file and in /proc, not even by root.
-    (tmp_path / "file").write_text("mine")
-    assert "Not a directory" in fails(["demo", tmp_path / "file" / "out"], capsys)
-    assert "/proc/demo" in fails(["demo", "/proc/demo"], capsys)
-
-
 def children(process: int) -> list[int]:
     """Return the processes that a process has started."""
     return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

@@ -65,10 +65,6 @@ def test_inspect_shows_damaged_arrays(folder: Path, capsys: pytest.CaptureFixtur
     assert list(nodes[1]) == ["path", "kind", "problem"]
 
 
-def test_inspect_quiet_prints_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["inspect", folder, "-q"], capsys).out == ""
-
-
 @pytest.mark.parametrize(
     ("version", "expected"),
     [

@@ -59,14 +59,6 @@ def test_repair_repairs_and_verify_confirms_it(
     assert call(["verify", folder], capsys).code == code
 
 
-def test_repair_prints_what_it_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = call(["repair", make_store(tmp_path / "store", lose_anchor)], capsys)
-    assert result.out.splitlines()[1:] == [
-        "orphans, repaired: a/c/0: parts of a chunk that does not exist: a/c/0.tail",
-        "no problems found",
-    ]
-
-
 @pytest.fixture
 def stray(tmp_path: Path) -> Path:
     """Return a repository with nodes of parts whose array plain Icechunk has deleted."""

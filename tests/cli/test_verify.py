@@ -78,13 +78,6 @@ def test_verify_opens_every_version_of_a_repository(
     assert (result.code, result.out) == (OK, "2 arrays checked, 8 chunks, 8 objects\nno problems found\n")
 
 
-def test_verify_checks_the_arrays_of_an_adopted_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, adopted = make_file(tmp_path / "t.nc"), tmp_path / "adopted"
-    assert call(["adopt", file, adopted], capsys).code == OK
-    result = call(["verify", adopted], capsys)
-    assert (result.code, result.out) == (OK, "1 array checked, 1 chunk, 2 objects\nno problems found\n")
-
-
 def test_verify_follows_references_in_virtual_folders_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, adopted = make_file(tmp_path / "t.nc"), tmp_path / "adopted"
     assert call(["adopt", file, adopted], capsys).code == OK

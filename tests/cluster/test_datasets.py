@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import xarray
 import zarr
-from icechunk import ConflictDetector, ConflictError, Repository
+from icechunk import Repository
 
 import parts_store as ps
 from parts_store.cluster import write_dataset
 from parts_store.errors import ClusterWriteError, StoreConfigError
-from tests.cluster.arrays import VALUES, begin, begin_with, commit_elsewhere, committed, create, failing, messages
+from tests.cluster.arrays import VALUES, begin, committed, create, failing, messages
 from tests.cluster.datasets import ENCODING, assert_same, dataset, reference
 
 pytestmark = pytest.mark.slow
@@ -148,17 +148,3 @@ def test_failed_dataset_keeps_earlier_changes(repo: Repository) -> None:
     np.testing.assert_array_equal(committed(repo)[...], VALUES)
     plain: Any = {"encoding": ENCODING, "group": "data", "consolidated": False}
     assert_same(repo, reference(lambda each: dataset().to_zarr(each, **plain)), "data")
-
-
-def test_dataset_conflict_keeps_the_uncommitted_changes(repo: Repository) -> None:
-    begin_with(repo)
-    session, store = begin(repo)
-    commit_elsewhere(repo, np.s_[...], 7)
-    with pytest.raises(ConflictError):
-        write_dataset(dataset(), store, message="ours", group="data", encoding=ENCODING)
-    assert session.has_uncommitted_changes
-    session.rebase(ConflictDetector())
-    session.commit("ours, later")
-    plain: Any = {"encoding": ENCODING, "group": "data", "consolidated": False}
-    assert_same(repo, reference(lambda each: dataset().to_zarr(each, **plain)), "data")
-    assert messages(repo) == ["ours, later", "meanwhile", "an array"]

@@ -14,7 +14,7 @@ from icechunk import Repository, local_filesystem_storage
 
 import parts_store as ps
 from parts_store.cluster import write_array
-from parts_store.errors import ClusterWriteError, StoreConfigError
+from parts_store.errors import StoreConfigError
 from tests.cluster.arrays import (
     KINDS,
     VALUES,
@@ -24,7 +24,6 @@ from tests.cluster.arrays import (
     chunked,
     committed,
     create,
-    failing,
     messages,
 )
 from tests.effort import examples
@@ -86,17 +85,6 @@ def test_write_array_without_elements_makes_a_commit(repo: Repository, chunks: t
     assert messages(repo) == ["nothing", "an array"]
 
 
-def test_write_array_at_the_root_path(repo: Repository) -> None:
-    _, store = begin(repo)
-    array = zarr.create_array(store, shape=(8, 10), chunks=(4, 5), dtype="int32")
-    with pytest.raises(ClusterWriteError) as caught:
-        write_array(failing(VALUES, (4, 10), lambda block: block[0, 0] == 1), array, message="not this")
-    assert caught.value.array == "/"
-    assert [region for region, _ in caught.value.failed] == ["/[0:4, 0:10]"]
-    write_array(chunked(VALUES, (4, 5)), array, message="written")
-    np.testing.assert_array_equal(committed(repo, "")[...], VALUES)
-
-
 def test_write_array_with_rectilinear_chunks(repo: Repository) -> None:
     with zarr.config.set({"array.rectilinear_chunks": True}):
         _, array = begin_with(repo, chunks=[[3, 1, 4], [4, 6]], shards=None)
@@ -109,20 +97,6 @@ def test_write_array_with_rectilinear_chunks(repo: Repository) -> None:
         write_array(chunked(VALUES + 1, (2, 5)), again, message="aligned", align_chunks=True)
         np.testing.assert_array_equal(committed(repo)[...], VALUES + 1)
         assert not session.has_uncommitted_changes
-
-
-def test_write_array_follows_write_empty_chunks(repo: Repository) -> None:
-    session, store = begin(repo)
-    create(store, "no parts", "dropped", config={"write_empty_chunks": False})
-    create(store, "no parts", "kept", config={"write_empty_chunks": True})
-    session.commit("arrays")
-    kept = {}
-    for name, keep in (("dropped", False), ("kept", True)):
-        _, store = begin(repo)
-        array = zarr.open_array(store, path=name, config={"write_empty_chunks": keep})
-        write_array(dask.array.zeros((8, 10), chunks=(4, 5)), array, message=name)
-        kept[name] = committed(repo, name).nchunks_initialized
-    assert kept == {"dropped": 0, "kept": 8}
 
 
 def test_padding_functions_are_sent_to_the_workers(repo: Repository) -> None:

@@ -193,18 +193,6 @@ def test_arrays_of_other_byte_orders_pack_alike() -> None:
     np.testing.assert_array_equal(decoded, values)
 
 
-@pytest.mark.parametrize("name", [{"name": "packbits"}, {"name": "packbits", "configuration": {}}])
-def test_inner_codec_without_configuration_works_in_shards(name: dict[str, object], pipeline: str) -> None:
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
-    inner = {"chunk_shape": [5, 5], "index_codecs": [little, {"name": "crc32c"}], "codecs": [name]}
-    array = Stored((10, 10), "uint8", (10, 10), [{"name": "sharding_indexed", "configuration": inner}])
-    values = np.arange(100, dtype=np.uint8).reshape(10, 10)
-    array.write(values)
-    assert len(array.chunk("c/0/0")) == 100 + 4 * 16 + 4
-    np.testing.assert_array_equal(array.read(), values)
-    np.testing.assert_array_equal(array.open()[3:7, 4:6], values[3:7, 4:6])
-
-
 def test_packbits_may_encode_a_shards_index(pipeline: str) -> None:
     inner = {"chunk_shape": [2, 2], "codecs": [{"name": "packbits"}], "index_codecs": [{"name": "packbits"}]}
     array = Stored((4, 4), "uint8", (4, 4), [{"name": "sharding_indexed", "configuration": inner}])

@@ -1,7 +1,6 @@
 """pad and offset: what is stored around a chunk, and that it comes off again."""
 
 import base64
-import gzip
 import itertools
 import tracemalloc
 from types import SimpleNamespace
@@ -77,16 +76,6 @@ def test_the_stored_chunk_is_the_encoded_chunk_between_its_padding(
     np.testing.assert_array_equal(array.read(), VALUES)
 
 
-def test_custom_header_before_gzip_is_readable_by_gzip(pipeline: str) -> None:
-    header = {"location": "start", "nbytes": 16, "padding": "TVlfQ1VTVE9NX0hFQURFUg=="}
-    array = Stored((4, 6), "uint16", (4, 6), [LITTLE, GZIP, {"name": "pad", "configuration": header}])
-    array.write(VALUES)
-    chunk = array.chunk("c/0/0")
-    assert chunk[:16] == b"MY_CUSTOM_HEADER"
-    assert gzip.decompress(chunk[16:]) == VALUES.tobytes()
-    np.testing.assert_array_equal(array.read(), VALUES)
-
-
 @pytest.mark.parametrize("compressor", [GZIP, ZSTD, BLOSC, CRC32C], ids=lambda codec: codec["name"])
 @pytest.mark.parametrize(
     "around", [pad("start", b"abc"), pad("end", b"abc"), offset(b"abc")], ids=["start", "end", "o"]
@@ -119,32 +108,6 @@ def test_padding_inside_a_shard_is_around_every_inner_chunk(pipeline: str) -> No
         assert shard[start : start + nbytes] == b"in:" + block.tobytes()
     np.testing.assert_array_equal(array.read(), VALUES)
     np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
-
-
-def test_padding_in_index_codecs_counts_for_the_index_size(pipeline: str) -> None:
-    inner = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC32C, pad("end", b"index!")]}
-    array = Stored((4, 6), "uint16", (4, 6), [{"name": "sharding_indexed", "configuration": inner}])
-    array.write(VALUES)
-    assert len(array.chunk("c/0/0")) == VALUES.nbytes + 4 * 16 + 4 + 6
-    assert array.chunk("c/0/0")[-6:] == b"index!"
-    np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
-
-
-@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
-def test_padding_outside_a_shard_is_around_the_whole_shard(pipeline: str) -> None:
-    inner = {"chunk_shape": [2, 3], "codecs": [LITTLE], "index_codecs": [LITTLE, CRC32C]}
-    sharding = {"name": "sharding_indexed", "configuration": inner}
-    array = Stored((4, 6), "uint16", (4, 6), [sharding, pad("start", b"shard:"), pad("end", b"!")])
-    plain = Stored((4, 6), "uint16", (4, 6), [sharding])
-    array.write(VALUES)
-    plain.write(VALUES)
-    assert array.chunk("c/0/0") == b"shard:" + plain.chunk("c/0/0") + b"!"
-    np.testing.assert_array_equal(array.read(), VALUES)
-    np.testing.assert_array_equal(array.open()[1:3, 2:4], VALUES[1:3, 2:4])
-    array.open()[1:3, 2:4] = 7
-    expected = VALUES.copy()
-    expected[1:3, 2:4] = 7
-    np.testing.assert_array_equal(array.read(), expected)
 
 
 @pytest.mark.parametrize("found", range(4))

@@ -19,6 +19,7 @@ from tests.copying.places import (
     INDEXED,
     SHARD_VALUES,
     TWO,
+    Place,
     documents_of,
     fill,
     new_place,
@@ -70,9 +71,10 @@ def test_copy_between_all_kinds_of_stores_is_complete(
 
 
 @pytest.mark.parametrize("destination_kind", ["memory", "session"])
-def test_an_array_alone_goes_to_another_path_with_the_groups_above_it(destination_kind: str, tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place(destination_kind, tmp_path)
-    fill(source.store)
+def test_an_array_alone_goes_to_another_path_with_the_groups_above_it(
+    source: Place, destination_kind: str, tmp_path: Path
+) -> None:
+    destination = new_place(destination_kind, tmp_path)
     zarr.create_group(destination.store, path="old", attributes={"kept": True})
     copied = ps.copy(source.store, destination.store, path="/deep/er/shards/", to="old/new/er")
     assert (copied.groups, copied.arrays, copied.chunks) == (0, 1, 4)
@@ -85,9 +87,7 @@ def test_an_array_alone_goes_to_another_path_with_the_groups_above_it(destinatio
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
-def test_between_object_stores_everything_stays_byte_for_byte(tmp_path: Path) -> None:
-    source = new_place("memory", tmp_path)
-    fill(source.store)
+def test_between_object_stores_everything_stays_byte_for_byte(source: Place, tmp_path: Path) -> None:
     zarr.consolidate_metadata(source.store)
     old = zarr.create_group(source.store, path="v2", zarr_format=2, attributes={"old": 1})
     old.create_array("a", shape=(4, 4), chunks=(2, 2), dtype="uint8", attributes={"b": 2})[...] = 3
@@ -112,9 +112,8 @@ def test_groups_above_an_array_of_zarr_v2_are_of_zarr_v2(tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
-def test_consolidated_metadata_does_not_go_into_a_session(tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place("session", tmp_path)
-    fill(source.store)
+def test_consolidated_metadata_does_not_go_into_a_session(source: Place, tmp_path: Path) -> None:
+    destination = new_place("session", tmp_path)
     zarr.consolidate_metadata(source.store)
     assert b"consolidated_metadata" in source.raw()["zarr.json"]
     ps.copy(source.store, destination.store)
@@ -122,10 +121,8 @@ def test_consolidated_metadata_does_not_go_into_a_session(tmp_path: Path) -> Non
     require_filled(destination.store)
 
 
-def test_a_copy_gets_no_other_parts_than_its_original(tmp_path: Path) -> None:
-    source = new_place("memory", tmp_path)
+def test_a_copy_gets_no_other_parts_than_its_original(source: Place, tmp_path: Path) -> None:
     destination = new_place("memory", tmp_path, parts={"*": [ps.Part(".x", size=1), ps.Part("")]})
-    fill(source.store)
     ps.copy(source.store, destination.store)
     assert destination.raw() == source.raw()
 
@@ -145,9 +142,7 @@ def test_copy_does_not_depend_on_what_a_store_has_cached(tmp_path: Path) -> None
     require_filled(destination.store)
 
 
-def test_reading_the_destination_during_a_copy_is_harmless(tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
-    fill(source.store)
+def test_reading_the_destination_during_a_copy_is_harmless(source: Place, destination: Place) -> None:
 
     def look(done: int, total: int) -> None:
         for path in ARRAYS:
@@ -162,10 +157,9 @@ def test_reading_the_destination_during_a_copy_is_harmless(tmp_path: Path) -> No
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["memory", "disk", "session"])
 def test_overwritten_destination_has_nothing_of_the_old_arrays(
-    kind: str, tmp_path: Path, reference: dict[str, bytes]
+    source: Place, kind: str, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    source, destination = new_place("memory", tmp_path), new_place(kind, tmp_path)
-    fill(source.store)
+    destination = new_place(kind, tmp_path)
     zarr.create_group(destination.store, path="beside", attributes={"kept": 1})
     split: dict[str, Any] = {"split": True} if kind == "session" else {}
     for path in ("x/two", "x/gone"):
@@ -178,9 +172,7 @@ def test_overwritten_destination_has_nothing_of_the_old_arrays(
     assert "beside/zarr.json" in found
 
 
-def test_leftovers_without_a_document_occupy_the_destination(tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
-    fill(source.store)
+def test_leftovers_without_a_document_occupy_the_destination(source: Place, destination: Place) -> None:
     obstore.put(destination.store.store, "two/c/1", b"not of this array")
     with pytest.raises(StoreConfigError, match="two/c/1"):
         ps.copy(source.store, destination.store)
@@ -189,9 +181,8 @@ def test_leftovers_without_a_document_occupy_the_destination(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["memory", "session"])
-def test_progress_counts_every_chunk_and_ends_at_the_total(kind: str, tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place(kind, tmp_path)
-    fill(source.store)
+def test_progress_counts_every_chunk_and_ends_at_the_total(source: Place, kind: str, tmp_path: Path) -> None:
+    destination = new_place(kind, tmp_path)
     seen: list[tuple[int, int]] = []
     ps.copy(source.store, destination.store, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, len(CHUNKS)) for done in range(len(CHUNKS) + 1)]

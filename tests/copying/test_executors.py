@@ -79,17 +79,15 @@ def test_copy_on_a_dask_cluster_is_the_same(source: str, destination: str, tmp_p
 
 
 @pytest.mark.parametrize("fails_at", [1, 3, 9])
-def test_failed_copy_on_threads_leaves_nothing(fails_at: int, tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_watched("memory", tmp_path, fails_at=fails_at)
-    fill(source.store)
+def test_failed_copy_on_threads_leaves_nothing(source: Place, fails_at: int, tmp_path: Path) -> None:
+    destination = new_watched("memory", tmp_path, fails_at=fails_at)
     with ThreadPoolExecutor(3) as executor, pytest.raises(OSError, match="the disk is full"):
         ps.copy(source.store, destination.store, to="x", executor=executor)
     assert destination.raw() == {}
 
 
-def test_chunk_that_vanishes_is_an_error_and_the_session_keeps_no_chunks(tmp_path: Path) -> None:
-    source, destination = place_of("memory", tmp_path), place_of("session", tmp_path)
-    fill(source.store)
+def test_chunk_that_vanishes_is_an_error_and_the_session_keeps_no_chunks(source: Place, tmp_path: Path) -> None:
+    destination = place_of("session", tmp_path)
 
     def remove(done: int, total: int) -> None:
         obstore.delete(source.store.store, ["two/c/3"])
@@ -100,9 +98,8 @@ def test_chunk_that_vanishes_is_an_error_and_the_session_keeps_no_chunks(tmp_pat
     assert chunks_in(destination.repository.readonly_session("main")) == {}
 
 
-def test_a_fork_is_not_a_destination_for_an_executor(tmp_path: Path) -> None:
-    source, destination = place_of("memory", tmp_path), place_of("session", tmp_path)
-    fill(source.store)
+def test_a_fork_is_not_a_destination_for_an_executor(source: Place, tmp_path: Path) -> None:
+    destination = place_of("session", tmp_path)
     fork = ps.PartsStore.from_session(destination.session.fork())
     with (
         ThreadPoolExecutor(1) as executor,

@@ -16,7 +16,7 @@ from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Done, Outcome, Put, Steps
 from parts_store.errors import ConcurrentWriteError, CopyMismatchError
-from tests.copying.places import CHUNKS, chunks_in, documents_of, fill, new_place, of_v2, require_filled
+from tests.copying.places import CHUNKS, Place, chunks_in, documents_of, fill, new_place, of_v2, require_filled
 from tests.copying.watched import Watched, events_of, new_watched
 
 
@@ -44,10 +44,8 @@ def test_a_copy_that_fails_at_any_write_leaves_nothing_behind(kind: str, fails_l
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("written", [False, True])
 def test_a_copy_that_fails_within_a_chunk_leaves_none_of_its_parts(
-    written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Place, written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = new_place("memory", tmp_path)
-    fill(source.store)
     perform, puts = ObjectBackend.perform, itertools.count(1)
     fails_at = 0
 
@@ -69,9 +67,7 @@ def test_a_copy_that_fails_within_a_chunk_leaves_none_of_its_parts(
     ps.copy(source.store, new_place("memory", tmp_path).store)
 
 
-def test_a_crash_at_any_write_leaves_no_array_without_all_of_its_chunks(tmp_path: Path) -> None:
-    source = new_place("memory", tmp_path)
-    fill(source.store)
+def test_a_crash_at_any_write_leaves_no_array_without_all_of_its_chunks(source: Place, tmp_path: Path) -> None:
     destination = new_watched("memory", tmp_path)
     ps.copy(source.store, destination.store, to="x", max_concurrency=1)
     sets = events_of(destination).sets
@@ -91,9 +87,7 @@ def test_what_makes_an_array_of_zarr_v2_comes_after_its_attributes(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_failure_leaves_a_session_uncommitted(tmp_path: Path) -> None:
-    source = new_place("memory", tmp_path)
-    fill(source.store)
+def test_a_failure_leaves_a_session_uncommitted(source: Place, tmp_path: Path) -> None:
     for number in (1, 5, 12, 18):
         destination = new_watched("session", tmp_path, fails_at=number)
         with pytest.raises(OSError, match="the disk is full"):
@@ -105,7 +99,7 @@ def test_a_failure_leaves_a_session_uncommitted(tmp_path: Path) -> None:
         require_filled(destination.store)
 
 
-def test_failed_cleanup_after_a_failed_copy_is_named(tmp_path: Path) -> None:
+def test_failed_cleanup_after_a_failed_copy_is_named(source: Place, tmp_path: Path) -> None:
     class Stuck(Watched):
         @override
         def carry_out[T](self, steps: Steps[T]) -> T:
@@ -113,8 +107,7 @@ def test_failed_cleanup_after_a_failed_copy_is_named(tmp_path: Path) -> None:
                 raise PermissionError("nothing is deleted here")
             return super().carry_out(steps)
 
-    source, destination = new_place("memory", tmp_path), new_watched("memory", tmp_path, Stuck, fails_at=3)
-    fill(source.store)
+    destination = new_watched("memory", tmp_path, Stuck, fails_at=3)
     with pytest.raises(OSError, match="the disk is full") as caught:
         ps.copy(source.store, destination.store)
     assert caught.value.__notes__ == [
@@ -123,9 +116,8 @@ def test_failed_cleanup_after_a_failed_copy_is_named(tmp_path: Path) -> None:
     assert not documents_of(destination.raw())
 
 
-def test_foreign_objects_at_the_destination_survive_a_failure(tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_watched("memory", tmp_path, fails_at=4)
-    fill(source.store)
+def test_foreign_objects_at_the_destination_survive_a_failure(source: Place, tmp_path: Path) -> None:
+    destination = new_watched("memory", tmp_path, fails_at=4)
 
     def write(done: int, total: int) -> None:
         obstore.put(destination.store.store, "x/new", b"of another client")
@@ -135,9 +127,7 @@ def test_foreign_objects_at_the_destination_survive_a_failure(tmp_path: Path) ->
     assert destination.raw() == {"x/new": b"of another client"}
 
 
-def test_chunk_that_vanishes_during_a_copy_is_an_error(tmp_path: Path) -> None:
-    source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path)
-    fill(source.store)
+def test_chunk_that_vanishes_during_a_copy_is_an_error(source: Place, destination: Place) -> None:
 
     def remove(done: int, total: int) -> None:
         obstore.delete(source.store.store, ["two/c/3"])
@@ -184,7 +174,7 @@ def test_ctrl_c_ends_the_copy_and_leaves_nothing(tmp_path: Path, interruptible: 
     ],
 )
 def test_destination_that_stores_other_bytes_is_an_error(
-    victim: str, data: bytes | None, found: str, tmp_path: Path
+    source: Place, victim: str, data: bytes | None, found: str, tmp_path: Path
 ) -> None:
     class Forgetful(ps.PartsStore):
         """A store that stores other bytes than it is given, for one key."""
@@ -197,8 +187,7 @@ def test_destination_that_stores_other_bytes_is_an_error(
                     self.store, key, *([data] if data else [])
                 )
 
-    source, destination = new_place("memory", tmp_path), new_place("memory", tmp_path, Forgetful)
-    fill(source.store)
+    destination = new_place("memory", tmp_path, Forgetful)
     with pytest.raises(CopyMismatchError, match=found) as caught:
         ps.copy(source.store, destination.store)
     assert caught.value.key == victim
@@ -207,7 +196,7 @@ def test_destination_that_stores_other_bytes_is_an_error(
     assert destination.raw().get(victim) == data
 
 
-def test_flipped_bit_in_a_part_is_an_error(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_part_is_an_error(source: Place, tmp_path: Path) -> None:
     class Flipping(ps.PartsStore):
         @override
         async def set(self, key: str, value: Buffer) -> None:
@@ -217,17 +206,13 @@ def test_flipped_bit_in_a_part_is_an_error(tmp_path: Path) -> None:
                 value = cpu.Buffer.from_bytes(bytes(data))
             await super().set(key, value)
 
-    source = new_place("memory", tmp_path)
-    fill(source.store)
     mismatch = "'two/c/3': expected the 8 bytes that were written, found 8 other bytes"
     for kind in ("memory", "session"):
         with pytest.raises(CopyMismatchError, match=mismatch):
             ps.copy(source.store, new_place(kind, tmp_path, Flipping).store)
 
 
-def test_copy_without_verification_reads_nothing_back(tmp_path: Path) -> None:
-    source = new_place("memory", tmp_path)
-    fill(source.store)
+def test_copy_without_verification_reads_nothing_back(source: Place, tmp_path: Path) -> None:
     for verify, reads in ((False, 0), (True, len(CHUNKS))):
         destination = new_watched("memory", tmp_path)
         ps.copy(source.store, destination.store, verify=verify)

@@ -21,7 +21,7 @@ from parts_store.errors import (
     StoreConfigError,
     UnknownTransformerError,
 )
-from tests.copying.places import fill, new_place, of_v2, put, require_filled
+from tests.copying.places import Place, fill, new_place, of_v2, put, require_filled
 
 
 def with_document(store: ps.PartsStore, **members: Any) -> None:
@@ -91,10 +91,9 @@ NOT_OVERWRITING = ("something there", "in session, something", "overwrite")
         if not overwrite or name not in NOT_OVERWRITING
     ],
 )
-def test_what_is_refused_changes_nothing(name: str, overwrite: bool, tmp_path: Path) -> None:
+def test_what_is_refused_changes_nothing(source: Place, name: str, overwrite: bool, tmp_path: Path) -> None:
     kind, spoil, arguments, error, message = REFUSALS[name]
-    source, destination = new_place("memory", tmp_path), new_place(kind, tmp_path)
-    fill(source.store)
+    destination = new_place(kind, tmp_path)
     spoil(source.store)
     zarr.create_array(destination.store, name="old", shape=(4,), chunks=(2,), dtype="uint8")[...] = 1
     before, original = destination.raw(), source.raw()
@@ -118,9 +117,8 @@ def test_only_a_parts_store_is_copied_from_and_to() -> None:
         ps.copy(ps.PartsStore(HTTPStore("https://example.invalid")), store)
 
 
-def test_what_can_only_be_read_is_no_destination(tmp_path: Path) -> None:
-    source, place = new_place("memory", tmp_path), new_place("session", tmp_path)
-    fill(source.store)
+def test_what_can_only_be_read_is_no_destination(source: Place, tmp_path: Path) -> None:
+    place = new_place("session", tmp_path)
     zarr.create_group(place.store)
     place.session.commit("done")
     with pytest.raises(ReadOnlySessionError):

@@ -2,19 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
-import tifffile
-import xarray as xr
-import zarr
-from PIL import Image
-from rasterio.errors import NotGeoreferencedWarning
 
-import parts_store as ps
 from parts_store import demo
 from parts_store.demo import Demo
 from parts_store.demo.steps import STEPS, julia_set
@@ -56,18 +48,6 @@ def test_one_array_is_read_by_programs_without_a_plugin(ran: Ran) -> None:
     assert said == f"6 programs without a plugin read the right pixels: {', '.join(programs)}"
 
 
-def test_shards_open_in_three_tiff_readers(ran: Ran) -> None:
-    picture = julia_set(1024)
-    for row, column in np.ndindex(2, 2):
-        expected = picture[512 * row : 512 * (row + 1), 512 * column : 512 * (column + 1)]
-        file = ran.folder / f"images.zarr/image/c/{row}/{column}/0"
-        np.testing.assert_array_equal(tifffile.imread(file), expected)
-        with Image.open(file) as image:
-            np.testing.assert_array_equal(np.asarray(image), expected)
-        with pytest.warns(NotGeoreferencedWarning), rasterio.open(file) as dataset:
-            np.testing.assert_array_equal(np.moveaxis(dataset.read(), 0, -1), expected)
-
-
 def test_killed_writers_leave_one_whole_write_and_nothing_else(ran: Ran) -> None:
     step = ran.found.steps[1].result
     before, after = step.figures
@@ -84,31 +64,6 @@ def test_killed_writers_leave_one_whole_write_and_nothing_else(ran: Ran) -> None
     assert left - {"array.lock"} == {"zarr.json", "0.tif", "0.index"}
 
 
-def test_rows_of_eight_writers_are_counted(ran: Ran) -> None:
-    expected = np.arange(64) % 8 + 1
-    said = ran.found.steps[2].result.summary
-    for name in ("PartsStore", "LocalStore"):
-        # Both are plain Zarr arrays, which zarr reads by itself.
-        found = zarr.open_array(str(ran.folder / "shared" / name / "shared"), mode="r")
-        lost = np.count_nonzero(np.asarray(found[:])[:, 0] != expected)
-        assert f"{name} lost {lost}" in said
-    assert "PartsStore lost 0," in said
-
-
-def test_archive_is_read_from_the_netcdf_files(ran: Ran) -> None:
-    archive = ran.folder / "archive"
-    files = sorted(archive.glob("*.nc"))
-    assert len(files) == 13
-    expected = xr.concat([xr.open_dataset(file, engine="h5netcdf") for file in files], "time", data_vars="minimal")
-    repository = ps.open_repository(archive / "repository", virtual=[archive], create=False)
-    second, first, _ = repository.ancestry(branch="main")
-    for snapshot, days in ((first, 365), (second, 396)):
-        store = ps.PartsStore.from_session(repository.readonly_session(snapshot_id=snapshot.id))
-        found = xr.open_zarr(store, consolidated=False, chunks=None)
-        xr.testing.assert_equal(found.load(), expected.isel(time=slice(days)).load())
-    assert "bytes copied: 0" in ran.found.steps[3].result.summary
-
-
 def test_known_shards_take_one_request_for_each_tile(ran: Ran) -> None:
     step = ran.found.steps[4].result
     assert "PartsStore 100 requests, zarr's LocalStore 200" in step.summary
@@ -116,34 +71,13 @@ def test_known_shards_take_one_request_for_each_tile(ran: Ran) -> None:
     assert step.printed.count("GET ") == 4
 
 
-class Tags(HTMLParser):
-    """The tags of a page that are open, and the addresses that the page refers to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_page_refers_to_nothing_outside_of_it(ran: Ran) -> None:
-    tags = Tags()
-    tags.feed(ran.page)
-    tags.close()
-    assert tags.open == []
-    assert len(tags.addresses) == 6
-    assert all(each.startswith("data:image/png;base64,") for each in tags.addresses)
+    addresses = re.findall(r"(?:src|href|action)=[\"']([^\"']*)", ran.page)
+    assert len(addresses) == 6
+    assert all(each.startswith("data:image/png;base64,") for each in addresses)
     style = ran.page.partition("<style>")[2].partition("</style>")[0]
     assert not re.search(r"url|@import", style)
     assert not re.search(r"<script|<link", ran.page)
-    assert "color-scheme: light dark" in style
 
 
 def test_earlier_output_is_replaced_and_other_files_stay(ran: Ran) -> None:

@@ -57,18 +57,15 @@ class Gate:
 
 
 async def test_results_are_in_the_order_of_the_tasks(workers: int) -> None:
-    assert await run_in_threads([partial(int, number) for number in range(100)], workers, finishes=False) == list(
-        range(100)
-    )
+    for count in (0, 100):
+        tasks = [partial(int, number) for number in range(count)]
+        assert await run_in_threads(tasks, workers, finishes=False) == list(range(count))
 
 
-async def test_no_tasks_have_no_results() -> None:
-    assert await run_in_threads([], 3, finishes=False) == []
-
-
-async def test_no_more_tasks_run_at_once_than_there_are_workers(workers: int) -> None:
+@pytest.mark.parametrize("quick", [0, 0.001], ids=["any", "expected to be quick"])
+async def test_slow_tasks_run_in_as_many_threads_as_there_are_workers(workers: int, quick: float) -> None:
     gate = Gate()
-    running = asyncio.ensure_future(run_in_threads([gate] * 9, workers, finishes=False))
+    running = asyncio.ensure_future(run_in_threads([gate] * 9, workers, finishes=False, quick=quick))
     await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == workers)
     gate.opened.set()
     await running
@@ -79,15 +76,6 @@ async def test_quick_tasks_run_one_after_another_in_one_thread(workers: int, mon
     # However slow the machine is, the pace of the first thread is not looked at before the end.
     monkeypatch.setattr(concurrency, "_ALONE_SECONDS", SECONDS)
     assert len(set(await run_in_threads([threading.get_ident] * 100, workers, finishes=False, quick=0.001))) == 1
-
-
-async def test_quick_tasks_that_turn_out_to_be_slow_run_in_all_threads(workers: int) -> None:
-    gate = Gate()
-    running = asyncio.ensure_future(run_in_threads([gate] * 9, workers, finishes=False, quick=0.001))
-    await asyncio.to_thread(gate.wait, lambda gate: gate.at_once == workers)
-    gate.opened.set()
-    await running
-    assert (gate.begun, gate.most) == (9, workers)
 
 
 async def test_the_first_error_is_raised_once_and_begins_no_task(workers: int) -> None:
@@ -278,6 +266,35 @@ def in_thread(function: Callable[[], Any]) -> Any:
     """Return what a function returns in a thread that is not the main thread."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(function).result(SECONDS)
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+async def test_one_cancellation_reaches_every_call_once(*, finishes: bool) -> None:
+    sent, ends = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def act(name: str) -> None:
+        try:
+            if name == "was sent":
+                sent.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # As a request that was sent: it ends by itself, unless it is cancelled again.
+            if name == "was sent":
+                await ends.wait()
+                ended.append(name)
+            raise
+
+    task = asyncio.ensure_future(run_for_each(["ends at once", "was sent"], act, 2, finishes=finishes))
+    await sent.wait()
+    task.cancel()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not task.done()
+    ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["was sent"]
 
 
 async def test_two_cancellations_in_a_row_reach_every_call() -> None:

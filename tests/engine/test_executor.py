@@ -341,12 +341,6 @@ def test_index_is_checked_once_after_a_refused_read() -> None:
     assert store.get_ranges_sync("a/c/0", ranges, prototype=prototype)
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"retries": "x"}, {"coalesce_gap": -5}, {"retries": True}])
-def test_options_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(ps.errors.StoreConfigError, match="expected an integer from 0"):
-        ps.PartsStore(MemoryStore(), **wrong)
-
-
 def test_what_is_no_store_or_no_pattern_is_refused() -> None:
     with pytest.raises(ps.errors.PartsConfigError, match="expected patterns of paths"):
         ps.PartsStore(MemoryStore(), parts=["a"])  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from parts_store.format.keys import (
     side_folder_of,
     split,
 )
-from parts_store.format.parts import ConcatParts, Part
+from parts_store.format.parts import ConcatParts
 from tests.effort import examples
 
 type Name = Literal["default", "v2"]
@@ -35,8 +35,6 @@ SEPARATORS: list[Separator] = ["/", "."]
 NUMBERS = (0, 1, 9, 10, 123)
 PATHS = ("", "a", "a/b", "c", "0", "c/0", "0/1", "a.b", "c.0", "a/c/0", "c/c", "10", "c0", "deep/er/c/1/c")
 SUFFIXES = (".header", ".index", ".crc32c", ".x", "_tail", "-a", ".c", "c", "x.0", ".0.x", "ü", " x")
-# With a dot as separator, a chunk's key with one of these is a key of an array with more dimensions.
-NUMBERED_SUFFIXES = (".0", ".12", ".0.1", ".01")
 
 
 def zarr_keys(name: Name, separator: Separator, ndim: int) -> list[str]:
@@ -171,15 +169,6 @@ def test_candidates_are_all_paths_above_which_the_rest_looks_like_a_chunk(segmen
     key = "/".join(segments)
     assert candidates(key) == tuple((path, rest) for path, rest, _ in found)
     assert may_be_part(key) is any(suffix for _, _, suffix in found)
-
-
-@pytest.mark.parametrize("suffix", NUMBERED_SUFFIXES)
-def test_suffix_that_starts_with_a_digit_is_refused_or_a_part(suffix: str) -> None:
-    try:
-        Part(suffix)
-    except PartsConfigError:
-        return
-    assert may_be_part("a/c/0/0" + suffix)
 
 
 @pytest.mark.parametrize("path", PATHS)

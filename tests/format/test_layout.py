@@ -8,7 +8,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 
 from parts_store.engine.steps import Get, Head
 from parts_store.errors import ChunkSizeError, PartsConfigError
-from parts_store.format.layout import Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split, resolve
+from parts_store.format.layout import Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from tests.transactions.objects import (
@@ -27,39 +27,6 @@ from tests.transactions.objects import (
 
 SUFFIXES = (".header", "", ".index", ".x")
 GENERATION = "0123456789abcdef" * 2
-
-
-class PlannedReads:
-    """Reads of one request by plans alone, each plan made once, for plans depend on nothing but their arguments."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.plans: dict[tuple[int | None, ...], Located | NeedSizes] = {}
-
-    def read(self, parts: Sequence[bytes], declared: tuple[int | None, ...]) -> bytes:
-        while True:
-            if (plan := self.plans.get(declared)) is None:
-                plan = self.plans[declared] = plan_read(declared, self.wanted)
-            if isinstance(plan, Located):
-                return b"".join([parts[each.part][each.span.start : each.span.stop] for each in plan.slices])
-            learnt = list(declared)
-            for probe in plan.probes:
-                learnt[probe.part] = len(parts[probe.part])
-            assert learnt != list(declared), "no probe asks a part of unknown size"
-            declared = tuple(learnt)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_range_reads_like_one_object(count: int) -> None:
-    reads = [PlannedReads(wanted) for wanted in every_request(10)]
-    for sizes in every_size(count, 8):
-        chunk = bytes(range(1, sum(sizes) + 1))
-        parts = pieces(chunk, sizes)
-        declarations = every_declaration(sizes)
-        for each in reads:
-            expected = sliced(chunk, each.wanted)
-            for declared in declarations:
-                assert each.read(parts, declared) == expected, (declared, sizes, each.wanted)
 
 
 def probed(parts: Sequence[bytes], declared: tuple[int | None, ...], wanted: Wanted) -> bytes:
@@ -116,34 +83,11 @@ def test_plan_with_known_sizes_is_exact(count: int) -> None:
         assert [each.part for each in plan.slices] == sorted(set(sliced(bytes(owners), wanted)))
 
 
-def test_what_needs_no_unknown_size_is_located_at_once() -> None:
-    sizes = (4, None, 3)
-    located: list[tuple[Wanted, int, int, int]] = [
-        (RangeByteRequest(1, 4), 0, 1, 4),
-        (SuffixByteRequest(3), 2, 0, 3),
-        (SuffixByteRequest(2), 2, 1, 3),
-    ]
-    for wanted, part, start, stop in located:
-        plan = plan_read(sizes, wanted)
-        assert isinstance(plan, Located)
-        assert [(each.part, each.span) for each in plan.slices] == [(part, Span(start, stop))]
-    for wanted_nothing in (RangeByteRequest(9, 9), SuffixByteRequest(0)):
-        assert plan_read(sizes, wanted_nothing) == Located(())
-
-
 def test_a_range_in_the_part_of_unknown_size_asks_for_exactly_that_range() -> None:
     assert plan_read((4, None, 3), RangeByteRequest(6, 9)) == NeedSizes((Probe(1, RangeByteRequest(2, 5)),))
     assert plan_read((4, None, 3), SuffixByteRequest(5)) == NeedSizes(
         (Probe(1, SuffixByteRequest(2)), Probe(2, RangeByteRequest(0, 3)))
     )
-
-
-def test_requests_resolve_as_slicing_does() -> None:
-    for nbytes, wanted in itertools.product(range(9), every_request(10)):
-        value = bytes(range(nbytes))
-        span = resolve(wanted, nbytes)
-        assert value[span.start : span.stop] == sliced(value, wanted)
-        assert span.stop <= nbytes
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 0), (1, 0), (-2, -1)])

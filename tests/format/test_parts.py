@@ -70,15 +70,13 @@ def test_parts_are_taken_in_any_form(form: Any) -> None:
     assert ConcatParts.parse(form) == ConcatParts((Part(".a", 1), Part("")))
 
 
-def test_numpys_integers_are_integers_and_written_as_such() -> None:
-    part = Part("", np.int64(3))  # type: ignore[arg-type]
-    assert type(part.size) is int
-    assert json.dumps(ConcatParts([part]).to_json()) == json.dumps(transformer({"key_suffix": "", "size": 3}))
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("size", [0, 1, 2**31, 2**63 - 1, np.int64(3)])
 def test_every_size_that_an_object_can_have_is_a_size(size: int) -> None:
-    assert ConcatParts.from_json(transformer({"key_suffix": "", "size": size})).sizes == (size,)
+    part = Part("", size)
+    assert type(part.size) is int
+    written = json.loads(json.dumps(ConcatParts([part]).to_json()))
+    assert written == transformer({"key_suffix": "", "size": int(size)})
+    assert ConcatParts.from_json(written).sizes == (size,)
 
 
 ALLOWED_SUFFIXES = [
@@ -120,39 +118,26 @@ def test_parts_are_values() -> None:
         (transformer({"key_suffix": "", "size": -1}), "size", "expected an integer from 0 to .*, found -1"),
         (transformer({"key_suffix": "", "size": 2**63}), "size", "found 9223372036854775808"),
         (transformer({"key_suffix": "", "size": 10**5000}), "size", "found a value of type int"),
-        (transformer({"key_suffix": "", "size": True}), "size", "found True"),
-        (transformer({"key_suffix": "", "size": False}), "size", "found False"),
         (transformer({"key_suffix": "", "size": 4.0}), "size", "found 4.0"),
-        (transformer({"key_suffix": "", "size": "4"}), "size", "found '4'"),
         (transformer({"key_suffix": "", "size": None}), "size", "found null"),
-        (transformer({"key_suffix": "", "size": [4]}), "size", r"found \[4\]"),
         (transformer({"key_suffix": "", "size": math.nan}), "size", "found nan"),
         (transformer({"key_suffix": None}), "key_suffix", "expected text, found None"),
-        (transformer({"key_suffix": 1}), "key_suffix", "expected text, found 1"),
-        (transformer({"key_suffix": True}), "key_suffix", "expected text, found True"),
         (transformer({"key_suffix": "x" * 129}), "key_suffix", "at most 128 bytes, .*, found 129 bytes: 'x"),
         # The schema counts characters.
         (transformer({"key_suffix": "ä" * 65}), "key_suffix", "found 130 bytes"),
         (transformer({"size": 1}), "parts", "expected a 'key_suffix' in every part"),
-        (transformer({}), "parts", "expected a 'key_suffix' in every part"),
         (transformer({"key_suffix": "", "offset": 1}), "parts", "found the member 'offset'"),
         (transformer(".a"), "parts", "expected objects with a 'key_suffix', found '.a'"),
-        (transformer(None), "parts", "found None"),
         (transformer([]), "parts", r"found \[\]"),
         ({"name": "concat-parts", "configuration": {"parts": {"key_suffix": ""}}}, "parts", "expected a list"),
-        ({"name": "concat-parts", "configuration": {"parts": ".a"}}, "parts", "expected a list"),
-        ({"name": "concat-parts", "configuration": {"parts": None}}, "parts", "expected a list"),
         ({"name": "concat-parts", "configuration": {}}, "parts", "expected a list"),
         ({"name": "concat-parts", "configuration": {"parts": [""], "x": 1}}, "configuration", "found the member 'x'"),
         ({"name": "concat-parts", "configuration": []}, "configuration", "expected an object"),
-        ({"name": "concat-parts", "configuration": None}, "configuration", "expected an object"),
         ({"name": "concat-parts"}, "configuration", "expected an object"),
         ({**FIRST_EXAMPLE, "extra": 1}, "concat-parts", "found the member 'extra'"),
         ({**FIRST_EXAMPLE, "name": "other"}, "name", "expected 'concat-parts'"),
         ({"configuration": {"parts": []}}, "name", "expected 'concat-parts'"),
-        ([], "name", "expected 'concat-parts'"),
         (None, "name", "expected 'concat-parts'"),
-        ("concat-parts", "name", "expected 'concat-parts'"),
     ],
 )
 def test_each_mistake_is_named_with_what_was_expected_and_found(data: Any, member: str, message: str) -> None:
@@ -170,6 +155,8 @@ FORBIDDEN_SUFFIXES = [
     *CONTROL_CHARACTERS,
     *(f".a{character}" for character in CONTROL_CHARACTERS),
     *(f"{character}a" for character in CONTROL_CHARACTERS),
+    # Half of a surrogate pair is JSON, but no UTF-8, which keys are.
+    "\ud800",
 ]
 
 
@@ -181,16 +168,8 @@ def test_ambiguous_or_escaping_suffixes_are_refused(suffix: str) -> None:
         assert caught.value.member == "key_suffix"
     with pytest.raises(PartsConfigError):
         ConcatParts.from_json(transformer({"key_suffix": suffix}))
-    # Python's `$` lets a final newline pass; JSON Schema's own regular expressions do not.
-    assert suffix.endswith("\n") or not VALIDATOR.is_valid(transformer({"key_suffix": suffix}))
-
-
-def test_a_suffix_that_no_key_can_hold_is_refused() -> None:
-    # Half of a surrogate pair is JSON, but no UTF-8, which keys are.
-    with pytest.raises(PartsConfigError):
-        ConcatParts.from_json(
-            json.loads('{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "\\ud800"}]}}')
-        )
+    # Python's `$` lets a final newline pass; JSON Schema's own regular expressions do not. They know no encoding.
+    assert suffix.endswith(("\n", "\ud800")) or not VALIDATOR.is_valid(transformer({"key_suffix": suffix}))
 
 
 @pytest.mark.parametrize(
@@ -214,19 +193,15 @@ def test_a_suffix_that_file_systems_would_normalise_is_refused(suffix: str) -> N
     assert Part(composed).key_suffix == composed
 
 
-@pytest.mark.parametrize("value", [0, 1, "no", None, [], {}])
-def test_must_understand_is_a_boolean_here_as_in_the_schema(value: object) -> None:
+@pytest.mark.parametrize("value", [True, False, 0, 1, "no", None, [], {}])
+def test_must_understand_is_a_boolean_and_changes_nothing(value: object) -> None:
     data = {**FIRST_EXAMPLE, "must_understand": value}
-    assert not VALIDATOR.is_valid(data)
+    assert VALIDATOR.is_valid(data) is isinstance(value, bool)
+    if isinstance(value, bool):
+        assert ConcatParts.from_json(data).to_json() == FIRST_EXAMPLE
+        return
     with pytest.raises(PartsConfigError):
         ConcatParts.from_json(data)
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_must_understand_changes_nothing(value: bool) -> None:
-    data = {**FIRST_EXAMPLE, "must_understand": value}
-    VALIDATOR.validate(data)
-    assert ConcatParts.from_json(data).to_json() == FIRST_EXAMPLE
 
 
 @pytest.mark.parametrize(
@@ -237,7 +212,7 @@ def test_what_is_no_list_of_parts_is_refused_in_python_too(parts: Any) -> None:
         ConcatParts.parse(parts)
 
 
-@pytest.mark.parametrize("size", [True, np.True_, -1, np.int8(-1), 2**63, 1.0, "1", b"1", [1]])
+@pytest.mark.parametrize("size", [True, False, np.True_, -1, np.int8(-1), 2**63, 1.0, "1", b"1", [1]])
 def test_sizes_in_python_are_checked_like_those_in_json(size: Any) -> None:
     with pytest.raises(PartsConfigError) as caught:
         Part("", size)
@@ -252,6 +227,7 @@ def test_the_size_of_the_shard_index_is_written_as_a_number() -> None:
     resolved = parts.with_shard_index(1604)
     assert resolved.to_json() == SECOND_EXAMPLE
     assert resolved == ConcatParts.from_json(SECOND_EXAMPLE)
+    assert resolved.with_shard_index(None) == resolved.with_shard_index(99) == resolved
 
 
 def test_unknown_size_of_the_shard_index_is_not_serialized() -> None:
@@ -262,12 +238,6 @@ def test_unknown_size_of_the_shard_index_is_not_serialized() -> None:
         parts.with_shard_index(None)
     with pytest.raises(PartsConfigError, match=r"regular chunk grid, for SHARD_INDEX.*found a rectilinear chunk grid"):
         parts.with_shard_index(None, is_regular=False)
-
-
-def test_parts_without_shard_index_do_not_need_one() -> None:
-    parts = ConcatParts.from_json(FIRST_EXAMPLE)
-    assert parts.with_shard_index(None) == parts
-    assert parts.with_shard_index(99) == parts
 
 
 def test_the_shard_index_is_no_size_in_json_and_no_unsized_part() -> None:
@@ -303,13 +273,10 @@ def test_the_shard_index_is_no_size_in_json_and_no_unsized_part() -> None:
     ],
 )
 def test_anchor_is_the_main_part_or_first_unsized_or_first_part(parts: Any, anchor: int) -> None:
+    sizes = [part.size if isinstance(part, Part) else None for part in parts]
+    assert ConcatParts(parts).sizes == tuple(sizes)
+    assert ConcatParts(parts).unsized == tuple(number for number, size in enumerate(sizes) if size is None)
     assert ConcatParts(parts).anchor == anchor
-
-
-def test_sizes_and_unsized_parts_are_in_the_order_of_the_parts() -> None:
-    parts = ConcatParts([Part(".a", 0), "", Part(".b", 5), ".c"])
-    assert parts.sizes == (0, None, 5, None)
-    assert parts.unsized == (1, 3)
 
 
 # --- any document -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from parts_store.format.tags import ATTRIBUTE, Mode, Tag
+from parts_store.format.tags import Mode, Tag
 
 GENERATION = "0123456789abcdef" * 2
 generations = st.text("0123456789abcdef", min_size=32, max_size=32)
@@ -27,10 +27,6 @@ def test_a_tag_comes_back_from_its_text(generation: str, mode: Mode, sizes: tupl
 def test_the_text_is_the_one_of_the_protocol() -> None:
     assert str(Tag(GENERATION, "c", (64, 1000, 0))) == f"1;{GENERATION};c;64,1000,0"
     assert Tag.parse(f"1;{GENERATION};s;7") == Tag(GENERATION, "s", (7,))
-
-
-def test_the_attribute_has_a_name_that_every_object_store_allows() -> None:
-    assert re.fullmatch("[a-z]+", ATTRIBUTE)
 
 
 def test_longest_tag_is_ascii_and_short_enough() -> None:

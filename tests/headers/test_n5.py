@@ -103,34 +103,6 @@ def test_a_dataset_of_z5py_is_read_equal(
     np.testing.assert_array_equal(np.asarray(zarr.open_array(folder)[...]).T, values)
 
 
-# The codecs of the specifications' third example, as they stand there: no `transpose`, so a symmetric array.
-SPECIFIED: dict[str, list[dict[str, Any]]] = {
-    "pad": [{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd"}, around("pad", 2)],
-    "offset": [
-        {"name": "bytes", "configuration": {"endian": "big"}},
-        {"name": "zstd", "configuration": {"level": 3}},
-        around("offset", 2, "AAAAAgAAAEAAAABA"),
-    ],
-}
-
-
-@pytest.mark.parametrize("spelling", ["pad", "offset"])
-def test_the_specifications_document_reads_a_dataset_of_symmetric_blocks(tmp_path: Path, spelling: str) -> None:
-    rows = np.arange(64, dtype=np.uint16)
-    block = np.minimum.outer(rows, rows) * 100 + np.maximum.outer(rows, rows)
-    values = np.block([[block, block + 1], [block + 2, block + 3]])
-    compression = {"type": "zstd", "level": 3}
-    dataset = open_n5(tmp_path, dimensions=(128, 128), blockSize=(64, 64), dataType="uint16", compression=compression)
-    dataset.write(values).result()
-    assert (tmp_path / "0/0").read_bytes()[:12] == n5((64, 64))
-    describe_as_zarr(tmp_path, [], spelling)
-    document = json.loads((tmp_path / "zarr.json").read_text())
-    # zarr asks for a configuration of zstd, which the example of `pad` leaves out.
-    codecs = [COMPRESSORS["zstd"][0] if codec == {"name": "zstd"} else codec for codec in SPECIFIED[spelling]]
-    (tmp_path / "zarr.json").write_text(json.dumps(document | {"codecs": codecs}))
-    np.testing.assert_array_equal(zarr.open_array(tmp_path)[...], values)
-
-
 def test_the_specifications_header_is_that_of_a_block_of_64_by_64() -> None:
     assert n5((64, 64)) == bytes.fromhex("0000 0002 00000040 00000040")
     assert N5Header((64, 64))(b"any") == n5((64, 64))

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
-import pytest
-
 from parts_store.engine.steps import (
     List,
     Listed,
@@ -26,14 +24,7 @@ from parts_store.maintenance.report import Finding
 from parts_store.maintenance.survey import Survey, group_by_chunk
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import ReadSettings
-from tests.transactions.interruptions import (
-    LAYOUTS,
-    PLACES,
-    Layout,
-    ids,
-    stored_as,
-    value_of,
-)
+from tests.transactions.interruptions import Layout, stored_as, value_of
 from tests.transactions.objects import KEY, Objects, chunk_of, protocol, settings
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -41,9 +32,6 @@ A_DAY_LATER = LONG_AGO + timedelta(days=1)
 NOTHING_ASKED = RepairOptions(drops_incomplete=False, retags=False)
 DROP = RepairOptions(drops_incomplete=True, retags=False)
 RETAG = RepairOptions(drops_incomplete=False, retags=True)
-EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
-WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
-IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
 
 
 class Aged(Objects):

@@ -17,8 +17,9 @@ from parts_store.maintenance.report import Finding, Problem
 from parts_store.maintenance.survey import group_by_chunk
 from parts_store.transactions import staging
 from parts_store.transactions.journaled import Journal, journal_key, staged_keys
-from tests.maintenance.aged_objects import EVERY_PLACE, in_array
+from tests.maintenance.aged_objects import in_array
 from tests.transactions.interruptions import (
+    EVERY_PLACE,
     LAYOUTS,
     OPERATIONS,
     PLACES,
@@ -31,7 +32,7 @@ from tests.transactions.interruptions import (
     parts_of,
     write,
 )
-from tests.transactions.objects import KEY, Objects, chunk_of, pieces, protocol, settings
+from tests.transactions.objects import KEY, Client, Objects, chunk_of, pieces, protocol, settings
 
 
 def record_of(layout: Layout) -> ArrayRecord:
@@ -304,17 +305,11 @@ def step_by_step(objects: Objects, chunk: Chunk, layout: Layout, place: Place, *
     """Write again and again, one request at a time, the same bytes or other bytes each time."""
     for number in itertools.count(1):
         first = 101 if same else (number * 7) % 200
-        steps = write(chunk, parts_of(layout, 2, first), place.protocol(first_generation=1000 * number))
-        outcomes: list[Outcome] | None = None
-        while True:
-            try:
-                batch = next(steps) if outcomes is None else steps.send(tuple(outcomes))
-            except StopIteration:
-                break
-            outcomes = []
-            for request in batch:
-                outcomes.append(objects.perform(request))
-                yield
+        writing = write(chunk, parts_of(layout, 2, first), place.protocol(first_generation=1000 * number))
+        writer = Client(objects, writing)
+        while writer.take():
+            writer.go(1)
+            yield
 
 
 @pytest.mark.sampled(5)

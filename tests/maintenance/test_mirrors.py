@@ -21,6 +21,7 @@ from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 from parts_store.maintenance.repair import find_inconsistency
 from parts_store.maintenance.report import Problem
+from tests.maintenance.stores import contents
 
 TIFF = ps.headers.tiff(shape=(16, 16), dtype="uint8")
 INDEX = ps.Part(".index", size=ps.SHARD_INDEX)
@@ -75,11 +76,6 @@ def values(first: int) -> NDArray[Any]:
     numbers = (np.arange(64 * 16).reshape(64, 16) * first % 250 + 1).astype("uint8")
     numbers[::8] = 7
     return numbers
-
-
-def contents(objects: Any) -> dict[str, bytes]:
-    listed = [each["path"] for batch in obstore.list(objects) for each in batch]
-    return {key: bytes(obstore.get(objects, key).bytes()) for key in listed}
 
 
 def mirror(source: MemoryStore, target: MemoryStore, *, keys: Callable[[str], bool] = lambda _: True) -> int:

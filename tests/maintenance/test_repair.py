@@ -30,12 +30,9 @@ from parts_store.transactions.rules import Level
 from tests.maintenance.aged_objects import (
     A_DAY_LATER,
     DROP,
-    EVERY_PLACE,
-    IN_PARTS,
     LONG_AGO,
     NOTHING_ASKED,
     RETAG,
-    WITH_TAGS,
     Aged,
     chunk_others,
     in_array,
@@ -45,9 +42,12 @@ from tests.maintenance.aged_objects import (
     what_is_read,
 )
 from tests.transactions.interruptions import (
+    EVERY_PLACE,
+    IN_PARTS,
     LAYOUTS,
     OPERATIONS,
     PLACES,
+    WITH_TAGS,
     Layout,
     Operation,
     Place,
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.slow
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
-def test_repair_after_any_interruption_keeps_the_value(layout: Layout, operation: Operation, place: Place) -> None:
+def test_repair_keeps_values_and_drops_damage_if_asked(layout: Layout, operation: Operation, place: Place) -> None:
     chunk = in_array(layout)
     for unsized, start in itertools.product((0, 3), every_start(place, layout)):
         is_damaged = before(start, layout) == "incomplete"
@@ -94,22 +94,10 @@ def test_repair_after_any_interruption_keeps_the_value(layout: Layout, operation
             assert objects.contents == stopped.contents
             assert not any(each.is_repaired for each in found)
             assert repair(objects, layout, place.protocol(first_generation=600)) == found
-
-
-@EVERY_PLACE
-@pytest.mark.parametrize("operation", [write, delete])
-@IN_PARTS
-def test_unreadable_chunk_is_dropped_only_if_asked_for(layout: Layout, operation: Operation, place: Place) -> None:
-    chunk = in_array(layout)
-    for start in every_start(place, layout):
-        for stopped in every_interruption(start, operation(chunk, parts_of(layout, 3), place.protocol())):
-            value = what_is_read(stopped, chunk)
-            objects = Aged(stopped)
-            found = repair(objects, layout, place.protocol(first_generation=500), DROP)
-            assert all(each.is_repaired for each in found), found
-            left = None if isinstance(value, str) else value
-            assert objects.contents == plain_of(left, layout, 3), stopped.contents
-            assert repair(objects, layout, place.protocol(first_generation=600), DROP) == []
+            dropped = repair(objects, layout, place.protocol(first_generation=700), DROP)
+            assert all(each.is_repaired for each in dropped), dropped
+            assert objects.contents == {}, stopped.contents
+            assert repair(objects, layout, place.protocol(first_generation=800), DROP) == []
 
 
 @EVERY_PLACE

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,43 +72,6 @@ def interrupt(objects: Any, key: str, value: bytes) -> None:
 def chunk_read(objects: Any, key: str) -> bytes | None:
     found = ps.PartsStore(objects).get_sync(key)
     return None if found is None else found.to_bytes()
-
-
-def every_stop(folder: Path, place: str, level: Any, has_chunk: bool, value: bytes | None) -> Iterator[Any]:
-    """Yield the objects after each number of requests of a write or a delete of one chunk."""
-    for count in itertools.count():
-        objects = MemoryStore() if place == "memory" else disk(folder / str(count))
-        store = ps.PartsStore(objects, concurrency=level)
-        create(store)
-        if not has_chunk:
-            store.delete_sync("a/c/1")
-            store.repair(min_age=0)
-        goes_on = stop_after(store, steps_of(store, "a/c/1", value), count)
-        yield objects
-        if not goes_on:
-            return
-
-
-@pytest.mark.sampled(15)
-@pytest.mark.parametrize("place", ["memory", "disk"])
-@pytest.mark.parametrize("level", ["exclusive", "writers", "full"])
-@pytest.mark.parametrize("has_chunk", [False, True], ids=["absent", "present"])
-@pytest.mark.parametrize("value", [b"ABCDEFGH", None], ids=["write", "delete"])
-def test_repair_keeps_the_value_and_removes_all_leftovers(
-    tmp_path: Path, value: bytes | None, has_chunk: bool, level: Any, place: str
-) -> None:
-    for objects in every_stop(tmp_path, place, level, has_chunk, value):
-        before = contents(objects)
-        read = chunk_read(objects, "a/c/1")
-        assert not ps.PartsStore(objects).verify().is_damaged
-        assert contents(objects) == before
-        report = ps.PartsStore(objects, concurrency=level).repair(min_age=0)
-        assert all(each.is_repaired for each in report.findings), report
-        assert report.is_clean
-        others = {key: data for key, data in before.items() if not key.startswith(("a/c/1", "a/.parts-txn"))}
-        parts = {} if read is None else {"a/c/1": read[:-2], "a/c/1.tail": read[-2:]}
-        assert contents(objects) == others | parts
-        assert ps.PartsStore(objects).repair(min_age=0).findings == ()
 
 
 def test_marks_and_notes_of_older_versions_are_removed_by_their_age() -> None:

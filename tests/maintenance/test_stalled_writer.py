@@ -16,8 +16,10 @@ from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import Absent, Seen
 from parts_store.transactions.rules import Level
 from parts_store.transactions.staging import MAX_STALL
-from tests.maintenance.aged_objects import IN_PARTS, WITH_TAGS, Aged, in_array, repair, what_is_read
+from tests.maintenance.aged_objects import Aged, in_array, repair, what_is_read
 from tests.transactions.interruptions import (
+    IN_PARTS,
+    WITH_TAGS,
     Layout,
     Place,
     holds_old,
@@ -25,7 +27,7 @@ from tests.transactions.interruptions import (
     stored_as,
     value_of,
 )
-from tests.transactions.objects import Objects, Returned, next_batch, protocol, settings
+from tests.transactions.objects import Client, Objects, protocol, settings
 
 SHORT = timedelta(minutes=15)
 
@@ -39,39 +41,18 @@ def begin(bucket: Aged, chunk: Chunk, layout: Layout, place: Place, seen: Seen |
     return timed(bucket, place).write(chunk, parts_of(layout, 3), seen)
 
 
-class Stalled:
-    """A writer after so many batches of requests, whose last answers it has not taken yet."""
-
-    def __init__(self, bucket: Aged, steps: Steps[None], batches: int) -> None:
-        self.bucket, self.steps = bucket, steps
-        batch = next_batch(steps)
-        for _ in range(batches - 1):
-            assert not isinstance(batch, Returned)
-            batch = next_batch(steps, tuple(bucket.perform(request) for request in batch))
-        self.has_ended = isinstance(batch, Returned)
-        self.outcomes = () if isinstance(batch, Returned) else tuple(bucket.perform(request) for request in batch)
-
-    def go_on(self, batches: int) -> bool:
-        """Take the answers, and so many batches more; returns whether it ended before that."""
-        batch = next_batch(self.steps, self.outcomes)
-        for _ in range(batches):
-            if isinstance(batch, Returned):
-                return True
-            batch = next_batch(self.steps, tuple(self.bucket.perform(request) for request in batch))
-        return isinstance(batch, Returned)
-
-
 def every_stall(
     start: Objects, chunk: Chunk, layout: Layout, place: Place, *, conditional: bool
-) -> Iterator[tuple[Aged, Stalled]]:
-    """The bucket and the writer, for every batch after which it stalls."""
+) -> Iterator[tuple[Aged, Client]]:
+    """The bucket and the writer, for every batch after which it stalls, before it takes the answers."""
     for batches in itertools.count(1):
         bucket = Aged(start)
         seen: Seen | None = None
         if conditional:
             found = bucket.run(protocol(has_tags=True).read(chunk, [None], settings(), with_anchor=True))
             seen = Absent() if found is None else found.version
-        writer = Stalled(bucket, begin(bucket, chunk, layout, place, seen), batches)
+        writer = Client(bucket, begin(bucket, chunk, layout, place, seen))
+        writer.go_batches(batches)
         if writer.has_ended:
             return
         yield bucket, writer
@@ -91,7 +72,8 @@ def test_stalled_writer_never_leaves_damage(layout: Layout, place: Place, exists
         for bucket, writer in every_stall(start, chunk, layout, place, conditional=conditional):
             bucket.now += SHORT
             repair(bucket, layout, place.protocol(first_generation=500), min_age=SHORT)
-            has_ended = writer.go_on(more)
+            writer.go_batches(more)
+            has_ended = not writer.take()
             # It dies here, or has ended.
             tried += 1
             assert what_is_read(bucket, chunk) in ((new,) if has_ended else (old, new))
@@ -117,7 +99,7 @@ def test_stalled_writer_never_damages_later_writes(layout: Layout, place: Place)
         # Another value, and then the same bytes as before: on S3, their ETags come back.
         bucket.run(place.protocol(first_generation=500).write(chunk, parts_of(layout, 1, 50)))
         bucket.run(place.protocol(first_generation=600).write(chunk, parts_of(layout, 2, 1)))
-        writer.go_on(100)
+        writer.go(None)
         assert what_is_read(bucket, chunk) in (new, others)
         assert bucket.contents in (stored_as(layout, 3, 101), stored_as(layout, 2, 1))
 
@@ -135,7 +117,7 @@ def test_stalled_change_is_refused_after_a_write_of_the_same_bytes(place: Place)
         bucket.now += timedelta(hours=1)
         bucket.run(place.protocol(first_generation=600).write(chunk, parts_of(layout, 2, 1)))
         with pytest.raises(ConcurrentWriteError):
-            writer.go_on(100)
+            writer.go(None)
         assert what_is_read(bucket, chunk) == value_of(layout, 2, 1)[0]
 
 

@@ -8,14 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from tests.model import (
-    embedding_scenarios,
-    large_scenarios,
-    merging_scenarios,
-    mutants,
-    random_scenarios,
-    scenarios,
-)
+from tests.model import mutants, scenarios
 from tests.model.checker import Checker, Counterexample
 from tests.model.mutant import Mutant
 from tests.model.scenario import Scenario
@@ -107,17 +100,15 @@ def shortest(scenario: Scenario) -> Counterexample | None:
     return None
 
 
-def every(*, is_deep: bool) -> list[Scenario]:
-    """The scenarios that are explored completely."""
-    small = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
-    large = [*large_scenarios.DEEP, *embedding_scenarios.LARGE_EMBEDDED]
-    return [*small, *(large if is_deep else [])]
-
-
 def trace(name: str) -> int:
     """Print the shortest run that shows a mutant, a limit, or a violation."""
     known = {each.name: each for each in (*mutants.MUTANTS, *mutants.DEEP_MUTANTS)}
-    for scenario in (*every(is_deep=True), *scenarios.LIMITS, *(each.scenario for each in known.values())):
+    for scenario in (
+        *scenarios.EXHAUSTIVE,
+        *scenarios.DEEP,
+        *scenarios.LIMITS,
+        *(each.scenario for each in known.values()),
+    ):
         if scenario.name == name:
             mutant = known.get(name)
             print((counterexample_of(mutant) if mutant and mutant.script else shortest(scenario)) or "no violation")
@@ -142,10 +133,10 @@ def main() -> int:
         return [each for each in of if arguments.only in each.name]
 
     print("every order of requests; every state is a crash, after which a reader and a repair come")
-    for scenario in selected(every(is_deep=arguments.deep)):
+    for scenario in selected(scenarios.EXHAUSTIVE + (scenarios.DEEP if arguments.deep else [])):
         explore(scenario, totals, arguments.states)
     print("random orders")
-    for scenario in selected(random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES):
+    for scenario in selected(scenarios.RANDOM):
         walk(scenario, int(WALKS * arguments.scale), totals)
     print("mutants, each of which has to be caught")
     for mutant in selected(mutants.MUTANTS + (mutants.DEEP_MUTANTS if arguments.deep else [])):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from tests.model.clients import Client, Operation, Setting, Steps
+from tests.model.clients import Client, Setting, Steps
 from tests.model.monitor import Answer, Effect, Id, Monitor, Violation, view_of
 from tests.model.patched import load
 from tests.model.runs import Position, Tree
-from tests.model.scenario import Scenario
+from tests.model.scenario import Operation, Scenario
 from tests.model.store import BEGINNING, DONE, LOST, REFUSED, TIME, Action, Object, Raw, Store, actions, short
 from tests.model.values import Value, read_plain
 
@@ -60,18 +60,7 @@ class Checker:
         self.scenario = scenario
         plan = load(scenario.patches)
         self.layout = scenario.layout
-        self.setting = Setting(
-            plan,
-            scenario.layout,
-            scenario.level,
-            scenario.is_local,
-            scenario.has_conditions,
-            scenario.has_unique_etags,
-            scenario.retries,
-            scenario.merges_ranges,
-            scenario.rewrites,
-            scenario.embeds,
-        )
+        self.setting = Setting(plan, scenario)
         self.store = Store(
             plan,
             has_tags=not scenario.is_local,

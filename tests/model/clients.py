@@ -6,15 +6,16 @@ What a client keeps from one operation to the next is what `parts_store.store.op
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, PartsStoreError
 from tests.model.monitor import Effect
 from tests.model.patched import Plan
+from tests.model.scenario import Operation, Scenario
 from tests.model.store import is_old
-from tests.model.values import ARRAY, KEY, Layout, Value
+from tests.model.values import ARRAY, KEY, Value
 
 type Steps[T] = Generator[tuple[Any, ...], tuple[Any, ...], T]
 
@@ -26,54 +27,35 @@ def _nothing() -> Steps[None]:
     yield from ()
 
 
-type Name = Literal["write", "overwrite", "write if absent", "delete", "change", "change slot", "read", "repair"]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a client does."""
-
-    name: Name
-    value: Value = None
-    mark: bytes = b""
-    view: str | tuple[int, ...] = "full"
-
-
 @dataclass(frozen=True)
 class Setting:
-    """The plan, and the rules by which it is carried out."""
+    """The plan, and the scenario in which it is carried out."""
 
     plan: Plan
-    layout: Layout
-    level: str
-    is_local: bool
-    has_conditions: bool
-    has_unique_etags: bool
-    retries: int
-    merges_ranges: bool
-    rewrites: bool
-    embeds: bool
+    scenario: Scenario
 
     @cached_property
     def chunk(self) -> Any:
         objects = [
-            {"key_suffix": suffix} | ({} if size is None else {"size": size}) for suffix, size in self.layout.parts
+            {"key_suffix": suffix} | ({} if size is None else {"size": size})
+            for suffix, size in self.scenario.layout.parts
         ]
         return self.plan.keys.Chunk(KEY, self.plan.parts.ConcatParts(objects), ARRAY)
 
     @cached_property
     def index(self) -> Any:
-        return self.plan.shard_index.ShardIndex(self.layout.index_nbytes, "end", self.layout.slots, "<u8", False)
+        layout = self.scenario.layout
+        return self.plan.shard_index.ShardIndex(layout.index_nbytes, "end", layout.slots, "<u8", False)
 
     def effect(self, operation: Operation) -> Effect:
         """What an operation should do."""
         match operation.name:
             case "write" | "overwrite":
-                return Effect("write repeatedly" if self.rewrites else "write", operation.value)
+                return Effect("write repeatedly" if self.scenario.rewrites else "write", operation.value)
             case "write if absent":
                 return Effect("write if absent", operation.value)
             case "delete":
-                is_full = self.level == "full" and not self.is_local
+                is_full = self.scenario.level == "full" and not self.scenario.is_local
                 return Effect("delete repeatedly" if is_full else "delete")
             case "change" | "change slot":
                 return Effect("change", mark=operation.mark)
@@ -87,34 +69,30 @@ class Client:
     """One process: what it remembers, and what it does with the plan."""
 
     def __init__(self, setting: Setting, number: int) -> None:
-        self.setting = setting
-        self.plan = setting.plan
-        self.layout = setting.layout
-        self.chunk = setting.chunk
-        self.index = setting.index
+        self.scenario, self.layout = setting.scenario, setting.scenario.layout
+        self.plan, self.chunk, self.index = setting.plan, setting.chunk, setting.index
         self.number = number
         self._generations = 0
         # How often a long time has passed.
         self._time = 0
-        level = self.plan.rules.Level(setting.level)
         self.rules = self.plan.rules.Rules(
-            level,
-            setting.has_conditions,
-            setting.has_unique_etags,
+            self.plan.rules.Level(self.scenario.level),
+            self.scenario.has_conditions,
+            self.scenario.has_unique_etags,
             self._new_generation,
             self._start_watch,
-            self.plan.rules.MAX_EMBEDDED if setting.embeds else 0,
+            self.plan.rules.MAX_EMBEDDED if self.scenario.embeds else 0,
         )
         self.protocol = self._new_protocol()
         # Ranges next to each other are merged, or not.
-        max_nbytes = 1000 if setting.merges_ranges else 1
-        self.settings = self.plan.reading.ReadSettings(0, max_nbytes, setting.retries)
+        max_nbytes = 1000 if self.scenario.merges_ranges else 1
+        self.settings = self.plan.reading.ReadSettings(0, max_nbytes, self.scenario.retries)
         self.versioned: Any = None
         self.is_suspect = False
 
     def _new_protocol(self) -> Any:
-        is_local, plan = self.setting.is_local, self.plan
-        return (plan.journaled.JournaledProtocol if is_local else plan.tagged.TaggedProtocol)(self.rules)
+        plan = self.plan
+        return (plan.journaled.JournaledProtocol if self.scenario.is_local else plan.tagged.TaggedProtocol)(self.rules)
 
     def _new_generation(self) -> str:
         self._generations += 1
@@ -128,7 +106,7 @@ class Client:
     @property
     def memory(self) -> tuple[object, ...]:
         """All that may make a difference to the next operation."""
-        existing = () if self.setting.is_local else tuple(sorted(self.protocol.existing))
+        existing = () if self.scenario.is_local else tuple(sorted(self.protocol.existing))
         return self._generations, self.versioned, self.is_suspect, existing
 
     def stall(self) -> None:
@@ -295,7 +273,7 @@ class Client:
         record = self.plan.metadata.ArrayRecord({}, self.chunk.parts, encoding, self.index)
         survey = plan.survey.group_by_chunk(listed.entries, {ARRAY: record})
         # On a local disk, locks tell which writers are alive.
-        knows_ages = not is_dead and not self.setting.is_local
+        knows_ages = not is_dead and not self.scenario.is_local
         options = plan.repair.RepairOptions(drops_incomplete=True, retags=False)
         findings = yield from plan.diagnosis.diagnose_chunks(
             list(survey.chunks.values()), record, self.protocol, self.settings, with_bytes=False

@@ -1,164 +1,87 @@
 """Mistakes in how a chunk on a local disk is read and written."""
 
-from tests.model.mutant import mutant
-from tests.model.vocabulary import (
-    DELETE,
-    FIRST,
-    LOCAL,
-    READ,
-    READ_BYTE,
-    SECOND,
-    SIZE,
-    THIRD,
-    change,
-    write,
-)
+from tests.model.mutant import mutants
 
-LOCAL_DISKS = [
-    mutant(
-        "local: overwrite without journal",
-        "_write",
-        "is_new or len(keys) == 1",
-        "True",
-        [write(FIRST)],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: journal removed before the parts are moved",
-        "_apply",
-        'outcomes = yield from _move(chunk, generation)\nyield from remove((journal_key(chunk),), "journal")',
-        'yield from remove((journal_key(chunk),), "journal")\noutcomes = yield from _move(chunk, generation)',
-        [write(FIRST)],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: anchor first on create",
-        "_move",
-        "others = (yield tuple(moves)) if moves else ()\nlast = yield (anchor,)",
-        "last = yield (anchor,)\nothers = (yield tuple(moves)) if moves else ()",
-        [write(FIRST)],
-        **LOCAL,
-    ),
-    mutant(
-        "local: delete removes the other parts first",
-        "journaled._remove",
-        "is_damaged = (yield from _get_journal(chunk)) is not None",
-        'is_damaged = (yield from _get_journal(chunk)) is not None\nyield from remove(chunk.other_keys, "the chunk")',
-        [DELETE],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: writers without a lock",
-        "JournaledProtocol._enter",
-        "yield from self.lock_chunk(chunk.side_folder)",
-        "",
-        [write(FIRST)],
-        [write(SECOND)],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: writer does not finish what a dead one began",
-        "JournaledProtocol._enter",
-        "yield from recover(chunk)",
-        "",
-        [write(FIRST)],
-        [DELETE],
-        initial=THIRD,
-        crashes=(0,),
-        **LOCAL,
-    ),
-    mutant(
-        "local: update over what it did not read",
-        "JournaledProtocol.write",
-        "require_still(seen, anchor, chunk.chunk_key)",
-        "",
-        [change(b"x")],
-        [write(SECOND)],
-        **LOCAL,
-    ),
-    mutant(
-        "local: reader does not look at the journal",
-        "read_journaled",
-        "journal = yield from _get_journal(task.chunk)",
-        "journal = None",
-        [write(FIRST)],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: reader looks once",
-        "read_journaled",
-        "(yield from _is_unchanged(attempt, task.why))",
-        "True",
-        [write(FIRST)],
-        [READ],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: reader looks at the journal once",
-        "journaled._read_staged",
-        "return attempt if after == journal and attempt.is_one_write else None",
-        "return attempt if attempt.is_one_write else None",
-        [write(FIRST), write(SECOND)],
-        [READ],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: one part before the journal",
-        "read_journaled",
-        (
-            "journal = yield from _get_journal(task.chunk)\n"
-            "if journal is not None:\n"
-            "    if (whole := (yield from _read_staged(task, journal))) is not None:\n"
-            "        return whole\n"
-            "    continue\n"
-            "attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)"
-        ),
-        (
-            "attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)\n"
-            "journal = yield from _get_journal(task.chunk)\n"
-            "if journal is not None:\n"
-            "    if (whole := (yield from _read_staged(task, journal))) is not None:\n"
-            "        return whole\n"
-            "    continue"
-        ),
-        [write(FIRST)],
-        [READ_BYTE, READ_BYTE],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: size before the journal",
-        "_size",
-        (
-            "found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
-            "journal = Journal.parse(found, chunk)\n"
-            "anchor = yield from reading.find_anchor(chunk)"
-        ),
-        (
-            "anchor = yield from reading.find_anchor(chunk)\n"
-            "found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None\n"
-            "journal = Journal.parse(found, chunk)"
-        ),
-        [write(FIRST)],
-        [SIZE, SIZE],
-        initial=THIRD,
-        **LOCAL,
-    ),
-    mutant(
-        "local: damage is believed at first sight",
-        "read_journaled",
-        "reading.require_undamaged(attempt, before, now, may_raise=repeat >= least)",
-        "reading.require_undamaged(attempt, now, now)",
-        [DELETE, write(FIRST)],
-        [READ],
-        initial=THIRD,
-        **LOCAL,
-    ),
-]
+LOCAL_DISKS = mutants("""
+local: overwrite without journal
+  write first; over third, local
+  @ _write
+  - is_new or len(keys) == 1
+  + True
+local: journal removed before the parts are moved
+  write first; over third, local
+  @ _apply
+  - outcomes = yield from _move(chunk, generation)
+  - yield from remove((journal_key(chunk),), "journal")
+  + yield from remove((journal_key(chunk),), "journal")
+  + outcomes = yield from _move(chunk, generation)
+local: anchor first on create
+  write first; local
+  @ _move
+  - others = (yield tuple(moves)) if moves else ()
+  - last = yield (anchor,)
+  + last = yield (anchor,)
+  + others = (yield tuple(moves)) if moves else ()
+local: delete removes the other parts first
+  delete; over third, local
+  @ journaled._remove
+  - is_damaged = (yield from _get_journal(chunk)) is not None
+  + is_damaged = (yield from _get_journal(chunk)) is not None
+  + yield from remove(chunk.other_keys, "the chunk")
+local: writers without a lock
+  write first || write second; over third, local
+  @ JournaledProtocol._enter
+  - yield from self.lock_chunk(chunk.side_folder)
+local: writer does not finish what a dead one began
+  write first || delete; over third, local, crashes a
+  @ JournaledProtocol._enter
+  - yield from recover(chunk)
+local: update over what it did not read
+  change x || write second; local
+  @ JournaledProtocol.write
+  - require_still(seen, anchor, chunk.chunk_key)
+local: reader does not look at the journal
+  write first; over third, local
+  @ read_journaled
+  - journal = yield from _get_journal(task.chunk)
+  + journal = None
+local: reader looks once
+  write first || read; over third, local
+  @ read_journaled
+  - (yield from _is_unchanged(attempt, task.why))
+  + True
+local: reader looks at the journal once
+  write first, write second || read; over third, local
+  @ journaled._read_staged
+  - return attempt if after == journal and attempt.is_one_write else None
+  + return attempt if attempt.is_one_write else None
+local: one part before the journal
+  write first || read byte, read byte; over third, local
+  @ read_journaled
+  - journal = yield from _get_journal(task.chunk)
+  - if journal is not None:
+  -     if (whole := (yield from _read_staged(task, journal))) is not None:
+  -         return whole
+  -     continue
+  - attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)
+  + attempt = yield from attempt_read(task, with_anchor=with_anchor or repeat > 0)
+  + journal = yield from _get_journal(task.chunk)
+  + if journal is not None:
+  +     if (whole := (yield from _read_staged(task, journal))) is not None:
+  +         return whole
+  +     continue
+local: size before the journal
+  write first || size, size; over third, local
+  @ _size
+  - found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None
+  - journal = Journal.parse(found, chunk)
+  - anchor = yield from reading.find_anchor(chunk)
+  + anchor = yield from reading.find_anchor(chunk)
+  + found = (yield from _get_journal(chunk)) if len(chunk.part_keys) > 1 else None
+  + journal = Journal.parse(found, chunk)
+local: damage is believed at first sight
+  delete, write first || read; over third, local
+  @ read_journaled
+  - reading.require_undamaged(attempt, before, now, may_raise=repeat >= least)
+  + reading.require_undamaged(attempt, now, now)
+""")

@@ -7,8 +7,9 @@ from the beginning only where the tree grows, so that states are small and can b
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from tests.model.clients import Client, Operation, Setting, Steps
+from tests.model.clients import Client, Setting, Steps
 from tests.model.monitor import Answer, Id
+from tests.model.scenario import Operation
 from tests.model.store import DONE, Action, Raw, Store, actions
 
 # In a path: a long time passes before the next answer is taken.

@@ -1,10 +1,22 @@
-"""What a scenario is."""
+"""What a scenario is, and what its clients do."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from tests.model.clients import Operation
 from tests.model.patched import Patch
 from tests.model.values import SHARD, Layout, Value
+
+type Name = Literal["write", "overwrite", "write if absent", "delete", "change", "change slot", "read", "repair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a client does."""
+
+    name: Name
+    value: Value = None
+    mark: bytes = b""
+    view: str | tuple[int, ...] = "full"
 
 
 @dataclass(frozen=True, slots=True)

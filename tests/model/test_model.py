@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.model import embedding_scenarios, merging_scenarios, mutants, random_scenarios, scenarios
+from tests.model import mutants, scenarios
 from tests.model.checker import Checker, Counterexample
 from tests.model.directed import follow
 from tests.model.mutant import Mutant
@@ -16,22 +16,20 @@ from tests.model.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
-EXHAUSTIVE = [*scenarios.EXHAUSTIVE, *embedding_scenarios.EMBEDDED, *merging_scenarios.MERGES]
-RANDOM = random_scenarios.RANDOM + merging_scenarios.LARGE_MERGES
 # `make soak` walks more often, also through the scenarios of mutants.
 WALKS = 20
 # Without its mistake, the scenario of a mutant has to pass. This many of its states are explored.
 UNMUTATED_STATES = 3_000
 
 
-@pytest.mark.parametrize("scenario", EXHAUSTIVE, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", scenarios.EXHAUSTIVE, ids=lambda each: each.name)
 def test_operations_are_atomic_in_every_order_of_requests(scenario: Scenario) -> None:
     checker = Checker(scenario)
     checker.explore()
     assert checker.is_complete
 
 
-@pytest.mark.parametrize("scenario", RANDOM, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", scenarios.RANDOM, ids=lambda each: each.name)
 def test_operations_are_atomic_in_random_orders(scenario: Scenario) -> None:
     checker = Checker(scenario)
     for seed in range(WALKS):
@@ -69,7 +67,7 @@ def test_mutants_do_not_change_the_imported_modules() -> None:
 
 
 def test_a_walk_depends_on_its_seed_alone() -> None:
-    first, second = Checker(random_scenarios.RANDOM[0]), Checker(random_scenarios.RANDOM[0])
+    first, second = Checker(scenarios.RANDOM[0]), Checker(scenarios.RANDOM[0])
     for checker in (first, second):
         checker.walk(7)
     assert first.transitions == second.transitions

@@ -61,7 +61,7 @@ def test_a_shard_that_is_deleted_after_its_index_was_read_is_no_shard(objects: A
         ps.PartsStore(objects).delete_sync("a/c/0")
         return [RangeByteRequest(2, 4)]
 
-    found = store.get_inner_sync("a/c/0", INDEX, locate)
+    found = store.carry_out(store.get_inner("a/c/0", INDEX, locate, max_gap_bytes=0, max_coalesced_bytes=0))
     # A shard without parts that is this small was read together with its index.
     assert (None if found is None else [bytes(each or b"") for each in found]) == (
         [b"\3\4"] if PARTS[parts] is None else None
@@ -78,7 +78,7 @@ def test_a_shard_that_is_overwritten_after_its_index_was_read_is_one_write(objec
         zarr.open_array(ps.PartsStore(objects), path="a")[:8] = VALUES[:8] + 100
         return [RangeByteRequest(0, 2), RangeByteRequest(6, 8)]
 
-    found = store.get_inner_sync("a/c/0", INDEX, locate)
+    found = store.carry_out(store.get_inner("a/c/0", INDEX, locate, max_gap_bytes=0, max_coalesced_bytes=0))
     assert found is not None
     assert [bytes(each or b"") for each in found] in (
         [bytes(VALUES[at : at + 2] + more) for at in (0, 6)] for more in (0, 100)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,15 +60,17 @@ def test_arrays_on_other_stores_work_while_fast() -> None:
         np.testing.assert_array_equal(array[1:5, ::2], np.arange(36).reshape(6, 6)[1:5, ::2])
 
 
-def test_created_and_opened_arrays_use_the_pipeline() -> None:
-    store = ps.PartsStore(MemoryStore())
+@pytest.fixture
+def array(tmp_path: Path) -> zarr.Array[Any]:
+    """Return an array in parts that was opened."""
+    store = ps.PartsStore(LocalStore(tmp_path))
     created = ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
     assert pipeline_of(created) is PartsCodecPipeline
     opened = ps.open_array(store, "a", mode="r+")
-    assert pipeline_of(opened) is PartsCodecPipeline
     opened[...] = [1, 2, 3, 4]
     np.testing.assert_array_equal(created[...], [1, 2, 3, 4])
     assert pipeline_of(zarr.open_array(store, path="a")) is not PartsCodecPipeline
+    return opened
 
 
 MEMBERS: dict[str, Callable[[Any], Any]] = {
@@ -103,29 +106,16 @@ def test_members_of_an_opened_group_use_the_pipeline(member: str, tmp_path: Any)
     np.testing.assert_array_equal(array[...], [7, 7, 7, 7])
 
 
-def test_an_array_keeps_the_pipeline_when_it_is_resized() -> None:
-    store = ps.PartsStore(MemoryStore())
-    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
-    array = ps.open_array(store, "a", mode="r+")
+def test_an_array_keeps_the_pipeline_when_it_is_resized_or_pickled(array: zarr.Array[Any]) -> None:
     array.append(np.array([1, 2, 3], "i4"))
-    assert pipeline_of(array) is PartsCodecPipeline
-    np.testing.assert_array_equal(array[...], [0, 0, 0, 0, 1, 2, 3])
+    assert pipeline_of(array) is pipeline_of(pickle.loads(pickle.dumps(array))) is PartsCodecPipeline
+    np.testing.assert_array_equal(array[...], [1, 2, 3, 4, 1, 2, 3])
 
 
-def test_an_array_keeps_the_pipeline_with_another_configuration() -> None:
-    store = ps.PartsStore(MemoryStore())
-    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
-    array = ps.open_array(store, "a", mode="r+")
+def test_an_array_keeps_the_pipeline_with_another_configuration(array: zarr.Array[Any]) -> None:
     changed = array.with_config({"write_empty_chunks": True})
     assert pipeline_of(changed) is pipeline_of(changed.with_config({})) is PartsCodecPipeline
     changed[...] = 0
     assert changed.nchunks_initialized == 2
     array[...] = 0
     assert array.nchunks_initialized == 0
-
-
-def test_a_pickled_array_keeps_the_pipeline(tmp_path: Any) -> None:
-    store = ps.PartsStore(LocalStore(tmp_path))
-    ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
-    array = ps.open_array(store, "a")
-    assert pipeline_of(pickle.loads(pickle.dumps(array))) is PartsCodecPipeline

@@ -28,6 +28,8 @@ SELECTIONS: dict[str, Callable[[Any], Any]] = {
     "steps": lambda array: array[::5, 1::7],
 }
 
+SHARD_NUMBERS = np.kron(np.arange(16).reshape(4, 4), np.ones((16, 16), int))
+
 
 @pytest.fixture
 def server() -> Iterator[S3Server]:
@@ -50,8 +52,9 @@ def test_a_selection_of_many_shards_takes_two_round_trips_and_then_one(
     shape: dict[str, Any] = {"shape": (64, 64), "chunks": (4, 4), "shards": (16, 16), "dtype": "uint16"}
     ps.create_array(store, "a", parts=LAYOUTS[layout], compressors=None, **shape)[...] = VALUES
     array = ps.open_array(ps.PartsStore(server.store(prefix="data")), "a")
-    expected = select(Selectable(VALUES))
-    touched = len(np.unique(np.asarray(select(Selectable(SHARD_NUMBERS)))))
+    # zarr's own store and pipeline.
+    expected = select(zarr.array(VALUES))
+    touched = len(np.unique(select(zarr.array(SHARD_NUMBERS))))
     for round_trips in (2, 1) if layout != "one object" else (2,):
         server.calls.clear()
         # No request is answered before that of every other shard has arrived: so all are made at the same time.
@@ -98,32 +101,3 @@ def test_only_shards_at_the_end_of_the_array_are_read_before_a_write(server: S3S
     for requests in read["parts"]:
         assert {key.removesuffix(".index") for key in requests} == at_end
         assert set(requests.values()) == {1}
-
-
-SHARD_NUMBERS = np.kron(np.arange(16).reshape(4, 4), np.ones((16, 16), int))
-
-
-class Selectable:
-    """A NumPy array with the ways to select of a zarr array."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-
-    def __getitem__(self, selection: Any) -> Any:
-        return self.values[selection]
-
-    @property
-    def vindex(self) -> Any:
-        return self.values
-
-    @property
-    def oindex(self) -> Any:
-        return Orthogonal(self.values)
-
-
-class Orthogonal(Selectable):
-    """A NumPy array that is selected along each axis by itself."""
-
-    def __getitem__(self, selection: Any) -> Any:
-        rows, columns = selection
-        return self.values[np.ix_(rows, columns)] if isinstance(columns, np.ndarray) else self.values[rows, columns]

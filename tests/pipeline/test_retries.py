@@ -1,7 +1,7 @@
 """A write of our pipeline that lost a race is repeated until it succeeds, and no update is lost."""
 
-import threading
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, Layout
 from parts_store.transactions.locking import array_locks
 from tests.conftest import PIPELINES
 from tests.maintenance.stores import side_folder
+from tests.store.interrupted import Overtaken
 
 PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
 CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
@@ -34,20 +35,6 @@ def create(objects: Any, parts: Any, **arguments: Any) -> Any:
         array = ps.create_array(store, "a", parts=parts, **chosen)
     array[...] = 1
     return array
-
-
-class Interrupted(ps.PartsStore):
-    """A store in which another client acts just before the next writes."""
-
-    acts: Iterator[Callable[[], None]] = iter(())
-
-    def set_sync(self, key: str, value: Any) -> None:
-        next(self.acts, lambda: None)()
-        super().set_sync(key, value)
-
-    def delete_sync(self, key: str) -> None:
-        next(self.acts, lambda: None)()
-        super().delete_sync(key)
 
 
 class Failing:
@@ -118,7 +105,7 @@ def test_waits_of_all_attempts_count_together(tmp_path: Path, monkeypatch: pytes
 def test_overtaken_partial_writes_keep_what_the_others_wrote(objects: Any, parts: str, chunks: str) -> None:
     create(objects, PARTS[parts], **CHUNKS[chunks])
     others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
-    store = Interrupted(objects)
+    store = Overtaken(objects)
     array: Any = ps.open_array(store, "a", mode="r+")
     # The other client writes to the same inner chunk, to another one, to all of the shard, and deletes it.
     expected = np.ones(32, "i4")
@@ -135,7 +122,7 @@ def test_overtaken_partial_writes_keep_what_the_others_wrote(objects: Any, parts
 def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects: Any, chunks: str) -> None:
     create(objects, None, **CHUNKS[chunks])[4:] = 0
     others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
-    store = Interrupted(objects)
+    store = Overtaken(objects)
     store.acts = iter([lambda: others.__setitem__(slice(5, 7), 6)])
     ps.open_array(store, "a", mode="r+")[0:4] = 0
     assert np.flatnonzero(others[...]).tolist() == [5, 6]
@@ -144,27 +131,26 @@ def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("parts", PARTS)
-def test_threads_that_write_one_chunk_lose_no_update(objects: Any, parts: str, chunks: str) -> None:
+def test_threads_that_write_one_chunk_lose_no_update(objects: Any, pipeline: str, parts: str, chunks: str) -> None:
+    if (pipeline, chunks) == ("batched", "plain"):
+        # zarr reads and writes such chunks in two tasks.
+        return
     create(objects, PARTS[parts], **CHUNKS[chunks])
-    failures: list[BaseException] = []
+    count = 8 if pipeline == "parts" else 2
 
     def write(number: int) -> None:
-        try:
-            array: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
-            for count in range(2, 12):
-                # Neighbours share an inner chunk.
-                array[4 * number : 4 * number + 3] = count
-                assert (array[4 * number : 4 * number + 3] == count).all()
-        except BaseException as error:
-            failures.append(error)
+        array: Any = zarr.open_array(ps.PartsStore(objects), path="a", mode="r+")
+        for value in range(2, 12):
+            # Neighbours share an inner chunk. Only our pipeline writes again by itself.
+            while True:
+                with nullcontext() if pipeline == "parts" else suppress(ConcurrentWriteError):
+                    array[4 * number : 4 * number + 3] = value
+                    break
+            assert (array[4 * number : 4 * number + 3] == value).all()
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    expected = np.tile(np.array([11, 11, 11, 1], "i4"), 8)
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(write, range(count)))
+    expected = np.where(np.arange(32) % 4 == 3, 1, np.where(np.arange(32) < 4 * count, 11, 1))
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
 
 
@@ -202,7 +188,7 @@ def test_at_the_level_exclusive_arrays_without_parts_are_written_as_by_any_store
 @pytest.mark.parametrize("chunks", CHUNKS)
 def test_partial_write_of_an_array_without_parts_is_refused_with_zarrs_pipeline(objects: Any, chunks: str) -> None:
     create(objects, None, **CHUNKS[chunks])
-    store = Interrupted(objects)
+    store = Overtaken(objects)
     others = ps.PartsStore(objects)
     whole = ps.PartsStore(objects).get_sync("a/c/0")
     assert whole is not None

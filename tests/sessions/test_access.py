@@ -1,9 +1,6 @@
 """A file that may not be read is an error that says what to do, and never reads as fill values."""
 
-import functools
-import http.server
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import zarr
 import parts_store as ps
 from parts_store.backends.icechunk_storage import virtual_container
 from parts_store.errors import LocationError, PartsStoreError, SessionError, StoreConfigError
-from tests.test_http import Ranged
+from tests.test_http import with_ranges
 
 icechunk.set_logs_filter("error")
 
@@ -158,10 +155,7 @@ def test_reading_does_not_write_the_configuration_again(repository: Path, files:
 
 @pytest.mark.slow
 def test_files_of_a_web_server_can_be_referred_to(tmp_path: Path, files: Path) -> None:
-    handler = functools.partial(Ranged, directory=str(files))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with with_ranges(files) as url:
         place = tmp_path / "web"
         session = ps.open_repository(place, virtual=[url]).writable_session("main")
         data = (files / "a.h5").read_bytes()
@@ -178,7 +172,6 @@ def test_files_of_a_web_server_can_be_referred_to(tmp_path: Path, files: Path) -
         closed = zarr.open_array(unauthorised(place), path="a", mode="r")
         with pytest.raises(SessionError, match=re.escape(f"virtual=['{url}/']")):
             closed[5:10]
-        server.shutdown()
 
 
 def test_other_schemes_are_refused(tmp_path: Path) -> None:

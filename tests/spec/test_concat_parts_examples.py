@@ -1,6 +1,5 @@
 """The examples of the specification of concat-parts, as they are printed."""
 
-import json
 from pathlib import Path
 
 import google_crc32c
@@ -114,25 +113,6 @@ def test_the_second_example_is_written_as_others_read_it(kind: str, tmp_path: Pa
 
 
 # --- the same without parts -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("text", [FIRST_EXAMPLE, SECOND_EXAMPLE], ids=["first", "second"])
-def test_the_examples_without_their_parts_open_too(text: str, kind: str, tmp_path: Path) -> None:
-    place = Place.new(kind, tmp_path)
-    plain = json.dumps({key: value for key, value in json.loads(text).items() if key != "storage_transformers"})
-    place.put("a/zarr.json", plain.encode())
-    chunk = pixels((500, 500), "uint8")
-    opened(place, mode="r+")[:500, :500] = chunk
-    if text is FIRST_EXAMPLE:
-        compressed = place.get("a/c/0/0")[:-4]
-        assert unzstd(compressed) == chunk.tobytes()
-        assert place.get("a/c/0/0")[-4:] == crc32c(compressed)
-    else:
-        assert place.get("a/c/0/0") == one_of_hundred(chunk.tobytes())
-    assert place.keys() == {"a/c/0/0"}
-    assert np.array_equal(opened(place)[:500, :500], chunk)
-    require_document_kept(place, plain)
 
 
 @pytest.mark.parametrize("kind", OBJECTS)

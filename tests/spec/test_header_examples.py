@@ -3,8 +3,6 @@
 import base64
 import gzip
 import io
-import json
-import pickle
 import struct
 from pathlib import Path
 
@@ -159,12 +157,3 @@ def test_third_example_writes_its_header(name: str, header: bytes, kind: str, tm
 def test_header_of_the_third_example_is_that_of_n5() -> None:
     assert base64.b64decode("AAAAAgAAAEAAAABA") == n5_block(pixels((64, 64), "uint16"))[:12]
     assert '"prefix": "AAAAAgAAAEAAAABA"' in PRINTED["offset"].third
-
-
-def test_pickled_array_keeps_the_printed_document(codec: Printed, tmp_path: Path) -> None:
-    place = Place.new("disk", tmp_path)
-    text = around(codec.second)
-    place.put("a/zarr.json", text.encode())
-    array = pickle.loads(pickle.dumps(opened(place, mode="r+")))
-    array.attrs["units"] = "m"
-    assert json.loads(place.get("a/zarr.json")) == json.loads(text) | {"attributes": {"units": "m"}}

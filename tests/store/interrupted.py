@@ -1,6 +1,8 @@
 """Stores that another client interrupts before a chosen request."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,35 @@ class Interrupted(Watched):
 
     async def perform(self, request: Any) -> Any:
         return self.perform_sync(request)
+
+
+class Overtaken(ps.PartsStore):
+    """A store in which another client acts between the read of a chunk and the write that depends on it."""
+
+    # What the other client does before the next writes, one after the other.
+    acts: Iterator[Callable[[], None]] = iter(())
+
+    def overtake(self) -> None:
+        """Let the other client act, in a thread, so that it has not the context of this call."""
+        thread = threading.Thread(target=next(self.acts, lambda: None))
+        thread.start()
+        thread.join()
+
+    async def set(self, key: str, value: Any) -> None:
+        await asyncio.to_thread(self.overtake)
+        await super().set(key, value)
+
+    def set_sync(self, key: str, value: Any) -> None:
+        self.overtake()
+        super().set_sync(key, value)
+
+    async def delete(self, key: str) -> None:
+        await asyncio.to_thread(self.overtake)
+        await super().delete(key)
+
+    def delete_sync(self, key: str) -> None:
+        self.overtake()
+        super().delete_sync(key)
 
 
 def backend_of(objects: Any) -> Place:

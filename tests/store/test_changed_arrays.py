@@ -1,7 +1,5 @@
 """A partial write never puts chunks of the array that it has read into an array that took its place meanwhile."""
 
-import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,32 +10,11 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError, LayoutChangedError
+from tests.store.interrupted import Overtaken
 
 PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
 CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
 type Act = Callable[[ps.PartsStore], None]
-
-
-class Overtaken(ps.PartsStore):
-    """A store in which another client acts once between the read of a chunk and the write that depends on it."""
-
-    act: Callable[[], None] | None = None
-
-    def take_act(self) -> Callable[[], None]:
-        """Return what the other client does now."""
-        act, self.act = self.act, None
-        return act or (lambda: None)
-
-    async def set(self, key: str, value: Any) -> None:
-        await asyncio.to_thread(self.take_act())
-        await super().set(key, value)
-
-    def set_sync(self, key: str, value: Any) -> None:
-        # Without the context of this call.
-        thread = threading.Thread(target=self.take_act())
-        thread.start()
-        thread.join()
-        super().set_sync(key, value)
 
 
 def create(store: ps.PartsStore, parts: str, **arguments: Any) -> Any:
@@ -90,7 +67,7 @@ def test_partial_write_of_an_array_that_was_created_again_writes_nothing(
         others(parts, chunks)[act](other)
         stored.append(chunk_of(objects))
 
-    store.act = overtake
+    store.acts = iter([overtake])
     with pytest.raises(LayoutChangedError, match=r"array 'a': it was (created again|deleted).*open it again"):
         array[8:16] = 7
     assert stored == [chunk_of(objects)]
@@ -114,7 +91,7 @@ def test_partial_write_of_an_array_that_was_resized_and_written_is_refused_or_re
         changed.resize((24,))
         changed[16:20] = 9
 
-    store.act = overtake
+    store.acts = iter([overtake])
     if pipeline != "parts":
         with pytest.raises(ConcurrentWriteError, match="'a/c/0'"):
             array[8:16] = 7
@@ -138,7 +115,7 @@ def test_partial_write_of_a_shard_that_is_as_it_was_succeeds_after_a_change_of_t
         changed: Any = zarr.open_array(other, path="a", mode="r+")
         changed.resize((40,)) if change == "resized" else changed.attrs.update(unit="K")
 
-    store.act = overtake
+    store.acts = iter([overtake])
     array[8:16] = 7
     expected = np.repeat(np.array([1, 7, 0], "i4"), [8, 8, 24 if change == "resized" else 16])
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import obstore
 import pytest
+import zarr
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.sync import sync
 
@@ -15,21 +16,35 @@ from tests.store.arrays import SELECTIONS, VALUES, collect, content, create, cre
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 
-def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, pipeline: str) -> None:
+in_memory = pytest.mark.parametrize("place", ["memory"], indirect=True)
+
+
+@pytest.fixture
+def array(objects: Any, pipeline: str) -> zarr.Array[Any]:
+    """Return an array of four shards in three parts, opened by zarr with each of the pipelines."""
+    create_sharded(ps.PartsStore(objects))[...] = VALUES
+    return zarr.open_array(ps.PartsStore(objects), path="a")
+
+
+def damage(objects: Any, key: str, data: bytes) -> None:
+    """Replace the bytes of an object, and keep its tag."""
+    options: Any = {} if isinstance(objects, LocalStore) else {"attributes": obstore.get(objects, key).attributes}
+    obstore.put(objects, key, data, **options)
+
+
+def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, array: zarr.Array[Any]) -> None:
     store = ps.PartsStore(objects)
-    array = create_sharded(store)
+    store.delete_sync("a/c/0/0")
     assert get(store, "a/c/0/0") is None
     assert not sync(store.exists("a/c/0/0"))
-    assert (np.asarray(array[...]) == 0).all()
+    assert (np.asarray(array[:32, :32]) == 0).all()
     assert array[3, 3] == 0
     with pytest.raises(FileNotFoundError):
         sync(store.getsize("a/c/0/0"))
 
 
-def test_chunk_with_orphans_and_no_anchor_does_not_exist(objects: Any, pipeline: str) -> None:
+def test_chunk_with_orphans_and_no_anchor_does_not_exist(objects: Any, array: zarr.Array[Any]) -> None:
     store = ps.PartsStore(objects)
-    array = create_sharded(store)
-    array[...] = VALUES
     obstore.delete(objects, "a/c/0/0")
     assert get(store, "a/c/0/0") is None
     assert not sync(store.exists("a/c/0/0"))
@@ -42,10 +57,7 @@ def test_chunk_with_orphans_and_no_anchor_does_not_exist(objects: Any, pipeline:
 
 
 @pytest.mark.parametrize("suffix", [".header", ".index"])
-def test_a_missing_part_is_an_error_and_never_fill_values(objects: Any, suffix: str, pipeline: str) -> None:
-    store = ps.PartsStore(objects)
-    array = create_sharded(store)
-    array[...] = VALUES
+def test_a_missing_part_is_an_error_and_never_fill_values(objects: Any, array: zarr.Array[Any], suffix: str) -> None:
     obstore.delete(objects, f"a/c/0/0{suffix}")
     for selection in SELECTIONS:
         # The header holds the first inner chunk's first bytes: only reads of those miss it.
@@ -56,12 +68,11 @@ def test_a_missing_part_is_an_error_and_never_fill_values(objects: Any, suffix: 
     np.testing.assert_array_equal(array[32:], VALUES[32:])
 
 
+@in_memory
 @pytest.mark.parametrize("suffix", ["", ".header", ".index"])
-def test_a_part_of_another_write_is_an_error_and_never_a_mixture(suffix: str, pipeline: str) -> None:
-    objects = MemoryStore()
-    store = ps.PartsStore(objects)
-    array = create_sharded(store)
-    array[...] = VALUES
+def test_a_part_of_another_write_is_an_error_and_never_a_mixture(
+    objects: Any, array: zarr.Array[Any], suffix: str
+) -> None:
     # Each chunk is a write of its own.
     other = obstore.get(objects, f"a/c/1/0{suffix}")
     obstore.put(objects, f"a/c/0/0{suffix}", bytes(other.bytes()), attributes=other.attributes)
@@ -74,12 +85,12 @@ def test_a_part_of_another_write_is_an_error_and_never_a_mixture(suffix: str, pi
     np.testing.assert_array_equal(array[...], VALUES)
 
 
+@in_memory
 @pytest.mark.parametrize("suffix", [".header", ".index"])
 @pytest.mark.parametrize("is_missing", [False, True], ids=["older", "missing"])
-def test_small_parts_of_an_overwrite_are_read_from_its_anchor(suffix: str, pipeline: str, *, is_missing: bool) -> None:
-    objects = MemoryStore()
-    array = create_sharded(ps.PartsStore(objects))
-    array[...] = VALUES
+def test_small_parts_of_an_overwrite_are_read_from_its_anchor(
+    objects: Any, array: zarr.Array[Any], suffix: str, *, is_missing: bool
+) -> None:
     old = obstore.get(objects, f"a/c/0/0{suffix}")
     data, attributes = bytes(old.bytes()), old.attributes
     array[:32, :32] = VALUES[:32, :32] + 7
@@ -123,17 +134,11 @@ def test_a_tagged_and_an_untagged_part_are_of_different_writes() -> None:
 @pytest.mark.parametrize("change", [-1, 1, -64, 100])
 @pytest.mark.parametrize(("suffix", "size"), [(".header", 64), (".index", 260)])
 def test_part_of_a_wrong_size_is_an_error_with_both_sizes(
-    objects: Any, suffix: str, size: int, change: int, pipeline: str
+    objects: Any, array: zarr.Array[Any], suffix: str, size: int, change: int
 ) -> None:
-    store = ps.PartsStore(objects)
-    array = create_sharded(store)
-    array[...] = VALUES
-    found = obstore.get(objects, f"a/c/0/0{suffix}")
-    data = bytes(found.bytes())
-    damaged = data[:change] if change < 0 else data + bytes(change)
-    options: Any = {} if isinstance(objects, LocalStore) else {"attributes": found.attributes}
-    obstore.put(objects, f"a/c/0/0{suffix}", damaged, **options)
-    message = rf"part 'a/c/0/0{suffix}': expected {size} bytes, found {len(damaged)}"
+    data = content(objects, f"a/c/0/0{suffix}")
+    damage(objects, f"a/c/0/0{suffix}", data[:change] if change < 0 else data + bytes(change))
+    message = rf"part 'a/c/0/0{suffix}': expected {size} bytes, found {len(data) + change}"
     with pytest.raises(PartSizeError, match=message):
         array[:32, :32]
     with pytest.raises(PartSizeError, match=message):
@@ -142,10 +147,8 @@ def test_part_of_a_wrong_size_is_an_error_with_both_sizes(
 
 def test_main_part_of_a_wrong_size_is_an_error() -> None:
     objects = MemoryStore()
-    store = ps.PartsStore(objects)
-    array = create(store, ["", ps.Part(".tail", size=4)])
+    array = create(ps.PartsStore(objects), ["", ps.Part(".tail", size=4)])
     array[...] = VALUES
-    found = obstore.get(objects, "a/c/0/0")
-    obstore.put(objects, "a/c/0/0", bytes(found.bytes())[:-2], attributes=found.attributes)
+    damage(objects, "a/c/0/0", content(objects, "a/c/0/0")[:-2])
     with pytest.raises(PartSizeError, match="part 'a/c/0/0': expected 2044 bytes, found 2042"):
         array[:32, :32]

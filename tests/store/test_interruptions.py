@@ -19,9 +19,7 @@ from parts_store.engine.steps import Lost, Put
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
 from tests.store.interrupted import (
     LEVELS,
-    PARTS,
     SELECTIONS,
-    SHAPE,
     Interrupted,
     backend_of,
     create,
@@ -148,7 +146,8 @@ def test_crash_of_the_first_write_leaves_no_chunk_or_the_new_chunk(
     for dead_after in itertools.count():
         objects = place()
         store = ps.PartsStore(objects, concurrency=concurrency)
-        array = create(store, compressed=True)
+        create(store, compressed=True)
+        array = zarr.open_array(store, path="a")
         store._backend = backend = Interrupted(backend_of(objects), dead_after, die)  # type: ignore[assignment]
         with contextlib.suppress(KilledError):
             array[...] = value
@@ -189,13 +188,15 @@ def test_a_chunk_that_never_comes_to_rest_is_read_as_one_of_its_writes() -> None
     class Restless(Interrupted):
         __slots__ = ()
 
-        def _step(self) -> None:
+        def before(self, request: Any) -> None:
             overwriting(objects, next(turns))()
+            self.made += 1
 
     array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
-    array.store._backend = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
+    array.store._backend = restless = Restless(ObjectBackend(objects), 0, lambda: None)  # type: ignore[attr-defined]
     # The anchor of every overwrite contains the other parts.
     found = np.asarray(array[...])
+    assert restless.made
     assert any(np.array_equal(found, values(seed, holes=False)) for seed in range(1, 6))
 
 
@@ -203,9 +204,8 @@ def test_a_chunk_that_never_comes_to_rest_is_read_as_one_of_its_writes() -> None
 def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline: str) -> None:
     # Holes, so that indexes are read and no data after them; threads of a pool, which keep what they have seen.
     store = ps.PartsStore(MemoryStore())
-    array: Any = ps.create_array(
-        store, "a", parts=PARTS, shape=(64, 16), chunks=(8, 8), shards=SHAPE, dtype="uint16", compressors=None
-    )
+    create(store, compressed=False, shape=(64, 16))
+    array: Any = zarr.open_array(store, path="a")
     array[:, :8] = 1
     with zarr.config.set({"codec_pipeline.max_workers": 2}):
         for value in range(2, 12):

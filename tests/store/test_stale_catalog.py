@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,20 @@ VALUES = np.arange(1, 9, dtype="uint16")
 
 
 def create(store: ps.PartsStore, parts: Any = FIRST, path: str = "g/x", **arguments: Any) -> zarr.Array[Any]:
-    chosen: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "uint16", "compressors": None}
-    return ps.create_array(store, path, parts=parts, **(chosen | arguments))
+    """Create an array of two chunks; without parts if `parts` is None."""
+    chosen: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "uint16", "compressors": None} | arguments
+    if parts is None:
+        return zarr.create_array(store, name=path, **chosen)
+    return ps.create_array(store, path, parts=parts, **chosen)
 
 
-def create_plain(store: ps.PartsStore, path: str = "g/x", **arguments: Any) -> zarr.Array[Any]:
-    chosen: dict[str, Any] = {"shape": (8,), "chunks": (4,), "dtype": "uint16", "compressors": None}
-    return zarr.create_array(store, name=path, **(chosen | arguments))
+create_plain = partial(create, parts=None)
+
+
+def two_stores(objects: Any, **options: Any) -> tuple[ps.PartsStore, ps.PartsStore]:
+    """Return two stores that know nothing of each other, on objects with a group."""
+    zarr.create_group(ps.PartsStore(objects), path="g")
+    return ps.PartsStore(objects, **options), ps.PartsStore(objects, **options)
 
 
 def open_consolidated(store: ps.PartsStore) -> zarr.Array[Any]:
@@ -61,8 +69,7 @@ def read_fresh(objects: Any) -> Any:
 
 @pytest.mark.parametrize("parts", [FIRST, REORDERED, SUFFIXED])
 def test_an_array_created_after_it_was_looked_for_is_read_and_written(objects: Any, parts: Any) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     with pytest.raises(FileNotFoundError):
         zarr.open_array(first, path="g/x")
     create(second, parts)[:] = VALUES
@@ -75,8 +82,7 @@ def test_an_array_created_after_it_was_looked_for_is_read_and_written(objects: A
 
 @pytest.mark.parametrize("ask", ["open", "parts_of", "get", "exists", "list"])
 def test_that_there_is_no_array_is_never_remembered(objects: Any, ask: str) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     match ask:
         case "open":
             with pytest.raises(FileNotFoundError):
@@ -154,6 +160,26 @@ def change(array: zarr.Array[Any], how: str) -> None:
             array.update_attributes({"a": 1})
 
 
+# What happens to an array after it was opened: it is created again in another way, or deleted.
+AGAIN: dict[str, tuple[Any, dict[str, Any]] | None] = {
+    "reordered": (REORDERED, {}),
+    "other size": (["", ps.Part(".t", size=4)], {}),
+    "other suffix": (["", ps.Part(".u", size=2)], {}),
+    "other type": (FIRST, {"dtype": "int16"}),
+    "other chunks": (FIRST, {"chunks": (8,)}),
+    "plain": (None, {}),
+    "suffixed": (SUFFIXED, {}),
+    "deleted": None,
+}
+
+
+def create_again(store: ps.PartsStore, again: str) -> None:
+    if (created := AGAIN[again]) is None:
+        sync(store.delete_dir("g/x"))
+    else:
+        create(store, created[0], overwrite=True, **created[1])[:] = VALUES
+
+
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("how", "level"),
@@ -166,19 +192,10 @@ def change(array: zarr.Array[Any], how: str) -> None:
 def test_a_handle_from_before_an_array_was_created_again_raises(
     objects: Any, again: str, how: str, level: Concurrency
 ) -> None:
-    first, second = ps.PartsStore(objects, concurrency=level), ps.PartsStore(objects, concurrency=level)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects, concurrency=level)
     array = create(first)
     array[:] = 5
-    changes: dict[str, tuple[Any, dict[str, Any]]] = {
-        "reordered": (REORDERED, {}),
-        "other size": (["", ps.Part(".t", size=4)], {}),
-        "other suffix": (["", ps.Part(".u", size=2)], {}),
-        "other type": (FIRST, {"dtype": "int16"}),
-        "other chunks": (FIRST, {"chunks": (8,)}),
-    }
-    parts, arguments = changes[again]
-    create(second, parts, overwrite=True, **arguments)[:] = VALUES
+    create_again(second, again)
     before = raw(objects)
     # And again: it does not become right by itself.
     for _ in range(2):
@@ -193,17 +210,10 @@ def test_a_handle_from_before_an_array_was_created_again_raises(
 @pytest.mark.parametrize("again", ["plain", "deleted", "suffixed"])
 def test_on_a_local_disk_absent_and_untagged_chunks_raise_too(tmp_path: Path, again: str, how: str) -> None:
     objects = LocalStore(tmp_path)
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     array = create(first)
     array[:] = 5
-    match again:
-        case "plain":
-            create_plain(second, overwrite=True)[:] = VALUES
-        case "suffixed":
-            create(second, SUFFIXED, overwrite=True)[:] = VALUES
-        case "deleted":
-            sync(second.delete_dir("g/x"))
+    create_again(second, again)
     before = raw(objects)
     with pytest.raises(LayoutChangedError, match=r"since it was opened; open it again"):
         change(array, how)
@@ -211,8 +221,7 @@ def test_on_a_local_disk_absent_and_untagged_chunks_raise_too(tmp_path: Path, ag
 
 
 def test_handle_of_an_array_without_parts_reads_no_parts_as_chunks(objects: Any) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     array = create_plain(first)
     array[:] = 5
     create(second, [""], dtype="int16", overwrite=True)[:] = VALUES
@@ -226,8 +235,7 @@ def test_handle_of_an_array_without_parts_reads_no_parts_as_chunks(objects: Any)
 
 
 def test_an_array_created_again_just_like_it_was_is_used_as_before(objects: Any) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     array = create(first)
     create(second, overwrite=True, attributes={"a": 1})[:] = VALUES
     np.testing.assert_array_equal(array[:], VALUES)
@@ -238,8 +246,7 @@ def test_an_array_created_again_just_like_it_was_is_used_as_before(objects: Any)
 
 def test_a_chunk_of_another_layout_is_named_and_repaired() -> None:
     objects = MemoryStore()
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     old = create(first)
     new = create(second, REORDERED, overwrite=True)
     new[4:] = VALUES[4:]
@@ -305,21 +312,10 @@ def test_layout_hash_covers_parts_chunks_and_type_only() -> None:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("again", ["reordered", "other type", "plain", "suffixed", "deleted"])
 def test_consolidated_metadata_that_is_out_of_date_raises(objects: Any, again: str, *, known: bool) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     create(second)[:] = 5
     zarr.consolidate_metadata(second, path="g")
-    match again:
-        case "reordered":
-            create(second, REORDERED, overwrite=True)[:] = VALUES
-        case "other type":
-            create(second, dtype="int16", overwrite=True)[:] = VALUES
-        case "plain":
-            create_plain(second, overwrite=True)[:] = VALUES
-        case "suffixed":
-            create(second, SUFFIXED, overwrite=True)[:] = VALUES
-        case "deleted":
-            sync(second.delete_dir("g/x"))
+    create_again(second, again)
     if known and again != "deleted":
         zarr.open_array(first, path="g/x")
     array = open_consolidated(first)
@@ -341,8 +337,7 @@ def test_consolidated_metadata_that_is_out_of_date_raises(objects: Any, again: s
 
 
 def test_consolidated_metadata_without_parts_raises_if_there_are_parts(objects: Any) -> None:
-    first, second = ps.PartsStore(objects), ps.PartsStore(objects)
-    zarr.create_group(first, path="g")
+    first, second = two_stores(objects)
     create_plain(second)[:] = 5
     zarr.consolidate_metadata(second, path="g")
     create(second, SUFFIXED, overwrite=True)[:] = VALUES
@@ -359,7 +354,7 @@ def test_valid_consolidated_metadata_needs_no_document() -> None:
     writer = ps.PartsStore(objects)
     zarr.create_group(writer, path="g")
     create(writer)[:] = VALUES
-    create_plain(writer, "g/plain")[:] = VALUES
+    create_plain(writer, path="g/plain")[:] = VALUES
     zarr.consolidate_metadata(writer, path="g")
     store = ps.PartsStore(objects)
     group = zarr.open_consolidated(store, path="g")

@@ -4,12 +4,15 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import pytest
+
 from parts_store.engine.steps import Delete, Outcome, StepRequest, Steps
 from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.layout import Wanted
 from parts_store.format.tags import Tag
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.reading import Absent, Seen
 from parts_store.transactions.rules import Level
 from tests.transactions.objects import KEY, Objects, Returned, chunk_of, next_batch, pieces, protocol, settings
 
@@ -64,6 +67,13 @@ PLACES = [
 
 def ids(layout: Layout) -> str:
     return "+".join(f"{suffix or 'main'}:{size}" for suffix, size in layout.items())
+
+
+EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
+IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
+EVERY_PLACE = pytest.mark.parametrize("place", PLACES, ids=str)
+WITH_TAGS = pytest.mark.parametrize("place", [place for place in PLACES if place.has_tags], ids=str)
+SIDE = ".parts-txn/"
 
 
 def value_of(layout: Layout, unsized: int, first: int) -> tuple[bytes, tuple[int, ...]]:
@@ -160,3 +170,21 @@ def before(objects: Objects, layout: Layout) -> bytes | str | None:
         if len(objects.stored) == len(layout)
         else "incomplete"
     )
+
+
+def wanted_by(operation: Operation, new: bytes, start: bytes | str | None) -> bytes | str | None:
+    """What there is when the operation has ended."""
+    if operation is delete:
+        return None
+    return new if operation is write or start is None else start
+
+
+def beside(objects: Objects) -> set[str]:
+    """The keys of what the protocol keeps beside the chunk."""
+    return {key for key in objects.stored if SIDE in key}
+
+
+def seen_in(objects: Objects, layout: Layout) -> Seen:
+    """Return what a client sees of the chunk when it reads the chunk to change it."""
+    known = objects.copy().run(protocol(has_tags=objects.has_tags).read(chunk_of(layout), [None], settings()))
+    return Absent() if known is None else known.version

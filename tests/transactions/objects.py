@@ -1,8 +1,8 @@
 """Objects in a dictionary: what a backend is to a plan, without any of the package's own."""
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
 
@@ -150,6 +150,65 @@ class Objects:
     @property
     def keys_read(self) -> set[str]:
         return {request.key for request in self.asked if isinstance(request, Get)}
+
+
+class Hooked(Objects):
+    """Objects like others, except for the requests to which `answer` returns an outcome."""
+
+    def __init__(self, objects: Objects, answer: Callable[[StepRequest], Outcome | None]) -> None:
+        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
+        self.stored = dict(objects.stored)
+        self._etags = itertools.count(2000)
+        self.answer = answer
+
+    def perform(self, request: StepRequest) -> Outcome:
+        outcome = self.answer(request)
+        if outcome is None:
+            return super().perform(request)
+        self.asked.append(request)
+        return outcome
+
+
+@dataclass
+class Client:
+    """A client that carries out steps on objects, as far as it is told to."""
+
+    objects: Objects
+    steps: Steps[None]
+    # The requests of a batch that were not made yet, and the outcomes of the others.
+    waiting: list[StepRequest] = field(default_factory=list)
+    outcomes: list[Outcome] | None = None
+    has_ended: bool = False
+
+    def go(self, count: int | None) -> bool:
+        """Make the next requests, all of them if `count` is None; stop at a lock that is held. Return whether it ended.
+
+        The outcomes of the last batch are taken when the next request is to be made.
+        """
+        while count != 0 and self.take():
+            outcome = self.objects.perform(self.waiting[0])
+            if isinstance(outcome, Refused) and isinstance(self.waiting[0], Lock):
+                break
+            assert self.outcomes is not None
+            self.outcomes.append(outcome)
+            self.waiting.pop(0)
+            count = None if count is None else count - 1
+        return self.has_ended
+
+    def take(self) -> bool:
+        """Take the outcomes of a batch whose requests were all made; return whether there is a next request."""
+        if not self.waiting and not self.has_ended:
+            batch = next_batch(self.steps, None if self.outcomes is None else tuple(self.outcomes))
+            self.outcomes = []
+            self.has_ended = isinstance(batch, Returned)
+            self.waiting = [] if isinstance(batch, Returned) else list(batch)
+        return not self.has_ended
+
+    def go_batches(self, count: int) -> None:
+        """Make all requests of the next batches."""
+        for _ in range(count):
+            if self.take():
+                self.go(len(self.waiting))
 
 
 @dataclass(frozen=True)

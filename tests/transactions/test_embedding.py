@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from parts_store.engine.steps import Head, Outcome, Put, StepRequest, Steps
+from parts_store.engine.steps import Head, Put, StepRequest, Steps
 from parts_store.errors import IncompleteChunkError
 from parts_store.format.keys import Chunk
 from parts_store.format.parts import ConcatParts
@@ -12,7 +12,7 @@ from parts_store.format.tags import ATTRIBUTE, Tag
 from parts_store.transactions import staging
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.rules import MAX_EMBEDDED, Level
-from tests.transactions.objects import Objects, Returned, next_batch, protocol, settings
+from tests.transactions.objects import Client, Objects, protocol, settings
 
 PARTS = ConcatParts([{"key_suffix": ""}, {"key_suffix": ".i", "size": 2}])
 
@@ -121,7 +121,8 @@ def test_untagged_part_is_replaced_or_else_foreign(level: Level, *, has_unique_e
             objects.put(key, bytes(part))
         each = client(1, level, has_unique_etags=has_unique_etags)
         objects.run(each.read(chunk, [None], settings()))
-        has_ended = stopped(objects, each.write(chunk, data(chunk, 2)), stop)
+        writer = Client(objects, each.write(chunk, data(chunk, 2)))
+        has_ended = writer.go(stop) or not writer.take()
         assert read(objects, chunk) in {value(chunk, 1), value(chunk, 2)}
         if has_ended:
             break
@@ -133,17 +134,3 @@ def test_untagged_part_is_replaced_or_else_foreign(level: Level, *, has_unique_e
     else:
         with pytest.raises(IncompleteChunkError):
             read(objects, chunk)
-
-
-def stopped(objects: Objects, steps: Steps[None], requests: int) -> bool:
-    """Carry out a number of requests; return whether the steps have ended."""
-    outcomes: tuple[Outcome, ...] | None = None
-    while not isinstance(batch := next_batch(steps, outcomes), Returned):
-        answers = []
-        for request in batch:
-            if not requests:
-                return False
-            requests -= 1
-            answers.append(objects.perform(request))
-        outcomes = tuple(answers)
-    return True

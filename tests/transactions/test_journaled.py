@@ -1,5 +1,6 @@
 """The journal of a local disk: it decides what the chunk is, until a client has finished its write."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +25,8 @@ from parts_store.transactions import journaled
 from parts_store.transactions.journaled import Journal, journal_key, staged_keys
 from parts_store.transactions.rules import Level
 from tests.transactions.interruptions import (
-    LAYOUTS,
+    EVERY_LAYOUT,
+    IN_PARTS,
     Layout,
     Operation,
     Place,
@@ -32,7 +34,6 @@ from tests.transactions.interruptions import (
     every_interruption,
     every_start,
     holds_old,
-    ids,
     parts_of,
     stored_as,
     value_of,
@@ -40,11 +41,9 @@ from tests.transactions.interruptions import (
     write,
     write_if_absent,
 )
-from tests.transactions.objects import Objects, chunk_of, protocol, settings
+from tests.transactions.objects import Hooked, Objects, chunk_of, protocol, settings
 
 DISK = Place(Level.WRITERS, has_tags=False)
-IN_PARTS = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout) > 1], ids=ids)
-EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
 EVERY_LEVEL = pytest.mark.parametrize("level", Level, ids=lambda level: level.value)
 
 
@@ -155,25 +154,20 @@ def recovery(chunk: Chunk) -> Steps[None]:
     yield from journaled.recover(chunk)
 
 
-class Held(Objects):
-    """A disk on which another process holds the lock for some time."""
+def held(refusals: int) -> Hooked:
+    """Return a disk on which another process holds the lock for some time."""
+    left = iter(range(refusals))
 
-    def __init__(self, refusals: int) -> None:
-        super().__init__(has_tags=False)
-        self.refusals = refusals
+    def answer(request: StepRequest) -> Outcome | None:
+        return Refused() if isinstance(request, Lock) and next(left, None) is not None else None
 
-    def perform(self, request: StepRequest) -> Outcome:
-        if isinstance(request, Lock) and self.refusals:
-            self.refusals -= 1
-            self.asked.append(request)
-            return Refused()
-        return super().perform(request)
+    return Hooked(DISK.empty(), answer)
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 5, 1000])
 def test_writer_waits_for_a_held_lock(refusals: int) -> None:
     layout: Layout = {"": None, ".i": 2}
-    objects = Held(refusals)
+    objects = held(refusals)
     objects.run(write(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
     assert objects.contents == stored_as(layout, 3)
     waits = [request.repeat for request in objects.asked if isinstance(request, Wait)]
@@ -181,19 +175,17 @@ def test_writer_waits_for_a_held_lock(refusals: int) -> None:
     assert waits == [min(repeat, 5) for repeat in range(1, refusals + 1)]
 
 
-class Hopeless(Held):
-    """A disk on which a lock is never released, and a wait for other clients is refused after some waits."""
-
-    def perform(self, request: StepRequest) -> Outcome:
-        outcome = super().perform(request)
-        waits = [each for each in self.asked if isinstance(each, Wait) and each.is_for_others]
-        return Refused() if isinstance(request, Wait) and len(waits) > 10 else outcome
-
-
 def test_lock_that_is_never_released_raises_after_the_last_wait() -> None:
     layout: Layout = {"": None, ".i": 2}
     for operation in (write, write_if_absent, delete):
-        objects = Hopeless(10**9)
+        waits = itertools.count(1)
+
+        def answer(request: StepRequest, waits: Iterator[int] = waits) -> Outcome | None:
+            """Never release the lock, and refuse a wait for other clients after some waits."""
+            is_over = isinstance(request, Wait) and request.is_for_others and next(waits) > 10
+            return Refused() if isinstance(request, Lock) or is_over else None
+
+        objects = Hooked(DISK.empty(), answer)
         with pytest.raises(ConcurrentWriteError, match="held its lock for five minutes"):
             objects.run(operation(chunk_of(layout), parts_of(layout, 3), DISK.protocol()))
         assert sum(isinstance(each, Wait) for each in objects.asked) == 11
@@ -205,16 +197,12 @@ def test_exclusive_writer_notices_another_journal(layout: Layout) -> None:
     place = Place(Level.EXCLUSIVE, has_tags=False)
     chunk = chunk_of(layout)
 
-    class Two(Objects):
-        """A disk on which another process commits just before this one."""
+    def answer(request: StepRequest) -> None:
+        """Let another process commit just before this one."""
+        if isinstance(request, Put) and request.key == journal_key(chunk):
+            objects.put(request.key, Journal(chunk.relative, "f" * 32, (1,) * len(layout)).dump())
 
-        def perform(self, request: StepRequest) -> Outcome:
-            if isinstance(request, Put) and request.key == journal_key(chunk):
-                self.put(request.key, Journal(chunk.relative, "f" * 32, (1,) * len(layout)).dump())
-            return super().perform(request)
-
-    objects = Two(has_tags=False)
-    objects.stored = dict(holds_old(place, layout, tuple(layout)).stored)
+    objects = Hooked(holds_old(place, layout, tuple(layout)), answer)
     with pytest.raises(ConcurrentWriteError, match="although concurrency='exclusive' promises a single writer"):
         objects.run(write(chunk, parts_of(layout, 3), place.protocol()))
     assert {key: objects.contents[key] for key in chunk.part_keys} == stored_as(layout, 2, 1)

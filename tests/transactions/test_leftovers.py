@@ -1,6 +1,5 @@
 """However often a chunk is overwritten beside a dead writer, few objects stay beside it, without a repair."""
 
-import itertools
 import random
 from collections import Counter
 from datetime import timedelta
@@ -10,15 +9,9 @@ import pytest
 from parts_store.engine.steps import Steps
 from parts_store.format.keys import Chunk
 from parts_store.transactions.rules import Level
-from tests.maintenance.aged_objects import IN_PARTS, Aged, in_array, what_is_read
-from tests.transactions.interruptions import (
-    Layout,
-    Place,
-    holds_old,
-    parts_of,
-    value_of,
-)
-from tests.transactions.objects import Returned, next_batch
+from tests.maintenance.aged_objects import Aged, in_array, what_is_read
+from tests.transactions.interruptions import IN_PARTS, Layout, Place, holds_old, parts_of, value_of
+from tests.transactions.objects import Client
 
 # ETags that come back with the bytes, as on S3: there writers keep their copies while others may be at work.
 S3 = [Place(level, has_tags=True, has_unique_etags=False) for level in (Level.WRITERS, Level.FULL)]
@@ -29,12 +22,10 @@ MOST_OF_THE_FINISHED = 3
 
 def die(bucket: Aged, chunk: Chunk, layout: Layout, place: Place, generation: int) -> None:
     """Stage a copy, and nothing else."""
-    steps = place.protocol(first_generation=generation).write(chunk, parts_of(layout, 1))
-    batch = next_batch(steps)
+    writer = Client(bucket, place.protocol(first_generation=generation).write(chunk, parts_of(layout, 1)))
     before = len(bucket.beside())
     while len(bucket.beside()) == before:
-        assert not isinstance(batch, Returned)
-        batch = next_batch(steps, tuple(bucket.perform(request) for request in batch))
+        writer.go_batches(1)
 
 
 @pytest.mark.sampled(25)
@@ -110,12 +101,6 @@ def test_writers_at_once_in_any_order_leave_few_objects(place: Place, seed: int)
 
 def interleave(bucket: Aged, several: list[Steps[None]], chance: random.Random) -> None:
     """Carry out steps of several clients in turns, one batch at a time."""
-    batches = {at: next_batch(steps) for at, steps in enumerate(several)}
-    for _ in itertools.count():
-        under_way = [at for at, batch in batches.items() if not isinstance(batch, Returned)]
-        if not under_way:
-            return
-        at = chance.choice(under_way)
-        batch = batches[at]
-        assert not isinstance(batch, Returned)
-        batches[at] = next_batch(several[at], tuple(bucket.perform(request) for request in batch))
+    at_work = [Client(bucket, steps) for steps in several]
+    while at_work := [each for each in at_work if each.take()]:
+        chance.choice(at_work).go_batches(1)

@@ -11,11 +11,10 @@ from parts_store.engine.steps import Entry, Found
 from parts_store.format.layout import Span
 from parts_store.format.tags import Tag
 from parts_store.transactions.staging import FORGOTTEN_AFTER, Registry, key_of, stage, unstage
-from tests.transactions.interruptions import LAYOUTS, Layout, ids, parts_of
+from tests.transactions.interruptions import EVERY_LAYOUT, Layout, parts_of
 from tests.transactions.objects import KEY, chunk_of
 
 GENERATION = "0123456789abcdef" * 2
-EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=ids)
 
 
 def found(data: bytes) -> Found:
@@ -101,8 +100,6 @@ def test_object_with_another_header_is_not_a_copy(header: bytes) -> None:
 
 
 NAMES = ["a", "b", "c"]
-
-
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -1,26 +1,32 @@
 """Writes and deletes of tagged chunks: interruptions, results and costs."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
-from parts_store.engine.steps import Delete, Get, Head, IfAbsent, List, Put, StepRequest
+from parts_store.engine.steps import Delete, Head, IfAbsent, List, Put, StepRequest
 from parts_store.transactions.reading import exists
 from parts_store.transactions.rules import Level
-from tests.transactions.cases import EVERY_LAYOUT, EVERY_PLACE, IN_PARTS, WITH_TAGS, beside, wanted_by
 from tests.transactions.interruptions import (
+    EVERY_LAYOUT,
+    EVERY_PLACE,
+    IN_PARTS,
     NEW_SIZES,
     OPERATIONS,
+    WITH_TAGS,
     Layout,
     Operation,
     Place,
     before,
+    beside,
     every_interruption,
     every_start,
     holds_old,
     parts_of,
     stored_as,
     value_of,
+    wanted_by,
     what_is_read,
     write,
     write_if_absent,
@@ -178,9 +184,8 @@ def test_parts_of_a_write_share_a_tag_and_attempts_do_not(layout: Layout, place:
         assert all(put.tag is not None for put in puts)
 
 
-def cost(objects: Objects) -> dict[type[StepRequest], int]:
-    kinds: tuple[type[StepRequest], ...] = (Put, Head, Get, List, Delete)
-    return {kind: objects.count(kind) for kind in kinds if objects.count(kind)}
+def cost(objects: Objects) -> Counter[type[StepRequest]]:
+    return Counter(type(request) for request in objects.asked)
 
 
 @WITH_TAGS
@@ -192,79 +197,57 @@ def test_new_chunk_costs_one_put_per_part_with_the_anchor_last(layout: Layout, p
         objects.run(operation(chunk_of(layout), parts_of(layout, 3), place.protocol()))
         puts = [request for request in objects.asked if isinstance(request, Put)]
         if place.level is not Level.FULL or parts == 1:
-            assert cost(objects) == {Put: parts}
+            assert cost(objects) == Counter({Put: parts})
             assert puts[-1].key == chunk_of(layout).anchor_key
             assert objects.batches == min(parts, 2)
             is_blind = parts == 1 and operation is write
             assert all(put.condition == (None if is_blind else IfAbsent()) for put in puts)
 
 
+# How a client knows of the chunk: it read it, it does not know of it, it wrote it, or it wrote one that is gone by now.
+KNOWN = ["read", "unknown", "written", "written and gone"]
+
+
 @WITH_TAGS
 @IN_PARTS
-def test_overwrite_after_a_read_costs_the_documented_requests(layout: Layout, place: Place) -> None:
-    parts = len(layout)
-    chunk = chunk_of(layout)
+@pytest.mark.parametrize("known", KNOWN)
+def test_overwrite_costs_the_documented_requests(layout: Layout, place: Place, known: str) -> None:
+    chunk, parts, client = chunk_of(layout), len(layout), place.protocol()
     objects = holds_old(place, layout, tuple(layout))
-    known = objects.run(protocol(has_tags=True).read(chunk, [None], settings()))
-    assert known is not None
+    read = objects.run(protocol(has_tags=True).read(chunk, [None], settings()))
+    assert read is not None
+    if known.startswith("written"):
+        objects.run(write(chunk, parts_of(layout, 3), client))
+    if known == "written and gone":
+        objects.run(place.protocol().delete(chunk))
     objects.asked.clear()
-    objects.run(place.protocol().write(chunk, parts_of(layout, 3), known.version))
-    registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
+    objects.run(client.write(chunk, parts_of(layout, 2), read.version if known == "read" else None))
+    is_exclusive = place.level is Level.EXCLUSIVE
+    is_registered = not place.has_unique_etags and not is_exclusive
+    # A client that does not know of the chunk notices it by a refused create.
+    refused = parts - 1 if known == "unknown" and place.level is not Level.FULL else 0
     # What was read says what is there: no part is looked at before it is written, but where ETags come back.
-    expected = {Put: parts + 1, Delete: 1} | ({Head: 1, List: 1} if registered else {})
-    assert cost(objects) == expected
-    assert objects.contents == stored_as(layout, 3)
-
-
-@WITH_TAGS
-@IN_PARTS
-def test_overwrite_notices_the_chunk_by_a_refused_create(layout: Layout, place: Place) -> None:
-    parts = len(layout)
-    objects = holds_old(place, layout, tuple(layout))
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
-    registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
-    refused = 0 if place.level is Level.FULL else parts - 1
-    heads = 0 if place.level is Level.EXCLUSIVE else parts
-    lists = int(registered)
-    expected = {Put: parts + 1 + refused, Head: heads, List: lists, Delete: 1}
-    assert cost(objects) == {kind: count for kind, count in expected.items() if count}
-
-
-@WITH_TAGS
-@IN_PARTS
-@pytest.mark.parametrize("is_deleted", [False, True], ids=["there", "deleted by another client"])
-def test_client_that_has_written_a_chunk_does_not_create_it_again(
-    layout: Layout, place: Place, *, is_deleted: bool
-) -> None:
-    parts = len(layout)
-    objects = holds_old(place, layout, tuple(layout))
-    protocol = place.protocol()
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
-    if is_deleted:
-        objects.run(place.protocol().delete(chunk_of(layout)))
-    objects.asked.clear()
-    objects.run(write(chunk_of(layout), parts_of(layout, 2), protocol))
-    registered = not place.has_unique_etags and place.level is not Level.EXCLUSIVE
-    heads = 0 if place.level is Level.EXCLUSIVE else parts
-    expected = {Put: parts + 1, Head: heads, List: int(registered), Delete: 1}
-    assert cost(objects) == {kind: count for kind, count in expected.items() if count}
-    assert what_is_read(objects, chunk_of(layout), None) == value_of(layout, 2, 101)[0]
+    heads = int(is_registered) if known == "read" else 0 if is_exclusive else parts
+    assert cost(objects) == Counter({Put: parts + 1 + refused, Head: heads, List: int(is_registered), Delete: 1})
+    assert what_is_read(objects, chunk, None) == value_of(layout, 2, 101)[0]
+    if known != "written and gone":
+        assert objects.contents == stored_as(layout, 2)
 
 
 @WITH_TAGS
 @IN_PARTS
 def test_client_that_has_deleted_a_chunk_creates_it_again(layout: Layout, place: Place) -> None:
     objects = holds_old(place, layout, ())
-    protocol = place.protocol()
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
-    objects.run(protocol.delete(chunk_of(layout)))
+    client = place.protocol()
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), client))
+    objects.run(client.delete(chunk_of(layout)))
     # At the level "writers", the other parts are left to `repair`.
     for key in chunk_of(layout).other_keys:
         objects.stored.pop(key, None)
     objects.asked.clear()
-    objects.run(write(chunk_of(layout), parts_of(layout, 3), protocol))
+    objects.run(write(chunk_of(layout), parts_of(layout, 3), client))
     if place.level is not Level.FULL:
-        assert cost(objects) == {Put: len(layout)}
+        assert cost(objects) == Counter({Put: len(layout)})
 
 
 @WITH_TAGS
@@ -273,5 +256,4 @@ def test_deletion_costs_two_requests(layout: Layout, place: Place) -> None:
     objects = holds_old(place, layout, tuple(layout))
     objects.run(place.protocol().delete(chunk_of(layout)))
     rest = int(len(layout) > 1 and place.level is not Level.WRITERS)
-    heads = {Head: 1} if place.level is Level.FULL else {}
-    assert cost(objects) == {Delete: 1 + rest} | heads
+    assert cost(objects) == Counter({Delete: 1 + rest, Head: int(place.level is Level.FULL)})

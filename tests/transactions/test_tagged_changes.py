@@ -4,8 +4,10 @@ import pytest
 
 from parts_store.errors import ConcurrentWriteError
 from parts_store.transactions.rules import Level
-from tests.transactions.cases import EVERY_LAYOUT, EVERY_PLACE, IN_PARTS, seen_in
 from tests.transactions.interruptions import (
+    EVERY_LAYOUT,
+    EVERY_PLACE,
+    IN_PARTS,
     PLACES,
     Layout,
     Operation,
@@ -13,6 +15,7 @@ from tests.transactions.interruptions import (
     delete,
     holds_old,
     parts_of,
+    seen_in,
     stored_as,
     what_is_read,
     write,

@@ -1,50 +1,56 @@
 """Writes of tagged chunks whose requests fail or get no response."""
 
 import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import eq
 
 import pytest
 
 from parts_store.engine.steps import Lost, Outcome, Put, Refused, StepRequest
 from parts_store.errors import AmbiguousWriteError
 from parts_store.transactions.reading import Absent
-from tests.transactions.cases import EVERY_LAYOUT, IN_PARTS, SIDE, WITH_TAGS, beside, seen_in, wanted_by
 from tests.transactions.interruptions import (
+    EVERY_LAYOUT,
+    IN_PARTS,
+    SIDE,
+    WITH_TAGS,
     Layout,
     Operation,
     Place,
     before,
+    beside,
     every_start,
     holds_old,
     parts_of,
+    seen_in,
     value_of,
+    wanted_by,
     what_is_read,
     write,
     write_if_absent,
 )
-from tests.transactions.objects import KEY, Objects, chunk_of
+from tests.transactions.objects import KEY, Hooked, Objects, chunk_of
+
+LOST = Lost(OSError("connection reset"))
 
 
-class Faulty(Objects):
-    """A bucket that does something else with one request to write, by its number."""
+def faulty(start: Objects, at: int, fault: str) -> tuple[Hooked, Iterator[int]]:
+    """Return a bucket that does something else with one request to write, and an iterator over the numbers of these."""
+    numbers = itertools.count()
 
-    def __init__(self, objects: Objects, at: int, fault: str) -> None:
-        super().__init__(has_tags=objects.has_tags, has_unique_etags=objects.has_unique_etags)
-        self.stored = dict(objects.stored)
-        self._etags = itertools.count(2000)
-        self.at, self.fault, self.made = at, fault, 0
-
-    def perform(self, request: StepRequest) -> Outcome:
-        if not isinstance(request, Put):
-            return super().perform(request)
-        self.made += 1
-        if self.made != self.at + 1:
-            return super().perform(request)
-        if self.fault == "answer lost":
-            super().perform(request)
+    def answer(request: StepRequest) -> Outcome | None:
+        if not isinstance(request, Put) or next(numbers) != at:
+            return None
+        if fault == "answer lost":
+            Objects.perform(objects, request)
         # Some servers refuse one of two simultaneous requests, although the condition is met.
-        if self.fault == "refused":
-            return Refused() if request.condition is not None else super().perform(request)
-        return Lost(OSError("connection reset"))
+        if fault == "refused":
+            return None if request.condition is None else Refused()
+        return LOST
+
+    objects = Hooked(start, answer)
+    return objects, numbers
 
 
 @pytest.mark.sampled(5)
@@ -63,25 +69,11 @@ def test_unanswered_or_refused_request_does_not_stop_a_write(
             continue
         expected = wanted_by(operation, value_of(layout, 3, 101)[0], old)
         for at in itertools.count():
-            objects = Faulty(start, at, fault)
+            objects, numbers = faulty(start, at, fault)
             objects.run(operation(chunk, parts_of(layout, 3), place.protocol()))
             assert what_is_read(objects, chunk, None) == expected
-            if objects.made <= at:
+            if next(numbers) <= at:
                 break
-
-
-class Overtaken(Objects):
-    """A bucket that does not answer the PUT of the anchor, and then has the chunk of another writer."""
-
-    def __init__(self, anchor_key: str, theirs: Objects) -> None:
-        super().__init__(has_tags=True, has_unique_etags=theirs.has_unique_etags)
-        self.anchor_key, self.theirs = anchor_key, theirs
-
-    def perform(self, request: StepRequest) -> Outcome:
-        if isinstance(request, Put) and request.key == self.anchor_key:
-            self.stored |= self.theirs.stored
-            return Lost(OSError("connection reset"))
-        return super().perform(request)
 
 
 @WITH_TAGS
@@ -90,25 +82,24 @@ def test_unanswered_change_that_finds_another_write_is_ambiguous(layout: Layout,
     chunk = chunk_of(layout)
     theirs = place.empty()
     theirs.run(write(chunk, parts_of(layout, 2, 201), place.protocol(first_generation=100)))
-    objects = Overtaken(chunk.anchor_key, theirs)
+
+    def answer(request: StepRequest) -> Outcome | None:
+        """Do not answer the PUT of the anchor; then the chunk of another writer is there."""
+        if not isinstance(request, Put) or request.key != chunk.anchor_key:
+            return None
+        objects.stored |= theirs.stored
+        return LOST
+
+    objects = Hooked(place.empty(), answer)
     with pytest.raises(AmbiguousWriteError, match="may or may not have been written: no answer came") as caught:
         objects.run(place.protocol().write(chunk, parts_of(layout, 3), Absent()))
     assert isinstance(caught.value.__cause__, OSError)
     assert what_is_read(objects, chunk, None) == value_of(layout, 2, 201)[0]
 
 
-class Deaf(Objects):
-    """A bucket that never answers a request to write one object."""
-
-    def __init__(self, objects: Objects, deaf_to: str) -> None:
-        super().__init__(has_tags=True, has_unique_etags=objects.has_unique_etags)
-        self.stored, self.deaf_to = dict(objects.stored), deaf_to
-
-    def perform(self, request: StepRequest) -> Outcome:
-        if isinstance(request, Put) and self.deaf_to in request.key:
-            self.asked.append(request)
-            return Lost(OSError("connection reset"))
-        return super().perform(request)
+def deaf(objects: Objects, is_deaf_to: Callable[[str], bool]) -> Hooked:
+    """Return a bucket that never answers a request to write one of these objects."""
+    return Hooked(objects, lambda request: LOST if isinstance(request, Put) and is_deaf_to(request.key) else None)
 
 
 @WITH_TAGS
@@ -117,13 +108,7 @@ def test_unanswered_anchor_is_ambiguous_after_six_attempts(layout: Layout, place
     chunk = chunk_of(layout)
     for start in (place.empty(), holds_old(place, layout, tuple(layout))):
         known = seen_in(start, layout)
-
-        class DeafToAnchor(Deaf):
-            def perform(self, request: StepRequest) -> Outcome:
-                is_anchor = isinstance(request, Put) and request.key == chunk.anchor_key
-                return super().perform(request) if is_anchor else Objects.perform(self, request)
-
-        objects = DeafToAnchor(start, chunk.anchor_key)
+        objects = deaf(start, lambda key: key == chunk.anchor_key)
         with pytest.raises(AmbiguousWriteError, match="no answer came to 6 requests"):
             objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert sum(isinstance(each, Put) and each.key == chunk.anchor_key for each in objects.asked) == 6
@@ -134,7 +119,7 @@ def test_unanswered_anchor_is_ambiguous_after_six_attempts(layout: Layout, place
 @IN_PARTS
 def test_unanswered_staged_copy_raises_and_writes_nothing(layout: Layout, place: Place) -> None:
     start = holds_old(place, layout, tuple(layout))
-    objects = Deaf(start, SIDE)
+    objects = deaf(start, lambda key: SIDE in key)
     with pytest.raises(OSError, match="connection reset") as caught:
         objects.run(write(chunk_of(layout), parts_of(layout, 3), place.protocol()))
     assert any(KEY in note and "is not written" in note for note in caught.value.__notes__)
@@ -146,7 +131,7 @@ def test_unanswered_staged_copy_raises_and_writes_nothing(layout: Layout, place:
 def test_unanswered_part_after_commit_is_read_from_the_staged_copy(layout: Layout, place: Place) -> None:
     chunk = chunk_of(layout)
     for deaf_to in chunk.other_keys:
-        objects = Deaf(holds_old(place, layout, tuple(layout)), deaf_to)
+        objects = deaf(holds_old(place, layout, tuple(layout)), partial(eq, deaf_to))
         known = seen_in(objects, layout)
         objects.run(place.protocol().write(chunk, parts_of(layout, 3), known))
         assert what_is_read(objects, chunk, None) == value_of(layout, 3, 101)[0]

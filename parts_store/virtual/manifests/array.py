@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
+from obspec_utils.registry import ObjectStoreRegistry
 from virtualizarr.manifests import ChunkManifest, ManifestArray
 
 from parts_store import notebook
@@ -21,7 +22,7 @@ from parts_store.errors import ManifestError, StoreConfigError, describe
 from parts_store.redaction import hide_in_url
 from parts_store.text import size
 from parts_store.virtual.manifests import operations, reading
-from parts_store.virtual.manifests.entries import Checksums, key_of, parse_checksums, without_chunks_on_grid
+from parts_store.virtual.manifests.entries import Checksums, key_of, parse_checksums
 from parts_store.virtual.manifests.operations import join_chunks, refer_to_same_bytes, select
 from parts_store.virtual.manifests.reading import (
     DEFAULT_COALESCED,
@@ -33,7 +34,6 @@ from parts_store.virtual.manifests.references import (
     References,
     default_parts,
     document_of,
-    grid_of,
     parse_metadata,
     require_parts,
 )
@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 _COMPARING: Final = frozenset(
     (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal, np.isnan, np.isnat)
 )
+
+
+def distinct(registries: Iterable[ObjectStoreRegistry[Any]]) -> Registries:
+    """Return registries without those that come again. Arrays of one file are bound to the same object."""
+    return tuple({id(registry): registry for registry in registries}.values())
 
 
 def _needs_values(function: str) -> TypeError:
@@ -101,11 +106,9 @@ class ReferenceNode(ABC):
         from parts_store.virtual.manifests.reference_store import ReferenceStore  # noqa: PLC0415 (imports this module)
 
         registry = None if registry is None else parse_registry(registry)
-        found: Registries = ()
-        for _, node in self.nodes():
-            if isinstance(node, PartsArray):
-                found += tuple(known for known in node.registries_for(registry) if known not in found)
-        return ReferenceStore(self, found, settings=ReferenceReadSettings(coalesce_gap))
+        arrays = [node for _, node in self.nodes() if isinstance(node, PartsArray)]
+        registries = distinct(known for array in arrays for known in array.registries_for(registry))
+        return ReferenceStore(self, registries, settings=ReferenceReadSettings(coalesce_gap))
 
     def to_icechunk(self, session: Any, *, path: str = "", overwrite: bool = False) -> None:
         """Write the array or the group to an Icechunk session, with virtual references as chunks. Nothing is committed.
@@ -223,11 +226,14 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         checksums: Checksums | None = None,
     ) -> None:
         parsed, declared = parse_metadata(metadata)
-        self._references = References.checked(parsed, manifests, parse_checksums(checksums))
-        self._parts = declared if parts is None else ConcatParts.parse(parts)
-        self._registries: Registries = ()
-        self._name = ""
-        require_parts(self._references, self._parts)
+        self.references: Final = References.checked(parsed, manifests, parse_checksums(checksums))
+        # The parts that the caller declared, None if there are none.
+        self.declared_parts: Final = declared if parts is None else ConcatParts.parse(parts)
+        # The registries that the array is bound to.
+        self.registries: Final[Registries] = ()
+        # The name of the array in messages: that in its group, or its path in a store; empty if it has none.
+        self.name: Final = ""
+        require_parts(self.references, self.declared_parts)
 
     @classmethod
     def of(
@@ -249,7 +255,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         # The references were checked when they were made.
         require_parts(references, parts)
         array = cls.__new__(cls)
-        array.__dict__ |= {"_references": references, "_parts": parts, "_registries": registries, "_name": name}
+        array.__dict__ |= {"references": references, "declared_parts": parts, "registries": registries, "name": name}
         return array
 
     def derive(self, references: References, parts: ConcatParts | None) -> "PartsArray":
@@ -262,7 +268,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         parts : ConcatParts or None
             The parts that the array declares.
         """
-        return PartsArray.of(references, parts, self._registries, self._name)
+        return PartsArray.of(references, parts, self.registries, self.name)
 
     def with_name(self, name: str) -> "PartsArray":
         """Return the same array with a name, which messages mention.
@@ -272,7 +278,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         name : str
             The name.
         """
-        return self._clone(_name=name)
+        return self._clone(name=name)
 
     def _clone(self, **changes: Any) -> "PartsArray":
         """Return the same array, with some attributes changed that need no checks."""
@@ -283,44 +289,24 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     # --- attributes -----------------------------------------------------------------------------------------------
 
     @property
-    def references(self) -> References:
-        """The metadata and the manifests."""
-        return self._references
-
-    @property
     def metadata(self) -> ArrayV3Metadata:
         """The metadata of the array."""
-        return self._references.metadata
+        return self.references.metadata
 
     @property
     def manifests(self) -> tuple[ChunkManifest, ...]:
         """The manifest of each part."""
-        return self._references.manifests
+        return self.references.manifests
 
     @property
     def checksums(self) -> dict[str, str | datetime]:
         """The known checksums of files, by their URLs: ETags, or times."""
-        return {**self._references.checksums}
+        return {**self.references.checksums}
 
     @property
     def parts(self) -> ConcatParts:
         """The suffixes and sizes of the parts where the array is stored."""
-        return default_parts(self._references) if self._parts is None else self._parts
-
-    @property
-    def declared_parts(self) -> ConcatParts | None:
-        """The parts that the caller declared, None if there are none."""
-        return self._parts
-
-    @property
-    def name(self) -> str:
-        """The name of the array in messages: that in its group, or its path in a store; empty if it has none."""
-        return self._name
-
-    @property
-    def registries(self) -> Registries:
-        """The registries that the array is bound to."""
-        return self._registries
+        return default_parts(self.references) if self.declared_parts is None else self.declared_parts
 
     @property
     def nbytes_virtual(self) -> int:
@@ -330,7 +316,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     @property
     def chunk_shape(self) -> tuple[int, ...]:
         """The shape of a chunk; of a shard, if the array is sharded."""
-        return self._references.chunk_shape
+        return self.references.chunk_shape
 
     @override
     def nodes(self, path: str = "") -> "Iterator[tuple[str, PartsArray]]":
@@ -343,7 +329,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     def dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return, for every chunk that exists, a list with `path`, `offset`, `length`, or `data`, of its parts."""
         by_part = [manifest.dict() for manifest in self.manifests]
-        keys = [key_of(index) for index in np.argwhere(~self._references.is_missing()).tolist()]
+        keys = [key_of(index) for index in np.argwhere(~self.references.is_missing()).tolist()]
         return {key: [dict(part[key]) for part in by_part if key in part] for key in keys}  # type: ignore[index]
 
     @property
@@ -358,7 +344,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     @override
     def dtype(self) -> np.dtype[Any]:
         """The data type of the values."""
-        return self._references.dtype
+        return self.references.dtype
 
     @property
     def nbytes(self) -> int:
@@ -370,8 +356,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={self.chunk_shape}, parts={parts}>"
 
     def _repr_html_(self) -> str:
-        missing = self._references.is_missing()
-        files = [hide_in_url(location) for location in self._references.locations()]
+        missing = self.references.is_missing()
+        files = [hide_in_url(location) for location in self.references.locations()]
         more = f", and {len(files) - _MAX_FILES:,} more" if len(files) > _MAX_FILES else ""
         rows = {
             "shape": self.shape,
@@ -416,11 +402,11 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     def _where_equal(self, other: "PartsArray") -> NDArray[np.bool_]:
         if self.shape != other.shape:
             raise ManifestError("comparison", f"an array of shape {self.shape}", f"{other.shape}")
-        if not refer_to_same_bytes(self._references, other.references):
+        if not refer_to_same_bytes(self.references, other.references):
             return np.asarray(self.load() == other.load())
         if self.dtype.kind in _EQUAL_TO_THEMSELVES:
             return np.full(self.shape, fill_value=True)
-        values = (self if self._registries else other).load()
+        values = (self if self.registries else other).load()
         return np.asarray(values == values)  # noqa: PLR0124
 
     @override
@@ -428,7 +414,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         return (
             isinstance(other, PartsArray)
             and self.metadata.to_dict() == other.metadata.to_dict()
-            and self._parts == other.declared_parts
+            and self.declared_parts == other.declared_parts
             and self.dict() == other.dict()
             and self.checksums == other.checksums
         )
@@ -446,7 +432,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         """
         if not isinstance(array, ManifestArray):
             raise ManifestError("array", "a ManifestArray", f"an object of type {type(array).__name__}")
-        return PartsArray(array.metadata, [without_chunks_on_grid(array.manifest, grid_of(array.metadata))])
+        return PartsArray(array.metadata, [array.manifest])
 
     def to_manifest_array(self) -> ManifestArray:
         """Return the array as a `ManifestArray` of VirtualiZarr, without checksums; its chunks must have one part."""
@@ -460,8 +446,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
         A slice begins and ends at boundaries of chunks. An integer needs chunks of length 1.
         """
-        selected, is_within_chunks = select(self._references, key)
-        return self.derive(selected, None if is_within_chunks else self._parts)
+        selected, is_within_chunks = select(self.references, key)
+        return self.derive(selected, None if is_within_chunks else self.declared_parts)
 
     def join_chunks(self, count: int, *, axis: int = 0) -> "PartsArray":
         """Return the same array in larger chunks, each of which is made of neighbouring chunks.
@@ -481,12 +467,10 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         ManifestError
             If the chunks cannot be joined, or some chunks of a larger one are missing and others are not.
         """
-        references = self._references
-        if self._parts is not None and any(size == 0 for size in self._parts.sizes):
-            with_bytes = [
-                manifest for manifest, size in zip(self.manifests, self._parts.sizes, strict=True) if size != 0
-            ]
-            references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
+        # A part of size 0 has no pieces.
+        sizes = [None] * len(self.manifests) if self.declared_parts is None else self.declared_parts.sizes
+        with_bytes = [manifest for manifest, size in zip(self.manifests, sizes, strict=True) if size != 0]
+        references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
         return self.derive(join_chunks(references, count, axis), None)
 
     def join(self, axis: int = 0) -> "PartsArray":
@@ -497,7 +481,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         axis : int
             The axis along which chunks are joined.
         """
-        grid = self._references.grid
+        grid = self.references.grid
         return self.join_chunks(max(1, grid[axis]) if -len(grid) <= axis < len(grid) else 1, axis=axis)
 
     # --- values ---------------------------------------------------------------------------------------------------
@@ -510,7 +494,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         registry : ObjectStoreRegistry or mapping of str to store
             A registry of obspec_utils, or stores by their URLs.
         """
-        return self._clone(_registries=(parse_registry(registry),))
+        return self._clone(registries=(parse_registry(registry),))
 
     def load(
         self,
@@ -545,7 +529,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
             changed since its checksum was recorded.
         """
         settings = ReferenceReadSettings(coalesce_gap, coalesced_nbytes, concurrency)
-        return reading.carry_out(reading.load(self._references, self.registries_for(registry), settings))
+        registries = self.registries_for(registry)
+        return reading.carry_out(reading.load_all([self.references], registries, settings))[0]
 
     @override
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -607,10 +592,10 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         if registry is not None:
             return (parse_registry(registry),)
         has_files = any(True for manifest in self.manifests for _ in manifest.iter_nonempty_paths())
-        if not self._registries and has_files:
+        if not self.registries and has_files:
             expected = "a registry of the stores that may be read: `load(registry)`, or `with_registry(registry)`"
             raise StoreConfigError("registry", expected, "none")
-        return self._registries
+        return self.registries
 
     # --- NumPy and xarray -------------------------------------------------------------------------------------------
 
@@ -630,7 +615,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         if ufunc in (np.equal, np.not_equal):
             other = inputs[1] if inputs[0] is self else inputs[0]
             return self == other if ufunc is np.equal else self != other
-        return ufunc(*(value.load() if isinstance(value, PartsArray) else value for value in inputs))
+        return _of_values(ufunc, *inputs)
 
     def to_virtual_variable(self) -> xr.Variable:
         """Return a variable of xarray that wraps the array, with its dimension names and attributes. Nothing is read.
@@ -666,13 +651,9 @@ def _decoded_fill(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _arrays(arrays: Any, subject: str) -> list[PartsArray]:
-    found = []
-    for array in arrays:
-        if isinstance(array, ManifestArray):
-            found.append(PartsArray.from_manifest_array(array))
-        elif isinstance(array, PartsArray):
-            found.append(array)
-        else:
+    found = [PartsArray.from_manifest_array(each) if isinstance(each, ManifestArray) else each for each in arrays]
+    for array in found:
+        if not isinstance(array, PartsArray):
             raise ManifestError(subject, "arrays of references only", f"an object of type {type(array).__name__}")
     if not found:
         raise ManifestError(subject, "at least one array", "none")
@@ -695,7 +676,7 @@ def _combine(
     found = _arrays(arrays, subject)
     parts = _same_parts(found, subject)
     references = function([array.references for array in found], int(axis), [array.name for array in found])
-    registries = tuple({id(registry): registry for array in found for registry in array.registries}.values())
+    registries = distinct(registry for array in found for registry in array.registries)
     return PartsArray.of(references, parts, registries, found[0].name)
 
 
@@ -737,14 +718,9 @@ def _full_like(a: PartsArray, fill_value: Any, dtype: Any = None, **others: Any)
     return np.full(shape, fill_value, a.dtype if dtype is None else dtype)
 
 
-def _where(*args: Any) -> Any:
-    """Return the values that a condition selects. xarray calls this to merge variables, and for `fillna`."""
-    return np.where(*(value.load() if isinstance(value, PartsArray) else value for value in args))
-
-
-def _reshape(a: PartsArray, /, *args: Any, **others: Any) -> NDArray[Any]:
-    """Return the values in another shape. xarray calls this to encode times."""
-    return np.reshape(a.load(), *args, **others)
+def _of_values(function: Callable[..., Any], *args: Any, **others: Any) -> Any:
+    """Return what a function returns for the values."""
+    return function(*(value.load() if isinstance(value, PartsArray) else value for value in args), **others)
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
@@ -754,8 +730,10 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     np.broadcast_to: _broadcast_to,
     np.result_type: _result_type,
     np.full_like: _full_like,
-    np.where: _where,
-    np.reshape: _reshape,
+    # xarray calls this to merge variables, and for `fillna`.
+    np.where: partial(_of_values, np.where),
+    # xarray calls this to encode times.
+    np.reshape: partial(_of_values, np.reshape),
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],

@@ -82,21 +82,15 @@ def slice_piece(piece: Piece, span: Span) -> Piece:
 def number_paths(paths: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
     """Return the different paths in the order in which they first occur, and the number of the path of each chunk.
 
-    Neighbouring chunks mostly have the same path. Only the first path of such a run is sorted: to sort a million paths
-    takes about a second.
+    Neighbouring chunks mostly have the same path. Only the first path of such a run becomes a Python object.
     """
     flat = paths.reshape(-1)
     is_first = np.ones(flat.shape, bool)
     np.not_equal(flat[1:], flat[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
-    if len(starts) == 1:
-        return (str(flat[0]),), np.zeros(paths.shape, np.intp)
-    unique, first, inverse = np.unique(flat[starts], return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    ranks = np.empty(len(order), np.intp)
-    ranks[order] = np.arange(len(order))
-    numbers = np.repeat(ranks[inverse], np.diff(starts, append=len(flat)))
-    return tuple(map(str, unique[order])), numbers.reshape(paths.shape)
+    ranks: dict[str, int] = {}
+    of_runs = np.array([ranks.setdefault(path, len(ranks)) for path in flat[starts].tolist()], np.intp)
+    return tuple(ranks), np.repeat(of_runs, np.diff(starts, append=len(flat))).reshape(paths.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,27 +169,33 @@ def key_of(index: Sequence[int]) -> str:
     return ".".join(map(str, index))
 
 
+def is_in_grid(index: Sequence[int], grid: Sequence[int]) -> bool:
+    """Return whether a chunk is in a grid, given its index."""
+    return len(index) == len(grid) and all(number < count for number, count in zip(index, grid, strict=True))
+
+
 def parse_chunk_key(key: object, grid: tuple[int, ...], where: str) -> tuple[int, ...]:
     """Return the position of a chunk in the grid, given its key; raise `ManifestError` if it is not in the grid."""
-    index = _parse_key(key, len(grid))
-    if index is None or any(number >= count for number, count in zip(index, grid, strict=True)):
+    is_key = isinstance(key, str) and (_KEY.fullmatch(key) is not None if grid else key in ("", "c", "0"))
+    index = tuple(int(number) for number in re.findall("[0-9]+", str(key))) if is_key and grid else ()
+    if not is_key or not is_in_grid(index, grid):
         raise ManifestError(where, f"the key of a chunk on a grid of {grid}", describe(key))
     return index
 
 
-def _parse_key(key: object, ndim: int) -> tuple[int, ...] | None:
-    if not isinstance(key, str):
-        return None
-    if not ndim:
-        return () if key in ("", "c", "0") else None
-    if _KEY.fullmatch(key) is None:
-        return None
-    index = tuple(int(number) for number in re.findall("[0-9]+", key))
-    return index if len(index) == ndim else None
+def parse_manifest(manifest: object, grid: tuple[int, ...], part: int) -> ChunkManifest:
+    """Return the manifest of a part, which may be a dictionary in VirtualiZarr's form.
+
+    Raises `ManifestError` unless it is valid and on the grid of its array.
+    """
+    if isinstance(manifest, Mapping):
+        return _parse_entries(manifest, grid, part)
+    if not isinstance(manifest, ChunkManifest):
+        raise ManifestError(f"part {part}", "a ChunkManifest, or a dictionary", describe(manifest))
+    return _normalise(manifest, grid, f"part {part}")
 
 
-def parse_manifest(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> ChunkManifest:
-    """Return the manifest of a part from a dictionary in VirtualiZarr's form, on this grid of chunks."""
+def _parse_entries(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> ChunkManifest:
     columns = Columns.empty(grid)
     for key, entry in entries.items():
         where = f"part {part}, chunk {describe(key)}"
@@ -266,25 +266,16 @@ def _with_path(url: str, convert: Callable[[str], str]) -> str:
     return url if scheme.lower() in ENCODED_SCHEMES else f"{scheme}://{host}{slash}{convert(path)}"
 
 
-def without_chunks_on_grid(manifest: ChunkManifest, grid: tuple[int, ...]) -> ChunkManifest:
-    """Return a manifest without any chunk on the grid of its array; return any other manifest as it is.
-
-    For a dataset that was never written, the parsers of VirtualiZarr make a manifest with a grid of another shape.
-    """
-    columns = Columns.of(manifest)
-    if columns.paths.shape == grid or not bool(np.all(columns.is_missing)):
-        return manifest
-    return Columns.empty(grid).manifest()
-
-
-def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> ChunkManifest:
+def _normalise(manifest: ChunkManifest, grid: tuple[int, ...], where: str) -> ChunkManifest:
     """Return a manifest without offsets and lengths of missing chunks; raise `ManifestError` unless it is valid."""
-    where = f"part {part}"
     columns = Columns.of(manifest)
+    missing = columns.is_missing
+    if columns.paths.shape != grid and missing.all():
+        # For a dataset that was never written, the parsers of VirtualiZarr make a grid of another shape.
+        return Columns.empty(grid).manifest()
     if columns.paths.shape != grid:
         raise ManifestError(where, f"a grid of {grid} chunks, as the array has", f"{columns.paths.shape}")
     _require_inlined(columns, where)
-    missing = columns.is_missing
     if bool(np.any(columns.offsets[missing])) or bool(np.any(columns.lengths[missing])):
         offsets, lengths = np.where(missing, 0, columns.offsets), np.where(missing, 0, columns.lengths)
         columns = Columns(columns.paths, offsets.astype(np.uint64), lengths.astype(np.uint64), columns.inlined)
@@ -300,14 +291,12 @@ def normalise(manifest: ChunkManifest, grid: tuple[int, ...], part: int) -> Chun
 
 def _require_inlined(columns: Columns, where: str) -> None:
     """Raise unless the manifest holds bytes for exactly the chunks whose path says so."""
-    marked = {tuple(map(int, index)) for index in np.argwhere(columns.paths == INLINED_CHUNK_PATH)}
-    if marked != set(columns.inlined):
-        wrong = min(marked ^ set(columns.inlined))
-        found = "a path that says so, and no bytes" if wrong in marked else "bytes, and a path of a file"
-        raise ManifestError(f"{where}, chunk {key_of(wrong)!r}", "bytes where the path says so", found)
-    for index, data in columns.inlined.items():
-        if len(data) != columns.lengths[index] or not data or columns.offsets[index]:
-            raise ManifestError(f"{where}, chunk {key_of(index)!r}", f"{columns.lengths[index]} bytes", f"{len(data)}")
+    marked = set(map(tuple, np.argwhere(columns.paths == INLINED_CHUNK_PATH).tolist()))
+    for index in marked | set(columns.inlined):
+        nbytes = int(columns.lengths[index]) if index in marked else 0
+        if (found := len(columns.inlined.get(index, b""))) != nbytes:
+            where = f"{where}, chunk {key_of(index)!r}"
+            raise ManifestError(where, f"{nbytes} bytes in the manifest", str(found))
 
 
 # --- checksums: VirtualiZarr's manifests cannot hold them, so they are kept separately, one for each file --------

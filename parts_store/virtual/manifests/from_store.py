@@ -1,10 +1,9 @@
 """Make arrays of references from stored arrays: from the objects of a store, or the chunks of an Icechunk session."""
 
-import re
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
@@ -27,19 +26,18 @@ from parts_store.redaction import hide_in_url
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import (
     Checksum,
-    Columns,
     FileRange,
     Piece,
     from_icechunk_url,
+    is_in_grid,
     nbytes_of,
     slice_piece,
 )
-from parts_store.virtual.manifests.references import References, grid_of, parse_metadata
+from parts_store.virtual.manifests.references import References, chunk_of_key, grid_of, parse_metadata
 from parts_store.virtual.store_access import (
     DOCUMENT,
     ArrayRecord,
     Chunk,
-    ChunkKeyEncoding,
     ConcatParts,
     Entry,
     Found,
@@ -72,6 +70,8 @@ _UNFINISHED: Final = "a write of it is unfinished; if the writer is dead, run `s
 type ChunkIndex = tuple[int, ...]
 type ChunkPieces = Mapping[ChunkIndex, Piece]
 """The pieces of one part of an array, by the indexes of its chunks."""
+type Chunks = Mapping[ChunkIndex, Sequence[Piece]]
+"""The pieces of all parts of an array, by the indexes of its chunks."""
 
 
 def manifest_of(
@@ -135,15 +135,15 @@ def _read_document(store: PartsStore, path: str, stored: bytes | None) -> tuple[
 
 
 def _references(
-    metadata: ArrayV3Metadata, parts: ConcatParts, by_part: Sequence[ChunkPieces], checksums: Mapping[str, Checksum]
+    metadata: ArrayV3Metadata, parts: ConcatParts | None, chunks: Chunks, checksums: Mapping[str, Checksum]
 ) -> References:
-    """Return the references of an array, given the pieces of each part; a part of size 0 has no entries."""
-    columns = [Columns.empty(grid_of(metadata)) for _ in parts.parts]
-    for column, size, pieces in zip(columns, parts.sizes, by_part, strict=True):
-        if size != 0:
-            for index, piece in pieces.items():
-                column.put(index, piece)
-    return References.checked(metadata, [column.manifest() for column in columns], checksums)
+    """Return the references of an array; a part of size 0 has no entries."""
+    sizes: Sequence[int | None] = [None] if parts is None else parts.sizes
+    with_bytes = (
+        (index, [None if size == 0 else piece for size, piece in zip(sizes, pieces, strict=True)])
+        for index, pieces in chunks.items()
+    )
+    return References.from_pieces(metadata, len(sizes), with_bytes, checksums)
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -155,25 +155,17 @@ def _of_objects(store: PartsStore, path: str) -> PartsArray:
     stored, entries = store.carry_out(_list_array(path))
     metadata, record = _read_document(store, path, stored)
     parts = _PLAIN if record is None else record.parts
-    sizes = {key: entry.nbytes for key, entry in entries.items()}
-    being_written = {side_folder_of(key) for key in sizes}
-    keys: dict[ChunkIndex, tuple[str, ...]] = {}
-    silent: list[Chunk] = []
-    for index, chunk in _find_chunks(metadata, parts, path, sizes):
-        _require_complete(chunk, sizes, being_written)
-        keys[index] = chunk.part_keys
-        if store.protocol.writes_without_trace(chunk):
-            silent.append(chunk)
-    store.carry_out(_require_one_write(silent))
+    chunks = dict(_find_chunks(metadata, parts, path, entries))
+    being_written = {side_folder_of(key) for key in entries}
+    for chunk in chunks.values():
+        _require_complete(chunk, entries, being_written)
+    store.carry_out(_require_one_write([*filter(store.protocol.writes_without_trace, chunks.values())]))
     base = url_of(store.store)
-    pieces, checksums = _pieces_of_objects(
-        store, base, [key for part_keys in keys.values() for key in part_keys], entries
-    )
-    by_part = [
-        {index: pieces[part_keys[number]] for index, part_keys in keys.items()} for number in range(len(parts.parts))
-    ]
+    keys = [key for chunk in chunks.values() for key in chunk.part_keys]
+    pieces, checksums = _pieces_of_objects(store, base, keys, entries)
+    in_parts = {index: [pieces[key] for key in chunk.part_keys] for index, chunk in chunks.items()}
     registries = () if base is None else (ObjectStoreRegistry({base: store.store}),)
-    references = _references(metadata, parts, by_part, checksums)
+    references = _references(metadata, parts, in_parts, checksums)
     return PartsArray.of(references, None if record is None else parts, registries, path)
 
 
@@ -217,35 +209,26 @@ def _find_chunks(
     metadata: ArrayV3Metadata, parts: ConcatParts, path: str, keys: Collection[str]
 ) -> Iterator[tuple[ChunkIndex, Chunk]]:
     """Yield the index and the keys of every chunk whose anchor is among the keys."""
-    encoding = ChunkKeyEncoding.from_json(metadata.chunk_key_encoding.to_dict(), len(metadata.shape))
     anchor = parts.parts[parts.anchor].key_suffix
-    grid = grid_of(metadata)
     start = len(path) + 1 if path else 0
     for key in keys:
         relative = key[start:].removesuffix(anchor)
-        if not key.endswith(anchor) or not encoding.is_chunk_key(relative):
-            continue
-        index = tuple(int(number) for number in re.findall("[0-9]+", relative)) if grid else ()
-        if _is_in_grid(index, grid):
+        if key.endswith(anchor) and (index := chunk_of_key(metadata, relative)) is not None:
             yield index, Chunk(join(path, relative), parts, path)
 
 
-def _is_in_grid(index: ChunkIndex, grid: ChunkIndex) -> bool:
-    return all(number < count for number, count in zip(index, grid, strict=True))
-
-
-def _require_complete(chunk: Chunk, sizes: Mapping[str, int], being_written: Collection[str | None]) -> None:
+def _require_complete(chunk: Chunk, entries: Mapping[str, Entry], being_written: Collection[str | None]) -> None:
     """Raise unless all parts of a chunk are stored with their sizes, and no write of the chunk is unfinished."""
     # An unfinished write may have replaced only some of the parts.
     if chunk.side_folder in being_written:
         raise ConcurrentWriteError(chunk.chunk_key, _UNFINISHED)
-    missing = tuple(key for key in chunk.part_keys if key not in sizes)
+    missing = tuple(key for key in chunk.part_keys if key not in entries)
     if missing:
         raise IncompleteChunkError(chunk.chunk_key, missing, ())
     for key, size in zip(chunk.part_keys, chunk.parts.sizes, strict=True):
-        if size is not None and sizes[key] != size:
-            raise PartSizeError(key, size, sizes[key])
-        if size is None and not sizes[key]:
+        if size is not None and entries[key].nbytes != size:
+            raise PartSizeError(key, size, entries[key].nbytes)
+        if size is None and not entries[key].nbytes:
             raise ManifestError(f"part {key!r}", "at least one byte, because manifests have no empty ranges", "none")
 
 
@@ -254,7 +237,7 @@ def _require_one_write(chunks: Sequence[Chunk]) -> Steps[None]:
     heads = tuple(Head(key, "which write it belongs to") for chunk in chunks for key in chunk.part_keys)
     outcomes = iter((yield heads) if heads else ())
     for chunk in chunks:
-        found = list(islice(outcomes, len(chunk.part_keys)))
+        found = list(itertools.islice(outcomes, len(chunk.part_keys)))
         if len({head.generation if isinstance(head, Found) else "missing" for head in found}) > 1:
             raise ConcurrentWriteError(chunk.chunk_key, _UNFINISHED)
 
@@ -284,30 +267,27 @@ class _SessionArray:
         """Return the array as references."""
         metadata, record = _read_document(self.store, self.path, self._document(self.path))
         anchors = sync(self._node_chunks(self.path, metadata))
-        by_part: Sequence[ChunkPieces] = [anchors]
         parts = None if record is None else record.parts
+        chunks: Chunks = {}
         if record is not None and record.placement is PartPlacement.WHOLE:
-            by_part = self._split_whole(record.parts, anchors)
-            if not all(nbytes_of(piece) for pieces in by_part for piece in pieces.values()):
+            chunks = {
+                index: [slice_piece(piece, span) for span in plan_split(record.parts, nbytes_of(piece), self.path)]
+                for index, piece in anchors.items()
+            }
+            if not all(nbytes_of(piece) for pieces in chunks.values() for piece in pieces):
                 # Manifests have no empty ranges, so the array gets one part.
-                by_part, parts = [anchors], None
+                parts = None
         elif record is not None:
-            by_part = self._read_split(metadata, record.parts, anchors)
-        return PartsArray.of(_references(metadata, parts or _PLAIN, by_part, self.checksums), parts, (), self.path)
+            chunks = self._read_split(metadata, record.parts, anchors)
+        if parts is None:
+            chunks = {index: [piece] for index, piece in anchors.items()}
+        return PartsArray.of(_references(metadata, parts, chunks, self.checksums), parts, (), self.path)
 
     def _document(self, path: str) -> bytes | None:
         key = join(path, DOCUMENT)
         return self.store.carry_out(get_all((key,), "the array to refer to"))[key]
 
-    def _split_whole(self, parts: ConcatParts, whole: ChunkPieces) -> list[ChunkPieces]:
-        """Return the parts of chunks that are kept together as one chunk of the session."""
-        spans = {index: plan_split(parts, nbytes_of(piece), self.path) for index, piece in whole.items()}
-        return [
-            {index: slice_piece(piece, spans[index][number]) for index, piece in whole.items()}
-            for number in range(len(parts.parts))
-        ]
-
-    def _read_split(self, metadata: ArrayV3Metadata, parts: ConcatParts, anchors: ChunkPieces) -> list[ChunkPieces]:
+    def _read_split(self, metadata: ArrayV3Metadata, parts: ConcatParts, anchors: ChunkPieces) -> Chunks:
         """Return the parts of a split array: each part except the anchor is a chunk of another node."""
         by_part: list[ChunkPieces] = []
         for number, part in enumerate(parts.parts):
@@ -324,7 +304,7 @@ class _SessionArray:
             if missing:
                 raise IncompleteChunkError(chunk.chunk_key, missing, ())
         # Without its anchor, a chunk does not exist.
-        return [{index: pieces[index] for index in anchors} for pieces in by_part]
+        return {index: [pieces[index] for pieces in by_part] for index in anchors}
 
     async def _node_chunks(self, node: str, metadata: ArrayV3Metadata, *, reads_native: bool = False) -> ChunkPieces:
         """Return the chunks of a node; raise if a file of a virtual chunk was changed."""
@@ -338,7 +318,7 @@ class _SessionArray:
                 rows = zip(coordinates.tolist(), kinds, paths, offsets.tolist(), lengths.tolist(), strict=True)
                 for row, (numbers, kind, path, offset, length) in enumerate(rows):
                     index = tuple(numbers)
-                    if not _is_in_grid(index, grid):
+                    if not is_in_grid(index, grid):
                         continue
                     if kind == ChunkType.inline:
                         found[index] = bytes(inlined[row])

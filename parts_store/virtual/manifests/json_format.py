@@ -23,7 +23,6 @@ from parts_store.errors import ManifestError, describe
 from parts_store.virtual.manifests.array import PartsArray, ReferenceNode
 from parts_store.virtual.manifests.entries import (
     Checksum,
-    Columns,
     FileRange,
     Piece,
     key_of,
@@ -157,22 +156,17 @@ class _Reader:
         checksums = _parse_checksums(data.get("checksums", {}), f"{where}, checksums")
 
         def build() -> PartsArray:
-            columns = [Columns.empty(grid) for _ in range(count)]
-            for key, values in chunks.items():
-                _put_chunk(columns, grid, key, values, f"{where}, chunk {describe(key)}")
-            manifests = [column.manifest() for column in columns]
-            return PartsArray.of(References.checked(metadata, manifests, checksums), parts, ())
+            pieces = ((parse_chunk_key(key, grid, where), _pieces(chunks[key], count, where, key)) for key in chunks)
+            return PartsArray.of(References.from_pieces(metadata, count, pieces, checksums), parts, ())
 
         return build
 
 
-def _put_chunk(columns: Sequence[Columns], grid: tuple[int, ...], key: str, values: object, where: str) -> None:
-    index = parse_chunk_key(key, grid, where)
-    if not isinstance(values, list) or len(values) != len(columns):
-        raise ManifestError(where, f"a list of {len(columns)} entries", describe(values))
-    for column, value in zip(columns, values, strict=True):
-        if (piece := _piece(value, where)) is not None:
-            column.put(index, piece)
+def _pieces(values: object, count: int, array: str, key: str) -> list[Piece | None]:
+    where = f"{array}, chunk {describe(key)}"
+    if not isinstance(values, list) or len(values) != count:
+        raise ManifestError(where, f"a list of {count} entries", describe(values))
+    return [_piece(value, where) for value in values]
 
 
 def _piece(value: object, where: str) -> Piece | None:

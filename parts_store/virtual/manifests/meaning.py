@@ -23,7 +23,7 @@ ATTRIBUTES: Final = (
 """The attributes that change what a stored number stands for."""
 
 _STANDARD: Final = ("standard", "gregorian")
-_NOT_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _elements(value: Any, *, is_fill: bool) -> list[Any]:
 def _decoded_fill(value: str) -> Any:
     """Return the number that a text stands for: JSON has no NaN, and xarray writes floating-point numbers as base64."""
     if value in _NOT_FINITE:
-        return _NOT_FINITE[value]
+        return float(value)
     try:
         return struct.unpack("<d", base64.b64decode(value, validate=True))[0]
     except (binascii.Error, struct.error, ValueError):

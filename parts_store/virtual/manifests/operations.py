@@ -4,13 +4,13 @@ VirtualiZarr combines the manifests of each part. This module decides which arra
 """
 
 import dataclasses
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from types import EllipsisType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
@@ -195,6 +195,11 @@ def broadcast_to(array: References, shape: tuple[int, ...]) -> References:
 
 # --- indexing ------------------------------------------------------------------------------------------------------
 
+_BASIC_INDEX: Final = (
+    "integers on axes with chunks of length 1, slices on the boundaries of chunks, an ellipsis or new axes; load the "
+    "values for anything else"
+)
+
 type Index = int | slice | None
 """The index of one axis; None for a new axis."""
 
@@ -207,112 +212,56 @@ def select(array: References, key: Any) -> tuple[References, bool]:
     A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
     slice within one chunk is possible if the array is uncompressed and its chunks have one part.
     """
-    indices = _spread(key, len(array.metadata.shape))
-    checked, is_within_chunks = _checked(array, [index for index in indices if index is not None])
+    indices = _spread(key, array.metadata.shape)
+    checked = tuple(index for index in indices if index is not None)
+    is_within_chunks = False
+    for axis, (index, length, chunk) in enumerate(zip(checked, array.metadata.shape, array.chunk_shape, strict=True)):
+        if isinstance(index, int):
+            # Also in a last chunk with one element: it is stored as a whole chunk.
+            is_possible = chunk == 1
+        else:
+            is_aligned = index.start % chunk == 0 and (index.stop % chunk == 0 or index.stop == length)
+            is_possible = is_aligned or can_cut_rows(array, axis)
+            is_within_chunks |= not is_aligned
+        if not is_possible:
+            raise ManifestError(f"index, axis {axis}", _BASIC_INDEX, f"{describe(index)} and chunks of length {chunk}")
     names = array.metadata.dimension_names or [None] * len(checked)
     kept = [name for name, index in zip(names, checked, strict=True) if isinstance(index, slice)]
-    expected = "an array whose codecs accept fewer axes"
-    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", expected)
+    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", _BASIC_INDEX)
     # Positions count the axes of the result, which has no axes that were indexed by an integer.
     layout = [index for index in indices if not isinstance(index, int)]
     places = [place for place, index in enumerate(layout) if index is None]
     return expand_dims(selected, places) if places else selected, is_within_chunks
 
 
-def _spread(key: Any, ndim: int) -> list[Index]:
+def _spread(key: Any, shape: tuple[int, ...]) -> list[Index]:
     """Return an index for each axis, and None for each new axis; an ellipsis stands for the axes left out."""
     items = key if isinstance(key, tuple) else (key,)
-    given = [_index(item) for item in items]
-    if sum(item is ... for item in given) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
-    used = sum(item is not None and item is not ... for item in given)
-    if used > ndim:
-        raise IndexError(f"too many indices for array: array is {ndim}-dimensional, but {used} were indexed")
-    at = next((number for number, item in enumerate(given) if item is ...), len(given))
-    spread = [*given[:at], *[slice(None)] * (ndim - used), *given[at + 1 :]]
-    return [index for index in spread if not isinstance(index, EllipsisType)]
+    used = sum(item is not None and item is not ... for item in items)
+    if used > len(shape) or sum(item is ... for item in items) > 1:
+        raise IndexError(f"too many indices for an array with {len(shape)} axes: {describe(key)}")
+    at = next((number for number, item in enumerate(items) if item is ...), len(items))
+    spread = [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
+    lengths = iter(shape)
+    return [None if item is None else _index(item, next(lengths)) for item in spread]
 
 
-def _index(item: Any) -> Index | EllipsisType:
-    if item is None or item is ... or isinstance(item, slice):
-        return item
-    if not isinstance(item, bool | np.bool_ | np.ndarray):
-        try:
-            return operator.index(item)
-        except TypeError:
-            pass
-    expected = "integers, slices, an ellipsis or new axes; load the values for anything else"
-    raise ManifestError("index", expected, describe(item))
-
-
-def _checked(array: References, indices: Sequence[Index]) -> tuple[tuple[int | slice, ...], bool]:
-    """Return indices that VirtualiZarr accepts, and whether one of them is within a chunk."""
-    checked: list[int | slice] = []
-    is_within_chunks = False
-    shape, chunks = array.metadata.shape, array.chunk_shape
-    for axis, (index, length, chunk) in enumerate(zip(indices, shape, chunks, strict=True)):
-        if isinstance(index, int):
-            checked.append(_number(index, axis, length, chunk))
-            continue
-        found = _whole_slice(index, axis, length)
-        if not is_aligned(found, length, chunk):
-            _require_plain(array, axis, found)
-            is_within_chunks = True
-        checked.append(found)
-    return tuple(checked), is_within_chunks
-
-
-def _number(index: int, axis: int, length: int, chunk: int) -> int:
-    if not -length <= index < length:
-        raise IndexError(f"index {index} is out of bounds for axis {axis} with size {length}")
-    # Also in a last chunk with one element: it is stored as a whole chunk.
-    if chunk != 1:
-        expected = (
-            f"a slice, such as {_nearest(index % length, index % length + 1, length, chunk)}, or chunks of length 1"
-        )
-        raise ManifestError(f"index, axis {axis}", expected, f"the integer {index} and chunks of length {chunk}")
-    return index % length
-
-
-def _whole_slice(index: Any, axis: int, length: int) -> slice:
-    """Return a slice with step 1; an empty slice becomes `slice(0, 0)`."""
+def _index(item: Any, length: int) -> int | slice:
+    """Return an index of an axis that VirtualiZarr accepts; raise `ManifestError` for any other."""
+    if not isinstance(item, slice):
+        if not hasattr(item, "__index__") or isinstance(item, bool | np.bool_ | np.ndarray):
+            raise ManifestError("index", _BASIC_INDEX, describe(item))
+        number = operator.index(item)
+        if not -length <= number < length:
+            raise IndexError(f"index {number} is out of bounds for an axis of length {length}")
+        return number % length
     try:
-        elements = range(*index.indices(length))
+        elements = range(*item.indices(length))
     except (TypeError, ValueError) as error:
-        raise ManifestError(f"index, axis {axis}", "a slice of integers", describe(index)) from error
-    if not elements:
-        return slice(0, 0)
+        raise ManifestError("index", _BASIC_INDEX, describe(item)) from error
     if len(elements) > 1 and elements.step != 1:
-        raise ManifestError(f"index, axis {axis}", "a slice with the step 1", describe(index))
-    return slice(elements[0], elements[-1] + 1)
-
-
-def is_aligned(index: slice, length: int, chunk: int) -> bool:
-    """Return whether a slice begins and ends at boundaries of chunks, or at the end of the array."""
-    return bool(index.start % chunk == 0 and (index.stop % chunk == 0 or index.stop == length))
-
-
-def _nearest(start: int, stop: int, length: int, chunk: int) -> str:
-    return f"{start // chunk * chunk}:{min(-(-stop // chunk) * chunk, length)}"
-
-
-def _require_plain(array: References, axis: int, index: slice) -> None:
-    """Raise unless a slice within a chunk is a range of the bytes of the chunk."""
-    length, chunk = array.metadata.shape[axis], array.chunk_shape[axis]
-    subject, found = f"index, axis {axis}", f"{index.start}:{index.stop} and chunks of length {chunk}"
-    expected = f"a slice on the boundaries of chunks, such as {_nearest(index.start, index.stop, length, chunk)}"
-    if storage_order(array.metadata)[:1] != (axis,) or index.start // chunk != (index.stop - 1) // chunk:
-        raise ManifestError(subject, expected, found)
-    (columns, *others) = array.columns()
-    if others:
-        # The bytes of the slice may be in any of the parts.
-        raise ManifestError(subject, expected, f"{found}, in {len(others) + 1} parts")
-    if columns.inlined:
-        raise ManifestError(subject, expected, f"{found}, inlined in the manifest")
-    lengths = set(columns.lengths[~columns.is_missing].tolist())
-    if lengths - {array.nbytes_of_plain_chunk}:
-        expected = f"chunks of {array.nbytes_of_plain_chunk} bytes, to select a part of a chunk"
-        raise ManifestError(subject, expected, f"{lengths}")
+        raise ManifestError("index", _BASIC_INDEX, describe(item))
+    return slice(elements[0], elements[-1] + 1) if elements else slice(0, 0)
 
 
 # --- joining and cutting chunks -------------------------------------------------------------------------------------
@@ -333,12 +282,10 @@ def join_chunks(array: References, count: int, axis: int) -> References:
         metadata = copy_and_replace_metadata(array.metadata, new_chunks=chunks)
     grid = list(array.grid)
     grid[axis] = -(-grid[axis] // count)
-    joined = [Columns.empty(tuple(grid)) for _ in range(count * len(array.manifests))]
     fill = np.full(array.chunk_shape, array.metadata.fill_value, array.stored_dtype).tobytes()
-    for index in np.ndindex(*grid):
-        for column, piece in zip(joined, _join_one(array, index, count, axis, fill), strict=False):
-            column.put(index, piece)
-    return References.checked(metadata, [column.manifest() for column in joined], array.checksums)
+    joined = ((index, _join_one(array, index, count, axis, fill)) for index in np.ndindex(*grid))
+    present = ((index, pieces) for index, pieces in joined if pieces)
+    return References.from_pieces(metadata, count * len(array.manifests), present, array.checksums)
 
 
 def _require_joinable(array: References, count: int, axis: int) -> None:
@@ -354,9 +301,8 @@ def _require_joinable(array: References, count: int, axis: int) -> None:
     if math.prod(before) != 1:
         raise ManifestError(subject, f"chunks of length 1 on the axes before axis {axis}", str(before))
     expected = array.nbytes_of_plain_chunk
-    nbytes = array.nbytes_of_chunks()
-    wrong = np.argwhere(~array.is_missing() & (nbytes != expected))[:1].tolist()
-    for index in map(tuple, wrong):
+    nbytes: Any = sum(column.lengths for column in array.columns())
+    for index in map(tuple, np.argwhere(~array.is_missing() & (nbytes != expected))[:1].tolist()):
         raise ManifestError(f"{subject}, chunk {key_of(index)!r}", f"{expected} bytes", str(nbytes[index]))
 
 
@@ -374,17 +320,10 @@ def _join_one(array: References, index: tuple[int, ...], count: int, axis: int, 
             expected = "all chunks that are joined, or none of them"
             raise ManifestError(f"join_chunks, chunk {key_of(member)!r}", expected, "a missing chunk")
         joined += pieces
-    return joined + _cut_fill(fill, found[0] or ()) * (count - len(members))
-
-
-def _cut_fill(fill: bytes, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the fill values in pieces of the same sizes as these, because no piece may be empty."""
-    cut: list[Piece] = []
-    start = 0
-    for nbytes in map(nbytes_of, pieces):
-        cut.append(fill[start : start + nbytes])
-        start += nbytes
-    return cut
+    # The fill values are in pieces of the same sizes, because no piece may be empty.
+    ends = itertools.accumulate(map(nbytes_of, found[0] or ()), initial=0)
+    filled: list[Piece] = [fill[start:stop] for start, stop in itertools.pairwise(ends)]
+    return joined + filled * (count - len(members))
 
 
 def can_cut_rows(array: References, axis: int) -> bool:

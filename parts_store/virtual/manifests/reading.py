@@ -165,17 +165,7 @@ async def read_pieces(
 
 def join_bytes(pieces: Sequence[memoryview]) -> memoryview:
     """Return the bytes of all pieces; a single piece is not copied."""
-    if len(pieces) == 1:
-        return pieces[0]
-    if not pieces:
-        return memoryview(b"")
-    return memoryview(np.concatenate([np.frombuffer(piece, "B") for piece in pieces]))
-
-
-async def load(array: References, registries: Registries, settings: ReferenceReadSettings) -> NDArray[Any]:
-    """Return the values of an array: all chunks are read at the same time, then decoded by zarr."""
-    (values,) = await load_all([array], registries, settings)
-    return values
+    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 async def load_all(

@@ -1,7 +1,6 @@
 """ReferenceStore: a read-only zarr store of arrays of references."""
 
 import json
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Never, Self, override
@@ -9,11 +8,11 @@ from typing import Never, Self, override
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 
-from parts_store.errors import StoreConfigError
 from parts_store.virtual.manifests.array import PartsArray, ReferenceNode
 from parts_store.virtual.manifests.entries import Piece, nbytes_of, slice_pieces
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, join_bytes, read_pieces
+from parts_store.virtual.manifests.references import chunk_of_key
 from parts_store.virtual.registered_files import Registries
 from parts_store.virtual.store_access import (
     DOCUMENT,
@@ -50,7 +49,7 @@ class ReferenceStore(Store):
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
         if not read_only:
-            raise UnwritableStoreError(str(self), "a store that can be written", "one that can only be read")
+            self._refuse()
         return type(self)(self._root, self._registries, settings=self._settings)
 
     @override
@@ -79,7 +78,8 @@ class ReferenceStore(Store):
         for above, relative in splits(key):
             array = self._nodes.get(above)
             if isinstance(array, PartsArray):
-                return _chunk(array, relative)
+                index = chunk_of_key(array.metadata, relative)
+                return None if index is None else array.references.pieces(index)
         return None
 
     def _keys(self, folder: str) -> Iterator[str]:
@@ -201,7 +201,7 @@ class ReferenceStore(Store):
         return False
 
     def _refuse(self) -> Never:
-        raise StoreConfigError(str(self), "a store that can be written", "one that can only be read")
+        raise UnwritableStoreError(str(self), "a store that can be written", "one that can only be read")
 
     @override
     async def set(self, key: str, value: Buffer) -> None:
@@ -210,16 +210,6 @@ class ReferenceStore(Store):
     @override
     async def delete(self, key: str) -> None:
         self._refuse()
-
-
-def _chunk(array: PartsArray, relative: str) -> Value | None:
-    """Return the value of a chunk, given its key below the path of its array; None if there is no such chunk."""
-    index = tuple(int(number) for number in re.findall("[0-9]+", relative)) if array.ndim else ()
-    if len(index) != array.ndim or array.metadata.encode_chunk_key(index) != relative:
-        return None
-    if any(number >= count for number, count in zip(index, array.references.grid, strict=True)):
-        return None
-    return array.references.pieces(index)
 
 
 def _keys_of(path: str, node: PartsArray | PartsGroup) -> Iterator[str]:

@@ -6,7 +6,8 @@ VirtualiZarr does the operations, on one part at a time, always with the same me
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ from parts_store.virtual.manifests.entries import (
     Columns,
     FileRange,
     Piece,
+    is_in_grid,
     key_of,
-    normalise,
     parse_manifest,
 )
 from parts_store.virtual.store_access import ConcatParts, Part, complete, read_array
@@ -54,14 +55,30 @@ class References:
         if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
             raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
         grid = grid_of(metadata)
-        found = [_parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
-        checked = cls(metadata, tuple(found), checksums)
+        parsed = [parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
+        checked = cls(metadata, tuple(parsed), checksums)
         if not checksums:
             return checked
         used = set(checked.locations())
         return dataclasses.replace(
             checked, checksums={location: checksum for location, checksum in checksums.items() if location in used}
         )
+
+    @classmethod
+    def from_pieces(
+        cls,
+        metadata: ArrayV3Metadata,
+        number_of_parts: int,
+        chunks: Iterable[tuple[tuple[int, ...], Sequence[Piece | None]]],
+        checksums: Checksums,
+    ) -> "References":
+        """Return references, given the index and the pieces of each chunk: None for a part without bytes."""
+        columns = [Columns.empty(grid_of(metadata)) for _ in range(number_of_parts)]
+        for index, pieces in chunks:
+            for column, piece in zip(columns, pieces, strict=True):
+                if piece is not None:
+                    column.put(index, piece)
+        return cls.checked(metadata, [column.manifest() for column in columns], checksums)
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -121,10 +138,6 @@ class References:
             return piece
         return FileRange(piece.location, piece.span, self.checksums.get(piece.location))
 
-    def nbytes_of_chunks(self) -> NDArray[np.uint64]:
-        """Return the number of bytes of each chunk, 0 for a missing chunk."""
-        return np.asarray(sum((column.lengths for column in self.columns()), np.zeros(self.grid, np.uint64)))
-
 
 @contextmanager
 def as_manifest_errors(subject: str, expected: str) -> Iterator[None]:
@@ -137,13 +150,6 @@ def as_manifest_errors(subject: str, expected: str) -> Iterator[None]:
     except Exception as error:
         said = hide_secrets(str(error).strip().partition("\n")[0])[:300]
         raise_translated(ManifestError(subject, expected, f"{type(error).__name__}: {said}"), error)
-
-
-def _parse_manifest(manifest: object, grid: tuple[int, ...], part: int) -> ChunkManifest:
-    if not isinstance(manifest, ChunkManifest | Mapping):
-        raise ManifestError(f"part {part}", "a ChunkManifest, or a dictionary", describe(manifest))
-    parsed = manifest if isinstance(manifest, ChunkManifest) else parse_manifest(manifest, grid, part)
-    return normalise(parsed, grid, part)
 
 
 # --- metadata -----------------------------------------------------------------------------------------------------
@@ -163,8 +169,8 @@ def parse_metadata(metadata: object) -> tuple[ArrayV3Metadata, ConcatParts | Non
             found = ArrayV3Metadata.from_dict(complete(document))
     else:
         raise ManifestError("metadata", "the metadata of a Zarr v3 array, or its metadata document", describe(metadata))
-    if not isinstance(found.chunk_grid, RegularChunkGridMetadata):
-        raise ManifestError("chunk_grid", "a regular grid", describe(found.chunk_grid))
+    # Raises for a grid that is not regular.
+    chunk_shape_of(found)
     return found, parts
 
 
@@ -194,6 +200,13 @@ def grid_of(metadata: ArrayV3Metadata) -> tuple[int, ...]:
     return tuple(-(-length // chunk) for length, chunk in zip(metadata.shape, chunk_shape_of(metadata), strict=True))
 
 
+def chunk_of_key(metadata: ArrayV3Metadata, key: str) -> tuple[int, ...] | None:
+    """Return the index of a chunk, given its key below the path of its array; None if there is no such chunk."""
+    index = tuple(int(number) for number in re.findall("[0-9]+", key)) if metadata.shape else ()
+    is_here = is_in_grid(index, grid_of(metadata)) and metadata.encode_chunk_key(index) == key
+    return index if is_here else None
+
+
 def storage_order(metadata: ArrayV3Metadata) -> tuple[int, ...]:
     """Return the axes from the slowest to the fastest in the bytes of a chunk; none if they are not plain values."""
     match tuple(metadata.codecs):
@@ -214,22 +227,18 @@ def require_parts(references: References, parts: ConcatParts | None) -> None:
     sizes: Sequence[int | None] = [None] * len(columns) if parts is None else parts.sizes
     if len(sizes) != len(columns):
         raise PartsConfigError("parts", f"{len(columns)} parts, one for each manifest", str(len(sizes)))
-    # VirtualiZarr has no entries without bytes: a part of size 0 is missing in every chunk.
-    _require_all_or_none([(part, column) for part, column in enumerate(columns) if sizes[part] != 0])
-    for size, column in zip(sizes, columns, strict=True):
-        if size is not None and (wrong := _first(~column.is_missing & (column.lengths != size))):
+    if list(sizes) == [None]:
+        # To compare the paths of many chunks takes long, and one part of any size is a whole chunk.
+        return
+    exists = ~references.is_missing()
+    for part, (size, column) in enumerate(zip(sizes, columns, strict=True)):
+        is_missing = column.is_missing
+        # VirtualiZarr has no entries without bytes: a part of size 0 is missing in every chunk.
+        if size != 0 and (absent := _first(exists & is_missing)):
+            raise PartsConfigError("parts", f"all parts of chunk {key_of(absent[0])!r}, or none", f"no part {part}")
+        if size is not None and (wrong := _first(~is_missing & (column.lengths != size))):
             expected = f"{size} bytes in a part of chunk {key_of(wrong[0])!r}"
             raise PartsConfigError("size", expected, str(column.lengths[wrong[0]]))
-
-
-def _require_all_or_none(columns: Sequence[tuple[int, Columns]]) -> None:
-    """Raise if a chunk has some of these parts and lacks others; each part comes with its number."""
-    for part, column in columns[1:]:
-        first, reference = columns[0]
-        if different := _first(column.is_missing != reference.is_missing):
-            absent = part if column.is_missing[different[0]] else first
-            expected = f"all parts of chunk {key_of(different[0])!r}, or none"
-            raise PartsConfigError("parts", expected, f"no part {absent}")
 
 
 def _first(where: NDArray[np.bool_]) -> list[tuple[int, ...]]:

@@ -21,7 +21,6 @@ from parts_store.virtual.manifests.references import (
     References,
     default_parts,
     document_of,
-    require_parts,
     with_sizes,
 )
 from parts_store.virtual.store_access import (
@@ -89,7 +88,6 @@ def plan_array(path: str, references: References, declared: ConcatParts | None) 
         parts = None
     else:
         parts = declared if declared is not None else with_sizes(references, default_parts(references))
-        require_parts(references, parts)
         if 0 in parts.sizes and len(parts.parts) > 1:
             raise StoreConfigError(
                 f"array {path!r}", "parts with bytes, because a session stores no empty parts", "size 0"

@@ -113,7 +113,7 @@ def test_read_only_sessions_and_forks_are_pickled(on_disk: icechunk.Repository, 
     # Icechunk takes no two sessions for the same, and so these are not.
     assert copy.session.snapshot_id == reader.session.snapshot_id
     assert copy.read_only
-    assert copy.catalog.lasting() == reader.catalog.lasting()
+    assert copy.catalog.to_state() == reader.catalog.to_state()
     np.testing.assert_array_equal(zarr.open_array(copy, path="a")[:], np.arange(1, 17))
     writing = on_disk.writable_session("main")
     fork = writing.fork()

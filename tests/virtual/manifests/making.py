@@ -155,6 +155,32 @@ def shapes(draw: st.DrawFn, kind: Kind) -> tuple[int, ...]:
 seeds = st.integers(0, 2**32 - 1)
 
 
+@dataclass(frozen=True)
+class Made:
+    """An array of references to files, and its values."""
+
+    kind: Kind
+    files: Files
+    holes: float
+    array: PartsArray
+    values: NDArray[Any]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], kind: Kind, files: Files, holes: float = 0.0) -> "Made":
+        """Return an array with random values."""
+        return cls(kind, files, holes, *make(random_values(shape, kind, files.rng), kind, files, holes=holes))
+
+    def like(self, shape: tuple[int, ...]) -> "Made":
+        """Return another array of this kind in the same files."""
+        return Made.of(shape, self.kind, self.files, self.holes)
+
+
+@st.composite
+def drawn(draw: st.DrawFn, kind: st.SearchStrategy[Kind] | None = None, *, holes: float = 0.2) -> Made:
+    chosen = draw(kinds() if kind is None else kind)
+    return Made.of(draw(shapes(chosen)), chosen, Files(np.random.default_rng(draw(seeds))), holes)
+
+
 # --- small arrays -------------------------------------------------------------------------------------------------
 
 FEW = settings(max_examples=examples(40))

@@ -16,7 +16,7 @@ from parts_store.manifests import PartsArray
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.manifests.shards import Sharded, cut, is_cut, uncut
 from tests.effort import examples
-from tests.virtual.manifests.making import DTYPES, Files, Kind, encode, kinds, make, random_values, seeds, shapes
+from tests.virtual.manifests.making import DTYPES, Files, Kind, Made, drawn, encode, make, random_values, seeds
 
 IN_ONE = ConcatParts([Part(""), Part(".index", size=SHARD_INDEX)])
 IN_TWO = ConcatParts([Part(""), Part(".next"), Part(".index", size=SHARD_INDEX)])
@@ -92,13 +92,9 @@ def test_array_in_shards_has_the_values_and_the_chunks_of_the_array(
 
 
 @settings(deadline=None, max_examples=examples(50))
-@given(st.data())
-def test_any_array_is_cut_or_stays_as_it_is(data: st.DataObject) -> None:
-    files = Files(np.random.default_rng(data.draw(seeds)))
-    kind = data.draw(kinds())
-    array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files, holes=0.1)
-    sharded = cut(array.references, data.draw(st.integers(2, 10)))
-    assert np.array_equal(load(sharded, files), values)
+@given(drawn(), st.integers(2, 10))
+def test_any_array_is_cut_or_stays_as_it_is(made: Made, most: int) -> None:
+    assert np.array_equal(load(cut(made.array.references, most), made.files), made.values)
 
 
 def test_shard_of_four_files() -> None:

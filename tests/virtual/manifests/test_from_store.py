@@ -91,6 +91,14 @@ def test_an_array_without_parts_is_one_part(tmp_path: Path, path: str, encoding:
         assert np.asarray(store.manifest("0d")) == 5
 
 
+def test_a_part_without_bytes_has_no_entries(tmp_path: Path) -> None:
+    store = ps.PartsStore(LocalStore(tmp_path))
+    create(store, parts=[ps.Part(".none", size=0), ps.Part("")])
+    array = store.manifest("a")
+    assert [len(manifest.dict()) for manifest in array.manifests] == [0, 4]
+    assert np.array_equal(np.asarray(array), VALUES)
+
+
 def test_damaged_or_unfinished_chunks_are_rejected(tmp_path: Path) -> None:
     store = ps.PartsStore(LocalStore(tmp_path))
     create(store)

@@ -11,7 +11,7 @@ import xarray as xr
 import zarr
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import LocalStore
-from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup
+from virtualizarr.manifests import ChunkManifest, ManifestArray
 from virtualizarr.parsers import HDFParser
 
 import parts_store as ps
@@ -37,29 +37,29 @@ def file() -> str:
 
 
 @pytest.fixture
-def group(file: str) -> ManifestGroup:
-    return HDFParser()(f"file://{file}", REGISTRY)._group
+def converted(file: str) -> PartsGroup:
+    return PartsGroup.from_manifest_group(HDFParser()(f"file://{file}", REGISTRY)._group).with_registry(REGISTRY)
 
 
-def expected(file: str) -> dict[str, Any]:
+@pytest.fixture
+def values(file: str) -> dict[str, Any]:
     with h5py.File(file) as opened:
         return {name: dataset[...] for name, dataset in opened.items()}
 
 
-def test_groups_of_virtualizarr_are_converted(group: ManifestGroup, file: str) -> None:
-    converted = PartsGroup.from_manifest_group(group)
-    values = expected(file)
+def test_groups_of_virtualizarr_are_converted(converted: PartsGroup, values: dict[str, Any]) -> None:
     assert set(converted) == set(values)
     for name, array in converted.arrays.items():
-        np.testing.assert_array_equal(array.load(REGISTRY), values[name])
+        np.testing.assert_array_equal(array.load(), values[name])
         assert array.is_same(PartsArray.from_json(array.to_json()))
     assert {name for name, array in converted.arrays.items() if not array.dict()} == {
         *("chunked", "contiguous", "scalar", "empty", "no_axis"),
     }
 
 
-def test_they_are_read_through_a_store_and_a_session(group: ManifestGroup, file: str, tmp_path: Path) -> None:
-    converted = PartsGroup.from_manifest_group(group)
+def test_they_are_read_through_a_store_and_a_session(
+    converted: PartsGroup, values: dict[str, Any], file: str, tmp_path: Path
+) -> None:
     repository = ps.open_repository(tmp_path / "repository", virtual=[Path(file).parent])
     session = repository.writable_session("main")
     converted.to_icechunk(session)
@@ -67,14 +67,12 @@ def test_they_are_read_through_a_store_and_a_session(group: ManifestGroup, file:
     committed = repository.readonly_session("main")
     for store in (converted.to_store(REGISTRY), ps.PartsStore.from_session(committed), committed.store):
         root = zarr.open_group(store, mode="r")
-        for name, values in expected(file).items():
-            np.testing.assert_array_equal(root[name][...], values)  # type: ignore[index]
+        for name, expected in values.items():
+            np.testing.assert_array_equal(root[name][...], expected)  # type: ignore[index]
 
 
-def test_they_are_joined_with_arrays_that_were_written(group: ManifestGroup, file: str) -> None:
-    converted = PartsGroup.from_manifest_group(group).with_registry(REGISTRY).arrays
-    values = expected(file)
-    datasets = [xr.Dataset({"v": (("y", "x"), converted[name])}) for name in ("chunked", "partly")]
+def test_they_are_joined_with_arrays_that_were_written(converted: PartsGroup, values: dict[str, Any]) -> None:
+    datasets = [xr.Dataset({"v": (("y", "x"), converted.arrays[name])}) for name in ("chunked", "partly")]
     joined = xr.concat(datasets, dim="y").load()
     np.testing.assert_array_equal(joined.v, np.concatenate([values["chunked"], values["partly"]]))
 

@@ -1,6 +1,7 @@
 """Arrays of references are indexed, joined, stacked and broadcast like NumPy arrays."""
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,82 +18,59 @@ from tests.virtual.manifests.making import (
     FEW,
     Files,
     Kind,
+    Made,
     chunk_of,
+    drawn,
     encode,
     entry,
     kinds,
     make,
     metadata,
     random_values,
-    seeds,
-    shapes,
     simple,
 )
 
 
 @FEW
-@given(st.data(), seeds)
-def test_load_returns_written_values_and_fill_values(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds())
-    files = Files(np.random.default_rng(seed))
-    array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files, holes=0.3)
-    loaded = array.load(files.registry(), coalesce_gap=data.draw(st.sampled_from([0, 3, 1 << 20])), concurrency=2)
-    assert loaded.dtype == values.dtype
-    assert np.array_equal(loaded, values)
+@given(drawn(), st.sampled_from([0, 3, 1 << 20]))
+def test_load_returns_written_values_and_fill_values(made: Made, gap: int) -> None:
+    loaded = made.array.load(made.files.registry(), coalesce_gap=gap, concurrency=2)
+    assert loaded.dtype == made.values.dtype
+    assert np.array_equal(loaded, made.values)
+
+
+def assert_same(function: Callable[[Sequence[Any]], Any], made: Made, *others: Made) -> PartsArray:
+    """Assert that a function of arrays of references returns what it returns for the values of these arrays."""
+    found = function([each.array for each in (made, *others)])
+    assert isinstance(found, PartsArray)
+    expected = function([each.values for each in (made, *others)])
+    assert found.shape == expected.shape
+    assert np.array_equal(found.load(made.files.registry()), expected)
+    return found
 
 
 @FEW
-@given(st.data(), seeds)
-def test_arrays_concatenate_as_numpys_do(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds())
-    files = Files(np.random.default_rng(seed))
-    shape = list(data.draw(shapes(kind)))
-    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    made = []
+@given(st.data(), drawn())
+def test_arrays_concatenate_as_numpys_do(data: st.DataObject, made: Made) -> None:
+    shape, axis = list(made.values.shape), data.draw(st.integers(-made.values.ndim, made.values.ndim - 1))
+    chunk, arrays = chunk_of(made.kind)[axis], []
     for last in (False, False, True):
-        chunk = chunk_of(kind)[axis]
         shape[axis] = data.draw(st.integers(1, 3 * chunk)) if last else chunk * data.draw(st.integers(0, 2))
-        made.append(make(random_values(tuple(shape), kind, files.rng), kind, files, holes=0.2))
-    combined = np.concatenate([array for array, _ in made], axis=axis)
-    assert isinstance(combined, PartsArray)
-    assert np.array_equal(combined.load(files.registry()), np.concatenate([values for _, values in made], axis=axis))
+        arrays.append(made.like(tuple(shape)))
+    assert_same(lambda arrays: np.concatenate(arrays, axis=axis), *arrays)
 
 
 @FEW
-@given(st.data(), seeds)
-def test_stack_and_expand_dims_match_numpy(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds())
-    files = Files(np.random.default_rng(seed))
-    shape = data.draw(shapes(kind))
-    made = [make(random_values(shape, kind, files.rng), kind, files, holes=0.2) for _ in range(2)]
-    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
-    stacked: Any = np.stack([array for array, _ in made], axis=axis)
-    registry = files.registry()
-    assert np.array_equal(stacked.load(registry), np.stack([values for _, values in made], axis=axis))
-    array, values = made[0]
-    expanded: Any = np.expand_dims(array, axis)
-    assert np.array_equal(expanded.load(registry), np.expand_dims(values, axis))
-    two: Any = np.expand_dims(array, (0, -1))
-    assert np.array_equal(two.load(registry), np.expand_dims(values, (0, -1)))
-
-
-@FEW
-@given(st.data(), seeds)
-def test_arrays_broadcast_as_numpys_do(data: st.DataObject, seed: int) -> None:
-    base = data.draw(kinds())
-    repeated = [data.draw(st.booleans()) for _ in base.chunks]
-    nbytes = np.dtype(base.dtype).itemsize * int(
-        np.prod([1 if again else chunk for again, chunk in zip(repeated, base.chunks, strict=True)])
-    )
-    chunks = tuple(1 if again else chunk for again, chunk in zip(repeated, base.chunks, strict=True))
-    kind = Kind(base.dtype, base.codecs, min(base.parts, nbytes), chunks)
-    files = Files(np.random.default_rng(seed))
-    shape = tuple(1 if again else 2 * chunk for again, chunk in zip(repeated, chunks, strict=True))
-    array, values = make(random_values(shape, kind, files.rng), kind, files, holes=0.2)
-    target = tuple(3 if again else length for again, length in zip(repeated, shape, strict=True))
-    target = (*data.draw(st.sampled_from([(), (2,), (1, 3)])), *target)
-    broadcast: Any = np.broadcast_to(array, target)
-    assert np.array_equal(broadcast.load(files.registry()), np.broadcast_to(values, target))
+@given(st.data(), drawn())
+def test_stack_expand_dims_and_broadcast_match_numpy(data: st.DataObject, made: Made) -> None:
+    axis = data.draw(st.integers(-made.values.ndim - 1, made.values.ndim))
+    assert_same(lambda arrays: np.stack(arrays, axis=axis), made, made.like(made.values.shape))
+    assert_same(lambda arrays: np.expand_dims(arrays[0], (0, -1)), made)
+    expanded = assert_same(lambda arrays: np.expand_dims(arrays[0], axis), made)
+    longer = list(expanded.shape)
+    longer[axis] = 3
+    target = (*data.draw(st.sampled_from([(), (2,), (1, 3)])), *longer)
+    assert_same(lambda arrays: np.broadcast_to(np.expand_dims(arrays[0], axis), target), made)
 
 
 @st.composite
@@ -115,73 +93,60 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...], chunks: tuple[int, ...])
 
 
 @settings(max_examples=examples(80))
-@given(st.data(), seeds)
-def test_index_on_chunk_boundaries_selects_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds())
-    files = Files(np.random.default_rng(seed))
-    shape = data.draw(shapes(kind))
-    array, values = make(random_values(shape, kind, files.rng), kind, files, holes=0.2)
-    key = data.draw(selections(shape, chunk_of(kind)))
-    selected = array[key]
-    assert selected.shape == values[key].shape
-    assert np.array_equal(selected.load(files.registry()), values[key])
+@given(st.data(), drawn())
+def test_index_on_chunk_boundaries_selects_the_same_as_numpy(data: st.DataObject, made: Made) -> None:
+    key = data.draw(selections(made.values.shape, chunk_of(made.kind)))
+    assert_same(lambda arrays: arrays[0][key], made)
 
 
 @FEW
-@given(st.data(), seeds)
-def test_other_slices_are_rejected_or_the_same_as_numpy(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds(ndim=2))
-    files = Files(np.random.default_rng(seed))
-    shape = data.draw(shapes(kind))
-    array, values = make(random_values(shape, kind, files.rng), kind, files)
+@given(st.data(), drawn(kinds(ndim=2)))
+def test_other_slices_are_rejected_or_the_same_as_numpy(data: st.DataObject, made: Made) -> None:
     numbers = st.none() | st.integers(-8, 8)
     axis = st.builds(slice, numbers, numbers, st.sampled_from([None, 1, 2, -1])) | st.integers(-8, 8)
     key = data.draw(st.tuples(axis, axis))
     try:
-        selected = array[key]
+        made.array[key]
     except ManifestError:
         return
     except IndexError:
         with pytest.raises(IndexError):
-            values[key]
+            made.values[key]
         return
-    assert np.array_equal(selected.load(files.registry()), values[key])
+    assert_same(lambda arrays: arrays[0][key], made)
 
 
 @FEW
-@given(st.data(), seeds)
-def test_joined_chunks_have_the_same_values(data: st.DataObject, seed: int) -> None:
-    kind = data.draw(kinds(codecs=("plain",)))
-    files = Files(np.random.default_rng(seed))
-    array, values = make(random_values(data.draw(shapes(kind)), kind, files.rng), kind, files)
-    count = data.draw(st.integers(1, 4))
-    joined = array.join_chunks(count)
-    assert joined.chunk_shape[0] == kind.chunks[0] * count
-    assert len(joined.manifests) == kind.parts * count
-    registry = files.registry()
-    assert np.array_equal(joined.load(registry), values)
-    assert np.array_equal(array.join().load(registry), values)
+@given(drawn(kinds(codecs=("plain",)), holes=0), st.integers(1, 4))
+def test_joined_chunks_have_the_same_values(made: Made, count: int) -> None:
+    joined, registry = made.array.join_chunks(count), made.files.registry()
+    assert joined.chunk_shape[0] == made.kind.chunks[0] * count
+    assert len(joined.manifests) == made.kind.parts * count
+    assert np.array_equal(joined.load(registry), made.values)
+    assert np.array_equal(made.array.join().load(registry), made.values)
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"),
+    ("key", "axis", "found"),
     [
-        (np.s_[1:3], "axis 0: expected a slice on the boundaries of chunks, such as 0:4"),
-        (np.s_[:, 1:2], "axis 1: expected a slice on the boundaries of chunks, such as 0:3"),
-        (np.s_[0], "axis 0: expected a slice, such as 0:2, or chunks of length 1"),
-        (np.s_[-1], "axis 0: expected a slice, such as 4:6, or chunks of length 1"),
-        (np.s_[::2], "axis 0: expected a slice with the step 1"),
-        (np.s_[::-1], "axis 0: expected a slice with the step 1"),
-        (np.s_["a":], "axis 0: expected a slice of integers"),
-        ([0, 1], "expected integers, slices, an ellipsis or new axes; load the values"),
-        (np.array([0, 1]), "expected integers, slices, an ellipsis or new axes; load the values"),
-        (True, "expected integers, slices, an ellipsis or new axes; load the values"),
-        (0.0, "expected integers, slices, an ellipsis or new axes; load the values"),
+        (np.s_[1:3], ", axis 0", r"slice\(1, 3, None\) and chunks of length 2"),
+        (np.s_[:, 1:2], ", axis 1", r"slice\(1, 2, None\) and chunks of length 3"),
+        (np.s_[0], ", axis 0", "0 and chunks of length 2"),
+        # The only element of the last chunk, which is stored as a whole chunk.
+        (np.s_[-1], ", axis 0", "4 and chunks of length 2"),
+        (np.s_[::2], "", "slice"),
+        (np.s_[::-1], "", "slice"),
+        (np.s_["a":], "", "slice"),
+        ([0, 1], "", r"\[0, 1\]"),
+        (np.array([0, 1]), "", r"array\(\[0, 1\]\)"),
+        (True, "", "True"),
+        (0.0, "", "0.0"),
     ],
 )
-def test_rejected_index_suggests_a_valid_one(key: Any, expected: str) -> None:
-    array, _ = simple()
-    with pytest.raises(ManifestError, match=expected):
+def test_rejected_index_names_what_is_possible(key: Any, axis: str, found: str) -> None:
+    array, _ = simple((5, 6))
+    possible = "integers on axes with chunks of length 1, slices on the boundaries of chunks.*; load the values"
+    with pytest.raises(ManifestError, match=f"index{axis}: expected {possible}.*, found {found}"):
         array[key]
 
 
@@ -203,34 +168,23 @@ def test_slice_within_a_chunk_is_a_byte_range_of_one_part() -> None:
     array = PartsArray(document, [entries], parts=[ps.Part("", size=24)]).with_registry(files.registry())
     assert np.array_equal(array[5:7].load(), content[5:7])
     assert array[5:7].declared_parts is None
-    with pytest.raises(ManifestError, match="such as 0:8"):
+    with pytest.raises(ManifestError, match="slice would split individual chunks"):
         array[3:5]
-    two = PartsArray(
-        document,
-        [
-            {"0.0": entry(0, 12, "s3://one/a"), "1.0": entry(24, 12, "s3://one/a")},
-            {"0.0": entry(12, 12, "s3://one/a"), "1.0": entry(36, 12, "s3://one/a")},
-        ],
-    )
-    with pytest.raises(ManifestError, match="in 2 parts"):
-        two[5:7]
-    inline = PartsArray(document, [{"0.0": {**entry(), "data": b"a" * 24}}])
-    with pytest.raises(ManifestError, match="inlined in the manifest"):
-        inline[1:2]
-    short = PartsArray(document, [{"0.0": entry(0, 20, "s3://one/a")}])
-    with pytest.raises(ManifestError, match="chunks of 24 bytes"):
-        short[1:2]
 
 
-def test_joined_chunks_are_lists_of_ranges() -> None:
-    array = PartsArray(
-        metadata((6,), (2,)), [{f"{i}": entry(10 * i, 1) for i in range(3)}, {f"{i}": entry(99, 3) for i in range(3)}]
-    )
-    joined = array.join_chunks(2)
-    assert joined.dict()["0"] == [entry(0, 1), entry(99, 3), entry(10, 1), entry(99, 3)]
-    filled = joined.dict()["1"]
-    assert filled[:2] == [entry(20, 1), entry(99, 3)]
-    assert [each["data"] for each in filled[2:]] == [b"\0", b"\0\0\0"]
+@pytest.mark.parametrize(
+    "manifests",
+    [
+        [{"0.0": entry(0, 12)}, {"0.0": entry(12, 12)}],
+        [{"0.0": {**entry(), "data": b"a" * 24}}],
+        [{"0.0": entry(0, 20)}],
+    ],
+    ids=["in two parts", "inlined", "too short"],
+)
+def test_slice_within_a_chunk_needs_one_whole_range(manifests: Any) -> None:
+    array = PartsArray(metadata((8, 3), (4, 3)), manifests)
+    with pytest.raises(ManifestError, match=r"axis 0: expected .*slices on the boundaries of chunks.*length 4"):
+        array[1:2]
 
 
 def test_join_rejects_missing_chunk_unless_all_are_missing() -> None:

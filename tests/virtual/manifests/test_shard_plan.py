@@ -16,7 +16,6 @@ from parts_store.virtual.manifests.shards import (
     ChunkTable,
     Cut,
     NotCut,
-    ReferenceShards,
     cut_shards,
     plan_cut,
     shard_grid,
@@ -67,55 +66,6 @@ def a_table(
     return ChunkTable.of(paths, offsets, lengths)
 
 
-def followed(table: ChunkTable, counts: Grid, shards: ReferenceShards) -> Iterator[tuple[Grid, tuple[str, int, int]]]:
-    """Yield each chunk that the indexes name, with the file, the offset and the length that they lead to."""
-    for number, shard in enumerate(shards.coordinates.tolist()):
-        index = shards.index(number)
-        assert len(index) == 16 * math.prod(counts) + 4
-        assert int.from_bytes(index[-4:], "little") == google_crc32c.value(index[:-4])
-        rows = list(struct.iter_unpack("<QQ", index[:-4]))
-        # The parts of the shard, one after the other.
-        pieces = [
-            (table.files[file], int(start), int(stop))
-            for file, start, stop in zip(
-                shards.numbers[number], shards.starts[number], shards.stops[number], strict=True
-            )
-            if file >= 0
-        ]
-        assert len({file for file, _, _ in pieces}) == len(pieces)
-        used: list[tuple[str, int, int]] = []
-        for slot, (position, nbytes) in zip(itertools.product(*map(range, counts)), rows, strict=True):
-            if (position, nbytes) == (NONE, NONE):
-                continue
-            (found,) = found_in(pieces, position, nbytes)
-            used.append((found[0], found[1], found[1] + nbytes))
-            place = tuple(at * count + each for at, count, each in zip(shard, counts, slot, strict=True))
-            yield place, (*found, nbytes)
-        # The ranges are as small as possible.
-        for file, start, stop in pieces:
-            assert min(first for name, first, _ in used if name == file) == start
-            assert max(last for name, _, last in used if name == file) == stop
-        assert int(shards.nbytes[number]) == sum(last - first for _, first, last in used)
-
-
-def found_in(pieces: list[tuple[str, int, int]], position: int, nbytes: int) -> list[tuple[str, int]]:
-    """Return the file and the offset of a range of a shard that is made of these pieces."""
-    found, begin = [], 0
-    for file, start, stop in pieces:
-        if begin <= position and position + nbytes <= begin + stop - start:
-            found.append((file, start + position - begin))
-        begin += stop - start
-    return found
-
-
-def expected(table: ChunkTable) -> dict[Grid, tuple[str, int, int]]:
-    return {
-        place: (table.files[table.numbers[place]], int(table.offsets[place]), int(table.lengths[place]))
-        for place in itertools.product(*map(range, table.grid))
-        if table.numbers[place] >= 0
-    }
-
-
 def files_of_shards(table: ChunkTable, counts: Grid) -> list[int]:
     """Return how many files the chunks of each shard are in."""
     return [
@@ -132,15 +82,41 @@ def cuts_of(length: int, files: int) -> Iterator[tuple[int, ...]]:
 
 
 def check(table: ChunkTable, counts: Grid) -> None:
+    """Check that the index of every shard leads to its chunks, in ranges of files that are as small as possible."""
     needed = max(files_of_shards(table, counts), default=0)
     for most in range(1, MAX_FILES + 1):
         shards = cut_shards(table, counts, most)
         assert (shards is None) == (needed > most)
-    if shards is not None:
-        assert shards.files == max(needed, 1)
-        found = list(followed(table, counts, shards))
-        assert len(dict(found)) == len(found)
-        assert dict(found) == expected(table)
+    if shards is None:
+        return
+    assert shards.files == max(needed, 1)
+    columns = (table.numbers, table.offsets, table.lengths)
+    places = [tuple(place) for place in np.argwhere(table.numbers >= 0).tolist()]
+    left = {place: [int(column[place]) for column in columns] for place in places}
+    for number, shard in enumerate(shards.coordinates.tolist()):
+        index = shards.index(number)
+        assert len(index) == 16 * math.prod(counts) + 4
+        assert int.from_bytes(index[-4:], "little") == google_crc32c.value(index[:-4])
+        ranges = zip(shards.numbers[number], shards.starts[number], shards.stops[number], strict=True)
+        pieces = [(int(file), int(start), int(stop)) for file, start, stop in ranges if file >= 0]
+        found: dict[int, list[tuple[int, int]]] = {file: [] for file, _, _ in pieces}
+        assert len(found) == len(pieces)
+        # The ranges of files follow each other in the shard.
+        begins = [0, *itertools.accumulate(stop - start for _, start, stop in pieces)]
+        begin_of = {file: begin - start for (file, start, _), begin in zip(pieces, begins, strict=False)}
+        slots = itertools.product(*map(range, counts))
+        for slot, row in zip(slots, struct.iter_unpack("<QQ", index[:-4]), strict=True):
+            place = tuple(at * count + each for at, count, each in zip(shard, counts, slot, strict=True))
+            if place in left:
+                file, offset, nbytes = left.pop(place)
+                assert row == (begin_of[file] + offset, nbytes)
+                found[file].append((offset, offset + nbytes))
+            else:
+                assert row == (NONE, NONE)
+        used = [(file, min(map(min, spans)), max(map(max, spans))) for file, spans in found.items()]
+        assert used == pieces
+        assert int(shards.nbytes[number]) == sum(stop - start for spans in found.values() for start, stop in spans)
+    assert not left
 
 
 GRIDS: list[Grid] = [*((length,) for length in range(1, 8)), (2, 5), (4, 3), (3, 1, 2), (1, 4, 2)]

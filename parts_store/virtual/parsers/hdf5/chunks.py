@@ -6,7 +6,6 @@ import itertools
 import math
 import zlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
 from typing import Any, BinaryIO, Final, cast
@@ -28,31 +27,6 @@ type OffsetTable = dict[ChunkCorner, tuple[int, int]]
 """The offset and size of each chunk, by its position in the grid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ChunkListing:
-    """All chunks as the HDF5 library lists them: their first elements in the array, and their places in the file."""
-
-    starts: NDArray[np.int64]
-    offsets: NDArray[np.uint64]
-    lengths: NDArray[np.uint64]
-    masks: NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, dataset: h5py.Dataset) -> "_ChunkListing":
-        """Return the chunks of a dataset."""
-        listed: list[Any] = []
-        if dataset.id.get_num_chunks():
-            dataset.id.chunk_iter(listed.append)
-        listed = [chunk for chunk in listed if chunk.byte_offset is not None]
-        starts = np.array([chunk.chunk_offset for chunk in listed], np.int64).reshape(len(listed), len(dataset.shape))
-        return cls(
-            starts,
-            np.array([chunk.byte_offset for chunk in listed], np.uint64),
-            np.array([chunk.size for chunk in listed], np.uint64),
-            np.array([chunk.filter_mask for chunk in listed], np.uint32),
-        )
-
-
 type Grids = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]
 """The offset, the size and the filter mask of each chunk, in the shape of the grid."""
 
@@ -67,21 +41,26 @@ def chunks_of(dataset: h5py.Dataset, file: BinaryIO, shape: ChunkCorner) -> Grid
         raise CannotBeReadError(f"{math.prod(grid):,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
     if 0 in grid:
         return np.empty(grid, np.uint64), np.empty(grid, np.uint64), np.empty(grid, np.uint32)
-    listed = _ChunkListing.of(dataset)
-    _require_order(listed.starts, dataset.chunks)
-    places = _right_places(dataset, file, listed)
+    listed: list[Any] = []
+    if dataset.id.get_num_chunks():
+        dataset.id.chunk_iter(listed.append)
+    listed = [chunk for chunk in listed if chunk.byte_offset is not None]
+    starts = np.array([chunk.chunk_offset for chunk in listed], np.int64).reshape(len(listed), len(grid))
+    _require_order(starts, dataset.chunks)
+    places = _right_places(dataset, file, starts, [(chunk.byte_offset, chunk.size) for chunk in listed])
     # HDF5 keeps chunks beyond the shape if the dataset was larger before.
     is_inside = np.all(places * np.array(dataset.chunks) < np.array(dataset.shape), axis=1)
     numbers = np.ravel_multi_index(tuple(places[is_inside].T), grid)
-    seen, counts = np.unique(numbers, return_counts=True)
-    if len(twice := seen[counts > 1]):
-        place = tuple(int(at) for at in np.unravel_index(int(twice[0]), grid))
+    # Most datasets have few chunks, for which NumPy takes longer.
+    if len(set(numbers.tolist())) < len(numbers):
+        seen, counts = np.unique(numbers, return_counts=True)
+        place = tuple(int(at) for at in np.unravel_index(int(seen[counts > 1][0]), grid))
         raise CannotBeReadError(f"its chunk {place} is in the file twice")
     offsets, lengths = (np.full(grid, MISSING, np.uint64) for _ in range(2))
-    offsets.ravel()[numbers] = listed.offsets[is_inside]
-    lengths.ravel()[numbers] = listed.lengths[is_inside]
+    offsets.ravel()[numbers] = np.array([chunk.byte_offset for chunk in listed], np.uint64)[is_inside]
+    lengths.ravel()[numbers] = np.array([chunk.size for chunk in listed], np.uint64)[is_inside]
     masks = np.zeros(grid, np.uint32)
-    masks.ravel()[numbers] = listed.masks[is_inside]
+    masks.ravel()[numbers] = np.array([chunk.filter_mask for chunk in listed], np.uint32)[is_inside]
     return offsets, lengths, masks
 
 
@@ -104,14 +83,16 @@ def is_listed_right(dataset: h5py.Dataset) -> bool:
     return len(unlimited) != 1 or unlimited[0] == 0
 
 
-def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _ChunkListing) -> NDArray[np.int64]:
+def _right_places(
+    dataset: h5py.Dataset, file: BinaryIO, starts: NDArray[np.int64], where: list[tuple[int, int]]
+) -> NDArray[np.int64]:
     """Return the positions of the chunks in the grid: as they are listed, or as they are numbered.
 
     If one axis is unlimited and is not the first, HDF5 may store chunks by number, with that axis slowest. It reads
     them in this way, but lists them as if the first axis were slowest. Some chunks are read to find out which of the
     two applies.
     """
-    places: NDArray[np.int64] = listed.starts // np.array(dataset.chunks)
+    places: NDArray[np.int64] = starts // np.array(dataset.chunks)
     if is_listed_right(dataset):
         return places
     unlimited = _unlimited(dataset)
@@ -120,7 +101,6 @@ def _right_places(dataset: h5py.Dataset, file: BinaryIO, listed: _ChunkListing) 
     )
     said: list[ChunkCorner] = [tuple(place) for place in places.tolist()]
     numbered = [_by_number(place, unlimited[0], most) for place in said]
-    where = list(zip(listed.offsets.tolist(), listed.lengths.tolist(), strict=True))
     one, other = dict(zip(said, where, strict=True)), dict(zip(numbered, where, strict=True))
     return np.array(numbered, np.int64).reshape(places.shape) if _matches_better(dataset, file, other, one) else places
 
@@ -301,11 +281,7 @@ def _require_checksums(dataset: h5py.Dataset, places: Iterable[tuple[int, ...]] 
 
 def _decode(code: int, data: bytes, most: int) -> tuple[bool, int]:
     """Return whether bytes have an end when they are decoded, and how many there are, up to one more than `most`."""
-    if code == Plugin.BZIP2:
-        unpacker = bz2.BZ2Decompressor()
-        nbytes = len(unpacker.decompress(data, most + 1))
-        return unpacker.eof, nbytes
-    decoder = zlib.decompressobj()
+    decoder = bz2.BZ2Decompressor() if code == Plugin.BZIP2 else zlib.decompressobj()
     nbytes = len(decoder.decompress(data, most + 1))
     return decoder.eof, nbytes
 

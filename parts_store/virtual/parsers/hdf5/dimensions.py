@@ -1,7 +1,6 @@
 """Find the names and the lengths of the dimensions of HDF5 and netCDF4 datasets."""
 
 import posixpath
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from parts_store.virtual.description import PhonyDimensions
 from parts_store.virtual.parsers.hdf5.attributes import Address, ObjectPaths, StoredAttributes, address_of, shown
 
 
@@ -87,8 +87,7 @@ class Dimensions:
     """The dimensions of a group, as far as they are known."""
 
     scales: Scales
-    # Generated names, by the length, and the position among axes of that length in an array.
-    phony: dict[tuple[int, int], str] = field(default_factory=dict)
+    phony: PhonyDimensions = field(default_factory=PhonyDimensions)
 
     def scales_of(self, dataset: h5py.Dataset, attributes: StoredAttributes) -> list[Scale | None]:
         """Return the scale of each axis of a dataset, None for an axis without one."""
@@ -101,15 +100,8 @@ class Dimensions:
         return [Scale.of(dataset)] if scales == [None] and attributes.is_scale else scales
 
     def names_of(self, scales: list[Scale | None], shape: tuple[int, ...]) -> Iterator[str]:
-        """Yield the names of the axes of an array: those of their scales, or generated ones as in netCDF4 readers."""
-        met: Counter[int] = Counter()
-        for axis, length in enumerate(shape):
-            scale = scales[axis] if axis < len(scales) else None
-            if scale is not None:
-                yield scale.name
-                continue
-            yield self.phony.setdefault((length, met[length]), f"phony_dim_{len(self.phony)}")
-            met[length] += 1
+        """Return the names of the axes of an array: those of their scales, or generated ones as in netCDF4 readers."""
+        return self.phony.names_of(shape, [None if scale is None else scale.name for scale in scales])
 
 
 def lengths_of(scales: list[Scale | None], shape: tuple[int, ...]) -> Iterator[int]:

@@ -40,7 +40,6 @@ class _MappedSource:
     shape: Shape
     chunk_shape: Shape
     codecs: tuple[Json, ...]
-    header: Header
     location: str
     offsets: Any
     lengths: Any
@@ -64,7 +63,8 @@ def describe_virtual(dataset: h5py.Dataset, header: Header, describe: Describe) 
     locations = np.full(grid, "", np.dtypes.StringDType())
     is_covered = np.zeros(grid, bool)
     for each in sources:
-        _require_same(each, first)
+        if (each.chunk_shape, each.codecs) != (first.chunk_shape, first.codecs):
+            raise _not_regular("its sources have different chunks or filters")
         block = tuple(_chunks_along(each, header.shape))
         if is_covered[block].any():
             raise _not_regular("two of its sources overlap")
@@ -101,9 +101,7 @@ def _source(mapped: Any, header: Header, describe: Describe) -> _MappedSource:
         raise _not_regular(f"a chunk of a source has more than {_MAX_NBYTES:,} bytes")
     chunk_shape = _with_axes_of(shape, found.shape, chunk_shape)
     grid = tuple(-(-size // chunk) for size, chunk in zip(shape, chunk_shape, strict=True))
-    return _MappedSource(
-        start, shape, chunk_shape, codecs, found, location, offsets.reshape(grid), lengths.reshape(grid)
-    )
+    return _MappedSource(start, shape, chunk_shape, codecs, location, offsets.reshape(grid), lengths.reshape(grid))
 
 
 def _block(space: h5py.h5s.SpaceID, shape: Shape) -> tuple[Shape, Shape]:
@@ -126,11 +124,6 @@ def _with_axes_of(shape: Shape, own_shape: Shape, chunk_shape: Shape) -> Shape:
         raise _not_regular(f"a source of the shape {own_shape} is mapped to {shape}")
     chunks = iter(own)
     return tuple(1 if length == 1 else next(chunks)[1] for length in shape)
-
-
-def _require_same(source: _MappedSource, first: _MappedSource) -> None:
-    if (source.chunk_shape, source.codecs) != (first.chunk_shape, first.codecs):
-        raise _not_regular("its sources have different chunks or filters")
 
 
 def _chunks_along(source: _MappedSource, shape: Shape) -> Iterator[slice]:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import HeaderError
-from parts_store.virtual.description import CannotBeReadError, nest, why_invalid
+from parts_store.virtual.description import CannotBeReadError, PhonyDimensions, nest, why_invalid
 from parts_store.virtual.existing_files import FolderReader
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
@@ -236,32 +235,16 @@ def _count_cut(folder: FolderReader, path: str, dataset: N5Dataset, blocks: Mapp
 
 
 def _references(
-    dataset: N5Dataset, blocks: Mapping[BlockPlace, int], urls: Mapping[BlockPlace, str], dimensions: "PhonyDimensions"
+    dataset: N5Dataset, blocks: Mapping[BlockPlace, int], urls: Mapping[BlockPlace, str], dimensions: PhonyDimensions
 ) -> PartsArray:
     columns = Columns.empty(dataset.grid[::-1])
     for place, nbytes in blocks.items():
         columns.put(place[::-1], FileRange(urls[place], Span(0, nbytes)))
     document = dataset.reversed_document()
     # xarray needs names.
-    document.setdefault("dimension_names", dimensions.names_of(dataset.dimensions[::-1]))
+    document.setdefault("dimension_names", list(dimensions.names_of(dataset.dimensions[::-1])))
     references = References.checked(ArrayV3Metadata.from_dict(document), [columns.manifest()], {})
     return PartsArray.of(references, None, ())
-
-
-@dataclass(slots=True)
-class PhonyDimensions:
-    """Names for dimensions without a name: axes of the same length have the same name, in all arrays of a container."""
-
-    known: dict[tuple[int, int], str] = field(default_factory=dict)
-
-    def names_of(self, shape: Iterable[int]) -> list[str]:
-        """Return a name for each axis."""
-        met: Counter[int] = Counter()
-        names = []
-        for size in shape:
-            names.append(self.known.setdefault((size, met[size]), f"phony_dim_{len(self.known)}"))
-            met[size] += 1
-        return names
 
 
 def walk(folder: FolderReader) -> Container:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from parts_store.errors import describe
-from parts_store.virtual.description import CannotBeReadError, Json
+from parts_store.virtual.description import CannotBeReadError, Header, Json
 from parts_store.virtual.store_access import n5_nbytes, parse_integer
 
 _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
@@ -171,33 +171,24 @@ class N5Dataset:
 
         The specification of `n5_default` requires this order, and the keys.
         """
-        encoding = {"name": "v2", "configuration": {"separator": "/"}}
-        document = self._document(self.dimensions, self.block_size, encoding, [self.codec])
-        return document if self.axes is None else {**document, "dimension_names": list(self.axes)}
+        document = self._document(self.dimensions, self.block_size, self.axes, [self.codec])
+        return {**document, "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "/"}}}
 
     def reversed_document(self) -> Json:
         """Return the document of an array with the axes reversed, as z5py shows the dataset."""
-        encoding = {"name": "default", "configuration": {"separator": "/"}}
+        axes = None if self.axes is None else self.axes[::-1]
         codecs = [_reversed(self.ndim), self.codec]
-        document = self._document(self.dimensions[::-1], self.block_size[::-1], encoding, codecs)
-        return document if self.axes is None else {**document, "dimension_names": list(self.axes[::-1])}
+        return self._document(self.dimensions[::-1], self.block_size[::-1], axes, codecs)
 
     def _document(
-        self, shape: tuple[int, ...], chunk_shape: tuple[int, ...], encoding: Json, codecs: list[Json]
+        self, shape: tuple[int, ...], chunk_shape: tuple[int, ...], axes: tuple[str, ...] | None, codecs: list[Json]
     ) -> Json:
-        return {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": list(shape),
-            "data_type": self.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
-            "chunk_key_encoding": encoding,
-            # N5 has no fill value. All programs return 0 for a block that does not exist.
-            "fill_value": 0,
-            "codecs": codecs,
-            "attributes": dict(self.attributes),
-            "storage_transformers": [],
-        }
+        # N5 has no fill value. All programs return 0 for a block that does not exist.
+        header = Header("", shape, self.dtype, self.dtype.type(0), self.attributes, axes or ())
+        document = header.to_json(chunk_shape, codecs)
+        if axes is None:
+            del document["dimension_names"]
+        return document
 
     def nbytes_of(self, shape: tuple[int, ...]) -> int | None:
         """Return the size of the file of a block of this shape; None if the blocks are compressed."""

@@ -89,10 +89,15 @@ _CODECS: Final = "ccittfax3 ccittfax4 ccittrle delta floatpred jpeg jpeg2k lerc 
 image_codecs.register_codecs(_CODECS.split(), verbose=False)
 
 _LZW: Final = 5
-_DEFLATE: Final = (8, 32946)
 _PACKBITS: Final = 32773
-_LZMA: Final = 34925
-_ZSTD: Final = (34926, 50000)
+_COMPRESSORS: Final[dict[int, tuple[Json, ...]]] = {
+    1: (),
+    _LZW: ({"name": "imagecodecs_lzw"},),
+    **dict.fromkeys((8, 32946), ({"name": "numcodecs.zlib", "configuration": {"level": 6}},)),
+    _PACKBITS: ({"name": "imagecodecs_packbits"},),
+    34925: ({"name": "numcodecs.lzma", "configuration": {}},),
+    **dict.fromkeys((34926, 50000), ({"name": "zstd", "configuration": {"level": 3, "checksum": False}},)),
+}
 _OLD_JPEG: Final = 6
 _WEBP: Final = 50001
 # Images without settings of their own.
@@ -172,20 +177,9 @@ def _name(page: TiffPage) -> str:
 
 
 def _compressors(page: TiffPage) -> tuple[Json, ...]:
-    compression = int(page.compression)
-    if compression == 1:
-        return ()
-    if compression == _LZW:
-        return ({"name": "imagecodecs_lzw"},)
-    if compression in _DEFLATE:
-        return ({"name": "numcodecs.zlib", "configuration": {"level": 6}},)
-    if compression == _PACKBITS:
-        return ({"name": "imagecodecs_packbits"},)
-    if compression == _LZMA:
-        return ({"name": "numcodecs.lzma", "configuration": {}},)
-    if compression in _ZSTD:
-        return ({"name": "zstd", "configuration": {"level": 3, "checksum": False}},)
-    raise CannotBeReadError(f"the compression {_name(page)}: it is not supported")
+    if (found := _COMPRESSORS.get(int(page.compression))) is None:
+        raise CannotBeReadError(f"the compression {_name(page)}: it is not supported")
+    return found
 
 
 def _packed(page: TiffPage, compressors: tuple[Json, ...]) -> Json:

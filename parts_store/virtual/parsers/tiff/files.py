@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Final, cast, override
 from xml.etree import ElementTree as ET
 
 from obspec_utils.readers import BlockStoreReader
-from tifffile import TiffFile
+from tifffile import TIFF, TiffFile
+from tifffile.tifffile import TiffFormat
 
 from parts_store.virtual.description import THIS_FILE, CannotBeReadError, OpenOther, OtherFile
 from parts_store.virtual.report import Skipped
@@ -98,35 +99,13 @@ _JPEG: Final = ((6,), (7,))
 # The codes of integers for `struct`. Others, such as texts, are compared as bytes.
 _NUMBERS: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 # The number of bytes of a value of each data type.
-_SIZES: Final = {
-    **dict.fromkeys((1, 2, 6, 7), 1),
-    **dict.fromkeys((3, 8), 2),
-    **dict.fromkeys((4, 9, 11, 13), 4),
-    **dict.fromkeys((5, 10, 12, 16, 17, 18), 8),
+_SIZES: Final = {int(dtype): struct.calcsize(f"<{letters}") for dtype, letters in TIFF.DATA_FORMATS.items()}
+_FORMATS: Final = {
+    b"II*\0": TIFF.CLASSIC_LE,
+    b"MM\0*": TIFF.CLASSIC_BE,
+    b"II+\0": TIFF.BIG_LE,
+    b"MM\0+": TIFF.BIG_BE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _FileKind:
-    """The sizes of numbers in classic TIFF or in BigTIFF, in the byte order of the file."""
-
-    order: str
-    is_big: bool
-
-    @property
-    def count(self) -> struct.Struct:
-        """The number of tags of a directory."""
-        return struct.Struct(f"{self.order}{'Q' if self.is_big else 'H'}")
-
-    @property
-    def tag(self) -> struct.Struct:
-        """A tag: its code, its data type, the number of its values, and the values or their offset."""
-        return struct.Struct(f"{self.order}HH{'Q8s' if self.is_big else 'I4s'}")
-
-    @property
-    def offset(self) -> struct.Struct:
-        """An offset in the file."""
-        return struct.Struct(f"{self.order}{'Q' if self.is_big else 'I'}")
 
 
 type Storage = tuple[tuple[int, tuple[int, ...] | None], ...]
@@ -175,12 +154,14 @@ def read_directories(file: BinaryIO, nbytes: int) -> Directories:
     """Return the directories of a file; raise `CannotBeReadError` if they are too many, or SubIFDs form a loop."""
     file.seek(0)
     head = file.read(16)
-    order = {b"II": "<", b"MM": ">"}[head[:2]]
-    kind = _FileKind(order, is_big=struct.unpack_from(f"{order}H", head, 2)[0] == 43)
-    first = 8 if kind.is_big else 4
-    if len(head) < first + kind.offset.size:
+    kind = _FORMATS.get(head[:4])
+    if kind is None:
+        raise CannotBeReadError("it is no TIFF file")
+    # The offset of the first directory, behind the signature, and two more numbers in BigTIFF.
+    first = 8 if kind.is_bigtiff else 4
+    if len(head) < first + kind.offsetsize:
         raise CannotBeReadError(f"the file has {nbytes} bytes, and no directory")
-    return _DirectoryWalk(file, nbytes, kind).read(kind.offset.unpack_from(head, first)[0])
+    return _DirectoryWalk(file, nbytes, kind).read(struct.unpack_from(kind.offsetformat, head, first)[0])
 
 
 @dataclass(slots=True)
@@ -189,7 +170,7 @@ class _DirectoryWalk:
 
     file: BinaryIO
     nbytes: int
-    kind: _FileKind
+    kind: TiffFormat
     found: Directories = field(default_factory=Directories)
     visited: set[int] = field(default_factory=set)
     # Where the offset of the next directory is.
@@ -205,7 +186,7 @@ class _DirectoryWalk:
             if offset in self.visited:
                 problem = f"its directory at {offset} was read before: the directories form a loop"
                 self.found.skipped.append(Skipped(name, problem))
-                self.found.changes[self.pointer] = bytes(self.kind.offset.size)
+                self.found.changes[self.pointer] = bytes(self.kind.offsetsize)
                 break
             following = self._visit(offset, name)
             if following is None:
@@ -237,18 +218,18 @@ class _DirectoryWalk:
         kind = self.kind
         # An offset can be larger than any that a file object takes.
         self.file.seek(min(offset, self.nbytes))
-        data = self.file.read(kind.count.size)
-        count = kind.count.unpack(data)[0] if len(data) == kind.count.size else 0
+        data = self.file.read(kind.tagnosize)
+        count = struct.unpack(kind.tagnoformat, data)[0] if len(data) == kind.tagnosize else 0
         if count > _MAX_TAGS:
             raise CannotBeReadError(f"{name}: {count:,} tags, and at most {_MAX_TAGS:,} are read")
-        data = self.file.read(count * kind.tag.size + kind.offset.size)
-        if not count or len(data) < count * kind.tag.size:
+        data = self.file.read(count * kind.tagsize + kind.offsetsize)
+        if not count or len(data) < count * kind.tagsize:
             problem = f"its directory at {offset} is damaged, or beyond the end of the file at {self.nbytes}"
             self.found.skipped.append(Skipped(name, problem))
             return None
         compared = []
         stored: dict[int, tuple[int, ...]] = {}
-        for code, dtype, values, value in kind.tag.iter_unpack(data[: count * kind.tag.size]):
+        for code, dtype, values, value in struct.iter_unpack(kind.tagheaderformat, data[: count * kind.tagsize]):
             self._add_tag(name, code, values * _SIZES.get(dtype, 1), value)
             if code in _KIND:
                 raw = self._compared(dtype, values, value)
@@ -263,15 +244,15 @@ class _DirectoryWalk:
         self.found.storage[offset] = self.storages.setdefault(storage, storage)
         if self.segments > 2 * MAX_SEGMENTS:
             raise CannotBeReadError(f"more than {MAX_SEGMENTS:,} tiles and strips")
-        self.pointer = offset + kind.count.size + count * kind.tag.size
-        last = data[count * kind.tag.size :]
-        return int(kind.offset.unpack(last)[0]) if len(last) == kind.offset.size else 0
+        self.pointer = offset + kind.tagnosize + count * kind.tagsize
+        last = data[count * kind.tagsize :]
+        return self._offset(last) if len(last) == kind.offsetsize else 0
 
     def _add_tag(self, name: str, code: int, size: int, value: bytes) -> None:
         """Count the bytes of the values of a tag; raise if the tags of a file have too many."""
-        if size <= self.kind.offset.size:
+        if size <= self.kind.offsetsize:
             return
-        start = self.kind.offset.unpack(value)[0]
+        start = self._offset(value)
         if start + size > self.nbytes:
             problem = f"its values end at {start + size:,}, and the file at {self.nbytes:,}"
             self.found.skipped.append(Skipped(f"{name}, tag {code}", problem))
@@ -280,12 +261,15 @@ class _DirectoryWalk:
         if self.tag_nbytes > _MAX_NBYTES:
             raise CannotBeReadError(f"tags with more than {_MAX_NBYTES:,} bytes in all")
 
+    def _offset(self, data: bytes) -> int:
+        return int(struct.unpack(self.kind.offsetformat, data)[0])
+
     def _compared(self, dtype: int, count: int, value: bytes) -> bytes:
         """Return the bytes of the values of a tag, or of their offset if they are many."""
         size = count * _SIZES.get(dtype, 1)
         if not len(value) < size <= _MAX_COMPARED:
             return value
-        self.file.seek(min(self.kind.offset.unpack(value)[0], self.nbytes))
+        self.file.seek(min(self._offset(value), self.nbytes))
         return self.file.read(size)
 
     def _integers(self, dtype: int, count: int, raw: bytes) -> tuple[int, ...]:
@@ -293,7 +277,7 @@ class _DirectoryWalk:
         letter = _NUMBERS.get(dtype, "B")
         size = struct.calcsize(f"<{letter}")
         used = raw[: count * size]
-        return struct.unpack(f"{self.kind.order}{len(used) // size}{letter}", used[: len(used) // size * size])
+        return struct.unpack(f"{self.kind.byteorder}{len(used) // size}{letter}", used[: len(used) // size * size])
 
     def _numbers(self, dtype: int, count: int, value: bytes) -> Iterator[int]:
         """Yield the values of a tag with offsets."""
@@ -302,12 +286,12 @@ class _DirectoryWalk:
             return
         data = value[: count * size]
         if count * size > len(value):
-            start = self.kind.offset.unpack(value)[0]
+            start = self._offset(value)
             if start + count * size > self.nbytes:
                 return
             self.file.seek(start)
             data = self.file.read(count * size)
-        for (number,) in struct.iter_unpack(f"{self.kind.order}{'I' if size == 4 else 'Q'}", data):
+        for (number,) in struct.iter_unpack(f"{self.kind.byteorder}{'I' if size == 4 else 'Q'}", data):
             yield int(number)
 
 

@@ -84,12 +84,18 @@ def page_chunk(page: TiffPage) -> tuple[int, ...]:
     return found
 
 
-def nbytes_of_segment(page: TiffPage) -> int:
-    """Return the number of bytes of a tile or strip without compression. Each row begins with a new byte."""
+def segment_shape(page: TiffPage) -> tuple[int, int, int, int]:
+    """Return the shape of a tile or strip: depth, rows, columns, and samples that are stored together."""
     lengths = dict(zip(page.axes, page_chunk(page), strict=True))
     samples = lengths.get("S", 1) if page.planarconfig == 1 else 1
+    return lengths.get("Z", 1), lengths["Y"], lengths["X"], samples
+
+
+def nbytes_of_segment(page: TiffPage) -> int:
+    """Return the number of bytes of a tile or strip without compression. Each row begins with a new byte."""
+    depth, rows, columns, samples = segment_shape(page)
     bits = sum(page.bitspersample) if isinstance(page.bitspersample, tuple) else page.bitspersample * samples
-    return int(lengths.get("Z", 1) * lengths["Y"] * -(-lengths["X"] * bits // 8))
+    return int(depth * rows * -(-columns * bits // 8))
 
 
 def segments_of(pages: Pages, layout: Layout) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -115,48 +121,16 @@ def segments_of(pages: Pages, layout: Layout) -> tuple[NDArray[np.uint64], NDArr
 _MAX_OVERHEAD: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentReader:
-    """Tiles and strips of pages that are equal to `keyframe`, as tifffile reads them."""
-
-    sources: TiffSources
-    keyframe: TiffPage
-
-    def read(self, page: Page, offset: int, size: int) -> bytes:
-        """Return the bytes of a tile or strip; raise `CannotBeReadError` if they cannot be decoded in a bounded way."""
-        limit = 4 * nbytes_of_segment(self.keyframe) + _MAX_OVERHEAD
-        if size > limit:
-            raise CannotBeReadError(f"a tile or strip of {size:,} bytes, expected at most {limit:,}")
-        file = self.sources[page.parent].file
-        file.seek(offset)
-        data = file.read(size)
-        require_bounded(self.keyframe, data, self.shape[1:3])
-        return data
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape of a tile or strip: depth, rows, columns, and samples that are stored together."""
-        lengths = dict(zip(self.keyframe.axes, page_chunk(self.keyframe), strict=True))
-        samples = lengths.get("S", 1) if self.keyframe.planarconfig == 1 else 1
-        return lengths.get("Z", 1), lengths["Y"], lengths["X"], samples
-
-    def decode(self, data: bytes, page: Page, number: int) -> NDArray[Any]:
-        """Return the values of a tile or strip of a page, with zeros below and beside those that are stored."""
-        header = self.keyframe.jpegheader
-        values, _, _ = self.keyframe.decode(data, number, jpegtables=page.jpegtables, jpegheader=header)
-        if values is None:
-            raise CannotBeReadError(f"tile or strip {number} has no values")
-        whole = np.zeros(self.shape, values.dtype)
-        whole[tuple(slice(0, length) for length in values.shape)] = values
-        return whole
-
-    def require_equal(self, codec: ChunkCodec, data: bytes, page: Page, number: int) -> None:
-        """Raise `NoReferenceError` unless zarr decodes a tile or strip to the values that tifffile reads."""
-        require_decoded_size(self.keyframe, data, self.shape[1:3], nbytes_of_segment(self.keyframe))
-        expected = self.decode(data, page, number)
-        found = codec.decode(data)
-        if found.astype(expected.dtype, copy=False).tobytes() != expected.tobytes():
-            raise NoReferenceError("a tile or strip that the codecs of Zarr decode to other values")
+def read_segment(sources: TiffSources, keyframe: TiffPage, page: Page, offset: int, size: int) -> bytes:
+    """Return the bytes of a tile or strip; raise `CannotBeReadError` if they cannot be decoded in a bounded way."""
+    limit = 4 * nbytes_of_segment(keyframe) + _MAX_OVERHEAD
+    if size > limit:
+        raise CannotBeReadError(f"a tile or strip of {size:,} bytes, expected at most {limit:,}")
+    file = sources[page.parent].file
+    file.seek(offset)
+    data = file.read(size)
+    require_bounded(keyframe, data, segment_shape(keyframe)[1:3])
+    return data
 
 
 # Images that Zarr cannot decode are loaded up to this number of bytes in a file, and chunks encoded again up to this;
@@ -339,7 +313,7 @@ class ImageReader:
             codecs.serializer,
         )
         array = replace(array, locations=self._locations(pages, array.offsets))
-        chunks = _PageChunks(SegmentReader(self.sources, page), pages, layout, offsets, sizes)
+        chunks = _PageChunks(self.sources, page, pages, layout, offsets, sizes)
         if not codecs.is_plain and nbytes <= _MAX_COMPARED:
             chunks.require_equal(array, is_there)
         encoded = self._encoded(chunks, array, is_short, codecs)
@@ -368,7 +342,6 @@ class ImageReader:
         if self.loaded + header.nbytes > _MAX_LOADED:
             reason = f"{problem}; its {header.nbytes:,} bytes are not copied (at most {_MAX_LOADED:,} of a file)"
             raise CannotBeReadError(reason) from problem
-        reader = SegmentReader(self.sources, image.keyframe)
         pages = [page for page in image.pages if page is not None]
         segments = [
             (page, *each) for page in pages for each in zip(page.dataoffsets, page.databytecounts, strict=False)
@@ -383,7 +356,7 @@ class ImageReader:
         for page, offset, size in segments:
             self._require_ends([page], np.array([offset + size]))
             if size:
-                reader.read(page, offset, size)
+                read_segment(self.sources, image.keyframe, page, offset, size)
         values = image.read()
         if values.shape != header.shape:
             raise CannotBeReadError(f"{problem}; its shape is {header.shape}, and tifffile reads {values.shape}")
@@ -418,9 +391,10 @@ def _short_segments(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PageChunks:
-    """The tiles or strips of an image, by their numbers in the grid."""
+    """The tiles or strips of pages that are equal to `keyframe`, by their numbers in the grid."""
 
-    reader: SegmentReader
+    sources: TiffSources
+    keyframe: TiffPage
     pages: Pages
     layout: Layout
     offsets: NDArray[np.uint64]
@@ -428,27 +402,41 @@ class _PageChunks:
 
     def require_equal(self, array: Chunked, is_there: NDArray[np.bool_]) -> None:
         """Raise `NoReferenceError` unless zarr decodes the first and the last chunk as tifffile does."""
-        codec = ChunkCodec.of(array)
+        codec, keyframe = ChunkCodec.of(array), self.keyframe
         numbers = np.flatnonzero(is_there)
         for number in {*numbers[:1].tolist(), *numbers[-1:].tolist()}:
-            self.reader.require_equal(codec, *self._segment(number))
+            data, page = self._read(number)
+            require_decoded_size(keyframe, data, segment_shape(keyframe)[1:3], nbytes_of_segment(keyframe))
+            expected = self._decode(data, page, number)
+            found = codec.decode(data)
+            if found.astype(expected.dtype, copy=False).tobytes() != expected.tobytes():
+                raise NoReferenceError("a tile or strip that the codecs of Zarr decode to other values")
 
     def encode_again(self, array: Chunked, chosen: NDArray[np.bool_]) -> dict[tuple[int, ...], bytes]:
         """Return the bytes of some chunks as zarr writes them, by their positions in the grid."""
         codec, found = ChunkCodec.of(array), {}
         for number in np.flatnonzero(chosen).tolist():
-            values = self.reader.decode(*self._segment(number)).reshape(array.chunk_shape)
+            values = self._decode(*self._read(number), number).reshape(array.chunk_shape)
             place = tuple(int(at) for at in np.unravel_index(number, self.layout.grid))
             found[place] = codec.encode(values)
         return found
 
-    def _segment(self, number: int) -> tuple[bytes, Page, int]:
-        which, segment = divmod(number, self.layout.per_page)
-        page = self.pages[which]
+    def _read(self, number: int) -> tuple[bytes, Page]:
+        page = self.pages[number // self.layout.per_page]
         if page is None:
             raise CannotBeReadError(f"chunk {number} of a page that is missing")
-        data = self.reader.read(page, int(self.offsets.flat[number]), int(self.sizes.flat[number]))
-        return data, page, segment
+        offset, size = int(self.offsets.flat[number]), int(self.sizes.flat[number])
+        return read_segment(self.sources, self.keyframe, page, offset, size), page
+
+    def _decode(self, data: bytes, page: Page, number: int) -> NDArray[Any]:
+        """Return the values of a tile or strip as tifffile reads it, with zeros below and beside those stored."""
+        segment, header = number % self.layout.per_page, self.keyframe.jpegheader
+        values, _, _ = self.keyframe.decode(data, segment, jpegtables=page.jpegtables, jpegheader=header)
+        if values is None:
+            raise CannotBeReadError(f"tile or strip {segment} has no values")
+        whole = np.zeros(segment_shape(self.keyframe), values.dtype)
+        whole[tuple(slice(0, length) for length in values.shape)] = values
+        return whole
 
 
 # --- tags ------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,9 @@ def test_every_type_and_filter_is_read_bit_for_bit(tmp_path: Path, pipeline: str
 
 
 @pytest.mark.parametrize("label", NO_CODEC)
-def test_values_with_a_filter_that_zarr_has_no_codec_for_are_loaded(tmp_path: Path, label: str) -> None:
+def test_values_with_a_filter_that_zarr_has_no_codec_for_are_loaded_up_to_a_limit(
+    tmp_path: Path, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filters, named = NO_CODEC[label]
     data = np.arange(4096, dtype="i4" if label != "zfp" else "f4") // 50
     path = write(tmp_path / "a.h5", data=data, chunks=(1024,), **filters)
@@ -61,16 +63,6 @@ def test_values_with_a_filter_that_zarr_has_no_codec_for_are_loaded(tmp_path: Pa
     assert [(each.path, named in each.loaded, each.references) for each in report.loaded] == [("a", True, 0)]
     for name in ("a", "b"):
         require_reads(store, name, data)
-
-
-@pytest.mark.parametrize("label", NO_CODEC)
-def test_large_values_with_a_filter_that_zarr_has_no_codec_for_are_named(
-    tmp_path: Path, label: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filters, named = NO_CODEC[label]
-    data = np.arange(4096, dtype="i4" if label != "zfp" else "f4") // 50
-    path = write(tmp_path / "a.h5", data=data, chunks=(1024,), **filters)
-    write(path, "b", data=data, chunks=(1024,))
     monkeypatch.setattr(loading, "MAX_LOADED", 4096 * 4 - 1)
     report, store = adopted(path)
     assert named in reasons(report)["a"]

@@ -13,17 +13,10 @@ import zarr
 import parts_store as ps
 from parts_store.errors import AdoptionError, CodecError, HeaderError, PartsStoreError, StoreConfigError
 from parts_store.virtual.parsers.n5.dataset import N5Dataset
-from parts_store.virtual.report import Adoption
-from tests.virtual.adopting import repository
+from tests.virtual.adopting import adopted, repository
 from tests.virtual.parsers.n5.containers import numbers, open_tensorstore, read_z5py, settle, write_java, write_root
 
 MULTISCALES = [{"datasets": [{"path": "s0", "scale": [1, 1]}, {"path": "s1", "scale": [2, 2]}]}]
-
-
-def adopted(folder: Path, **options: Any) -> tuple[Adoption, ps.PartsStore]:
-    session = repository(folder.parent).writable_session("main")
-    report = ps.adopt(folder, into=session, **options)
-    return report, ps.PartsStore.from_session(session)
 
 
 @pytest.fixture

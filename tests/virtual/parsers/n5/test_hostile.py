@@ -16,7 +16,7 @@ import parts_store as ps
 from parts_store.errors import PartsStoreError
 from parts_store.virtual.parsers.n5 import container as reader
 from parts_store.virtual.report import Adoption
-from tests.virtual.adopting import repository
+from tests.virtual.adopting import adopted
 from tests.virtual.parsers.n5.containers import numbers, settle, write_java, write_root
 
 
@@ -29,7 +29,7 @@ def container(tmp_path: Path) -> Path:
 
 
 def in_session(folder: Path) -> Adoption:
-    return ps.adopt(folder, into=repository(folder.parent).writable_session("main"))
+    return adopted(folder)[0]
 
 
 def skipped(report: Adoption) -> dict[str, str]:
@@ -109,12 +109,11 @@ def test_up_to_32_axes_are_read(tmp_path: Path, ndim: int) -> None:
     folder, values = tmp_path / "a.n5", numbers((2, *(1 for _ in range(ndim - 1))), "uint16")
     write_java(folder / "x", values, (1,) * ndim)
     write_root(folder)
-    session = repository(tmp_path).writable_session("main")
-    report = ps.adopt(folder, into=session)
+    report, store = adopted(folder)
     if ndim > 32:
         assert "with 1 to 32 lengths" in report.skipped[0].reason
         return
-    array: Any = zarr.open_array(ps.PartsStore.from_session(session), path="x", mode="r")
+    array: Any = zarr.open_array(store, path="x", mode="r")
     np.testing.assert_array_equal(array[...], values)
 
 

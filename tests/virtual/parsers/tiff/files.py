@@ -71,7 +71,7 @@ def images_of(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield f"{base}{below}data", level.asarray()
 
 
-def read(store: ps.PartsStore, name: str) -> NDArray[Any]:
+def read(store: ps.PartsStore, name: str = "data") -> NDArray[Any]:
     return np.asarray(zarr.open_array(store, path=name, mode="r")[...])
 
 

@@ -203,65 +203,52 @@ def test_a_jpeg_image_that_is_larger_than_its_tile_is_not_decoded(tmp_path: Path
     assert "an image of the size (65500, 65500) in a tile or strip of the size (64, 64)" in reason(report, "data")
 
 
-@pytest.mark.parametrize(
-    "pixels",
-    [
-        'DimensionOrder="XYZCT" SizeX="1" SizeY="1" SizeZ="1" SizeC="1" SizeT="1000000000"',
-        'DimensionOrder="TCZYX" SizeX="100000" SizeY="100000" SizeZ="1" SizeC="1" SizeT="1"',
-    ],
+def ome(images: str, *, count: int = 1) -> str:
+    return f'<?xml version="1.0"?><OME UUID="urn:uuid:1">{images * count}</OME>'
+
+
+def ome_image(order: str, *, x: int = 1, z: int = 1, t: int = 1, planes: str = "<TiffData/>") -> str:
+    sizes = f'SizeX="{x}" SizeY="{x}" SizeZ="{z}" SizeC="1" SizeT="{t}"'
+    return f'<Image><Pixels DimensionOrder="{order}" {sizes} Type="uint8">{planes}</Pixels></Image>'
+
+
+IN_TWO_FILES = (
+    '<TiffData IFD="0"><UUID FileName="a.ome.tif">urn:uuid:1</UUID></TiffData>'
+    '<TiffData IFD="0" FirstT="1"><UUID FileName="/etc/b.ome.tif">urn:uuid:2</UUID></TiffData>'
 )
-def test_ome_xml_that_claims_many_planes_is_not_used(tmp_path: Path, pixels: str) -> None:
-    path = tmp_path / "a.tif"
-    xml = f'<?xml version="1.0"?><OME><Image><Pixels {pixels} Type="uint8"><TiffData/></Pixels></Image></OME>'
+DOCUMENT = "the OME-XML document"
+# A document, what is skipped, and why.
+DOCUMENTS: dict[str, tuple[str, str, str]] = {
+    "many planes": (ome(ome_image("XYZCT", t=10**9)), DOCUMENT, r"images of more than 1,048,576 planes in all, .*"),
+    "no planes": (ome(ome_image("TCZYX", x=10**5)), DOCUMENT, r"images of more than .*, or not of planes: .*"),
+    "many images": (
+        ome(ome_image("XYZCT", z=100_000), count=20),
+        DOCUMENT,
+        r"images of more than 1,048,576 planes in all, .*",
+    ),
+    "a page many times": (ome(ome_image("XYZCT"), count=5000), "the file", r"5,000 images, and 1 pages, .*"),
+    "two files": (
+        ome(ome_image("XYZCT", t=2, planes=IN_TWO_FILES)),
+        DOCUMENT,
+        r"its images are in several files, .*: '/etc/b\.ome\.tif'; the pages of this file are adopted",
+    ),
+    "another document": (
+        ome('<BinaryOnly MetadataFile="all &amp; more.companion.ome" UUID="urn:uuid:1"/>'),
+        DOCUMENT,
+        r".*'all & more\.companion\.ome'.*",
+    ),
+}
+
+
+@pytest.mark.parametrize("label", DOCUMENTS)
+def test_ome_xml_that_cannot_be_used_is_named_and_the_pages_are_adopted(tmp_path: Path, label: str) -> None:
+    path, (xml, name, problem) = tmp_path / "a.ome.tif", DOCUMENTS[label]
     tifffile.imwrite(path, np.full((1, 1), 5, "u1"), description=xml, metadata=None)
     report, store = adopted(path)
-    assert "planes" in reason(report, "the OME-XML document")
-    assert read(store, "data").tolist() == [[5]]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("images", "planes", "expected"),
-    [(20, 100_000, "images of more than 1,048,576 planes in all"), (5000, 1, "5,000 images, and 1 pages")],
-)
-def test_ome_xml_that_names_a_page_many_times_takes_little_memory(
-    tmp_path: Path, images: int, planes: int, expected: str
-) -> None:
-    path = tmp_path / "a.tif"
-    sizes = f'DimensionOrder="XYZCT" SizeX="1" SizeY="1" SizeZ="{planes}" SizeC="1" SizeT="1" Type="uint8"'
-    xml = f'<?xml version="1.0"?><OME>{f"<Image><Pixels {sizes}><TiffData/></Pixels></Image>" * images}</OME>'
-    tifffile.imwrite(path, np.full((1, 1), 5, "u1"), description=xml, metadata=None)
-    report, _ = adopted(path)
     assert not report.is_complete
-    assert len(report.arrays) == 1
-    assert any(expected in each.reason for each in report.skipped)
-
-
-def test_an_ome_image_of_several_files_is_named_and_its_pages_are_adopted(tmp_path: Path) -> None:
-    path = tmp_path / "a.ome.tif"
-    values = np.arange(64, dtype="u1").reshape(8, 8)
-    xml = (
-        '<?xml version="1.0"?><OME UUID="urn:uuid:1"><Image><Pixels DimensionOrder="XYZCT" SizeX="8" SizeY="8" '
-        'SizeZ="1" SizeC="1" SizeT="2" Type="uint8"><TiffData IFD="0"><UUID FileName="a.ome.tif">urn:uuid:1</UUID>'
-        '</TiffData><TiffData IFD="0" FirstT="1"><UUID FileName="/etc/b.ome.tif">urn:uuid:2</UUID></TiffData>'
-        "</Pixels></Image></OME>"
-    )
-    tifffile.imwrite(path, values, description=xml, metadata=None)
-    report, store = adopted(path)
-    expected = r"its images are in several files, .*: '/etc/b\.ome\.tif'; the pages of this file are adopted"
-    assert re.fullmatch(expected, reason(report, "the OME-XML document"))
-    assert np.array_equal(read(store, "data"), values)
-
-
-def test_an_ome_file_without_a_document_of_its_own_names_the_other_file(tmp_path: Path) -> None:
-    path = tmp_path / "b.ome.tif"
-    xml = (
-        '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:2">'
-        '<BinaryOnly MetadataFile="all &amp; more.companion.ome" UUID="urn:uuid:1"/></OME>'
-    )
-    tifffile.imwrite(path, np.zeros((8, 8), "u1"), description=xml, metadata=None)
-    report, _ = adopted(path)
-    assert "'all & more.companion.ome'" in reason(report, "the OME-XML document")
+    assert re.fullmatch(problem, reason(report, name))
+    (only,) = report.arrays
+    assert read(store, only.path).tolist() == [[5]]
 
 
 def test_many_strips_that_are_most_of_the_file_are_not_read(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """OME-TIFF images in several files: they become the one array that tifffile reads, or the report says why not."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import parts_store as ps
 from parts_store.errors import PartsStoreError
 from parts_store.virtual.report import Adoption
 from tests.virtual.adopting import adopted, repository, settle
+from tests.virtual.parsers.tiff.files import read
 
 NAMES = ("t0.ome.tif", "t1.ome.tif", "t2.ome.tif")
 VALUES = np.random.default_rng(3).integers(0, 60000, (3, 2, 40, 50)).astype("u2")
@@ -58,10 +59,6 @@ def write_all(
         xml = document(f"urn:uuid:{number}", "".join(planes))
         write(folder / name, VALUES[number], xml, options or {}, **kind)
     return [folder / name for name in NAMES]
-
-
-def read(store: ps.PartsStore, path: str = "data") -> NDArray[Any]:
-    return np.asarray(zarr.open_array(store, path=path, mode="r")[...])
 
 
 def require_own_pages(report: Adoption, store: ps.PartsStore, problem: str, number: int = 0) -> None:
@@ -132,18 +129,62 @@ Type="uint16">{plane(0, NAMES[2], "urn:uuid:2", PlaneCount=2)}</Pixels></Image>'
     np.testing.assert_array_equal(expected["series_1/data"], VALUES[2])
 
 
-def test_a_file_that_is_missing_is_named_and_nothing_is_filled_in(tmp_path: Path) -> None:
-    paths = write_all(tmp_path)
+def delete(paths: list[Path]) -> str:
     paths[1].unlink()
-    report, store = adopted(paths[0])
-    require_own_pages(report, store, "which does not exist: t1.ome.tif")
+    return "which does not exist: t1.ome.tif"
 
 
-def test_a_file_with_another_uuid_is_refused(tmp_path: Path) -> None:
-    paths = write_all(tmp_path)
+def change_uuid(paths: list[Path]) -> str:
     write(paths[2], VALUES[0], document("urn:uuid:9", ""), {})
+    return "'t2.ome.tif' has the UUID 'urn:uuid:9', expected 'urn:uuid:2'"
+
+
+def leave_out_page(paths: list[Path]) -> str:
+    write(paths[1], VALUES[1, :1], str(tifffile.tiffcomment(paths[1])), {})
+    return "1 of 6 pages are in none of its files"
+
+
+def cut_values(paths: list[Path]) -> str:
+    # The directories are before the values.
+    data = paths[1].read_bytes()
+    paths[1].write_bytes(data[:-10])
+    return f"its values end at {len(data):,}, and the file at {len(data) - 10:,}"
+
+
+def replace_with_text(paths: list[Path]) -> str:
+    paths[1].write_text("a text")
+    return "'t1.ome.tif' cannot be read: it is no TIFF file"
+
+
+def replace(content: bytes, paths: list[Path]) -> str:
+    paths[1].write_bytes(content)
+    return "'t1.ome.tif' cannot be read"
+
+
+CONTENTS = (b"", b"II*\0" + bytes(100), b"II*\0\x08\0\0\0\xff\xff")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        delete,
+        change_uuid,
+        leave_out_page,
+        cut_values,
+        replace_with_text,
+        *(partial(replace, each) for each in CONTENTS),
+    ],
+)
+def test_only_own_pages_are_adopted_if_another_file_is_missing_or_damaged(
+    tmp_path: Path, damage: Callable[[list[Path]], str]
+) -> None:
+    paths = write_all(tmp_path)
+    problem = damage(paths)
+    for path in paths:
+        if path.exists():
+            settle(path)
     report, store = adopted(paths[0])
-    require_own_pages(report, store, "'t2.ome.tif' has the UUID 'urn:uuid:9', expected 'urn:uuid:2'")
+    require_own_pages(report, store, problem)
 
 
 @pytest.mark.parametrize("name", ["../{}", "{folder}/../{}", "sub/{}", "..\\{}", "sub\\{}", "..", ".", ""])
@@ -157,15 +198,6 @@ def test_names_with_folders_are_refused_and_not_opened(tmp_path: Path, name: str
         (place / NAMES[2]).write_bytes(paths[2].read_bytes())
     report, store = adopted(paths[0])
     require_own_pages(report, store, f"{wanted!r} is not the name of a file in the same folder")
-
-
-@pytest.mark.parametrize("content", [b"", b"no TIFF file", b"II*\0" + bytes(100), b"II*\0\x08\0\0\0\xff\xff"])
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    paths = write_all(tmp_path)
-    paths[1].write_bytes(content)
-    settle(paths[1])
-    report, store = adopted(paths[0])
-    require_own_pages(report, store, "'t1.ome.tif' cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -205,26 +237,6 @@ def test_another_file_that_changes_in_the_second_of_its_adoption_is_noticed(tmp_
     found = zarr.open_array(ps.PartsStore.from_session(session), path="data", mode="r")
     with pytest.raises(PartsStoreError):
         found[1]
-
-
-def test_a_file_with_fewer_pages_is_not_filled_up(tmp_path: Path) -> None:
-    paths = write_all(tmp_path)
-    write(paths[1], VALUES[1, :1], str(tifffile.tiffcomment(paths[1])), {})
-    report, store = adopted(paths[0])
-    require_own_pages(report, store, "1 of 6 pages are in none of its files")
-
-
-def test_values_that_end_behind_another_file_are_refused(tmp_path: Path) -> None:
-    paths = write_all(tmp_path)
-    # The directories are before the values.
-    data = paths[1].read_bytes()
-    with tifffile.TiffFile(paths[1]) as tif:
-        last = tif.pages[1].dataoffsets[0]
-    os.truncate(paths[1], len(data) - 10)
-    assert last < len(data) - 10
-    settle(paths[1])
-    report, store = adopted(paths[0])
-    require_own_pages(report, store, f"its values end at {len(data):,}, and the file at {len(data) - 10:,}")
 
 
 def test_an_image_is_not_read_after_another_file_has_changed(tmp_path: Path) -> None:
