@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from parts_store.store.create import create_array
     from parts_store.store.repositories import open_repository
     from parts_store.store.store import PartsStore
+    from parts_store.views.write import write_view
     from parts_store.virtual.adopt import adopt
     from parts_store.virtual.in_place import adopt_in_place
     from parts_store.virtual.opening import open_virtual_dataset, open_virtual_mfdataset
@@ -52,6 +53,7 @@ __all__ = [
     "open_virtual_mfdataset",
     "parsers",
     "to_icechunk",
+    "write_view",
 ]
 
 # The module that each name is defined in. A test compares them with the imports above.
@@ -76,6 +78,7 @@ _MODULES: Final = {
     "open_virtual_dataset": "parts_store.virtual.opening",
     "open_virtual_mfdataset": "parts_store.virtual.opening",
     "to_icechunk": "parts_store.virtual.write",
+    "write_view": "parts_store.views.write",
 }
 _SUBPACKAGES: Final = ("codecs", "errors", "headers", "manifests", "parsers")
 # Names that need packages of the extra `virtual`.

@@ -40,6 +40,7 @@ FOREIGN = {
     "progress": {"rich"},
     "store": {"icechunk", "numpy", "zarr"},
     "transactions": {"zarr"},
+    "views": {"h5py", "numpy", "zarr"},
     "virtual": {
         *("h5py", "icechunk", "imagecodecs", "numcodecs", "numpy", "obspec_utils", "obstore", "tifffile"),
         *("virtualizarr", "xarray", "zarr"),
@@ -52,7 +53,7 @@ COMMON = {"_compat", "errors", "executors", "notebook", "progress", "redaction",
 OWN: dict[str, set[str]] = {
     "_compat": set(),
     "backends": {"engine", "format", "transactions"},
-    "cli": {"copying", "engine", "demo", "maintenance", "pipeline", "store", "virtual"},
+    "cli": {"copying", "engine", "demo", "maintenance", "pipeline", "store", "views", "virtual"},
     "cluster": {"engine", "store"},
     "codecs": {"format", "headers"},
     "copying": {"backends", "engine", "format", "store", "transactions"},
@@ -68,10 +69,11 @@ OWN: dict[str, set[str]] = {
     "progress": {"engine"},
     "store": {"backends", "codecs", "engine", "format", "headers", "maintenance", "pipeline", "transactions"},
     "transactions": {"engine", "format"},
+    "views": {"backends", "engine", "format", "store"},
     "virtual": {"backends", "codecs", "engine", "format", "headers", "pipeline", "store"},
     "__init__": {
         *("codecs", "copying", "engine", "format", "headers", "maintenance", "manifests", "parsers", "pipeline"),
-        *("store", "virtual"),
+        *("store", "views", "virtual"),
     },
 }
 

@@ -48,7 +48,7 @@ _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "
 # would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
 # The name of the dataset in a file of an array that has no name.
-_ROOT_NAME = "data"
+ROOT_NAME = "data"
 # The parts of an array that needs no concat-parts: every chunk is one object at its own key.
 ONE_OBJECT = (Part(""),)
 
@@ -101,7 +101,7 @@ def _as_stored(
     if (format_name := recorded_format(document)) is None:
         return value
     file = describe_shards(format_name, complete(document))
-    name = chunk.array.rpartition("/")[2] or _ROOT_NAME
+    name = chunk.array.rpartition("/")[2] or ROOT_NAME
     names = document.get("dimension_names") or ()
     array = ArrayDescription(name, attributes_of(document), names, **(around or {}))
     return file_of(file, value, encoding.coordinates(chunk.relative), document["shape"], array)

@@ -17,6 +17,7 @@ from parts_store.engine.stats import Progress
 from parts_store.errors import PartsStoreError, SessionError, StorageError
 from parts_store.format.keys import DOCUMENT, METADATA_NAMES, is_metadata, is_protocol_key, join, splits
 from parts_store.format.parts import ConcatParts
+from parts_store.format.view_keys import ROOT_VIEWS
 from parts_store.maintenance.survey import group_by_chunk, list_entries
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.text import count, printable, size
@@ -274,7 +275,8 @@ def _with_sizes(store: "PartsStore", start: str, nodes: Sequence[Node]) -> Itera
     objects: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
     for entry in entries:
-        owner = None if is_protocol_key(entry.key) or is_metadata(entry.key) else _owner(entry.key, arrays)
+        is_data = not (is_protocol_key(entry.key) or is_metadata(entry.key) or entry.key in ROOT_VIEWS)
+        owner = _owner(entry.key, arrays) if is_data else None
         if owner is not None:
             objects[owner] += 1
             nbytes[owner] += entry.nbytes

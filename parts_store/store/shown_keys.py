@@ -1,7 +1,7 @@
 """ShownKeys: which keys a listing shows for the stored objects that it finds, decided once for each folder.
 
 A listing shows documents, chunks and everything else that zarr or a user has written. It shows neither parts nor the
-objects of the write protocol. For the anchor of a chunk it shows the key of the chunk.
+objects of the write protocol, nor views of arrays. For the anchor of a chunk it shows the key of the chunk.
 """
 
 import re
@@ -19,7 +19,9 @@ from parts_store.format.keys import (
     split,
 )
 from parts_store.format.metadata import ArrayRecord
+from parts_store.format.view_keys import may_be_view, viewed_paths
 from parts_store.store.catalog import Catalog, CatalogEntry, RecordSource
+from parts_store.store.stored_views import is_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,10 @@ class ShownKeys:
                 shown.append(key)
         if undecided:
             yield from self._decide(shown, undecided)
-            return [key for key in shown if key]
-        return shown
+        # The key of a part may look like that of a view. It is the key of its chunk by now.
+        views = [place for place, key in enumerate(shown) if may_be_view(key)]
+        yield from self._hide_views(shown, views)
+        return [key for key in shown if key] if undecided or views else shown
 
     def _folder(self, path: str) -> _Folder | None:
         """Return the arrays that keys in a folder may belong to, None if the folder is one of the write protocol."""
@@ -129,6 +133,15 @@ class ShownKeys:
                 del remaining[place]
                 if own is not None:
                     shown[place] = "".join(own)
+
+    def _hide_views(self, shown: list[str], places: Sequence[int]) -> Steps[None]:
+        """Replace the keys of views by ""."""
+        paths = dict.fromkeys(path for place in places for path in viewed_paths(shown[place])[0])
+        unread = tuple(path for path in paths if path not in self._read)
+        self._read |= yield from self._catalog.read_many(unread)
+        for place in places:
+            if is_view(shown[place], self._read):
+                shown[place] = ""
 
     def _shown_in(self, path: str, key: str) -> tuple[str, ...] | None:
         entry = self._read[path]

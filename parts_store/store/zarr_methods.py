@@ -23,6 +23,7 @@ from parts_store.store.chunk_reads import Locate
 from parts_store.store.operations import Operations
 from parts_store.store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions
 from parts_store.store.shown_keys import ShownKeys
+from parts_store.store.stored_views import remove_views
 from parts_store.transactions import locking
 from parts_store.transactions.reading import Pieces
 
@@ -311,6 +312,8 @@ class ZarrMethods(Store):
         folder, protocol = prefix.rstrip("/"), self._operations.protocol
         if protocol.is_part_node(folder):
             raise ReservedKeyError(folder, "the parts of an array")
+        if not protocol.has_part_nodes:
+            await self.carry_out_async(remove_views(self.catalog, folder))
         if protocol.locks_arrays:
             self.catalog.forget_below(folder)
             await self._delete_under_locks(folder)

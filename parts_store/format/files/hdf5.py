@@ -223,7 +223,7 @@ def hdf5_image(
     opened = _create(sum(each.nbytes for each in chunks if each is not None))
     try:
         dataset = _create_dataset(opened, file, extent, name)
-        _set_attributes(dataset, attributes)
+        set_attributes(dataset, attributes)
         # What describes the dataset comes before the chunks.
         h5f.flush(opened)
         outside: list[tuple[int, memoryview]] = []
@@ -311,7 +311,7 @@ def _add_filter(creation: Any, codec: Codec) -> None:
             creation.set_filter(_ZSTD, h5z.FLAG_OPTIONAL, (codec.level or _DEFAULT_LEVEL,))
 
 
-def _set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
+def set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
     """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text.
 
     Attributes with a name that HDF5 cannot have are in `zarr.json` only.

@@ -1,0 +1,262 @@
+"""Write a view: read what says how the array is stored, and put one object that other programs open as the array."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, assert_never
+
+import numpy as np
+import zarr
+from zarr.abc.store import RangeByteRequest
+
+from parts_store._compat.zarr import normalize_path
+from parts_store.backends.addresses import url_of
+from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
+from parts_store.errors import StoreConfigError, describe
+from parts_store.format import metadata
+from parts_store.format.files.description import describe_shards, recorded_format
+from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
+from parts_store.format.metadata import ROOT_NAME, ArrayRecord
+from parts_store.format.view_keys import SHOWN_FORMAT, VIEW_FORMATS, ViewFormat, is_marked, view_key
+from parts_store.store.catalog import CatalogEntry, PlainArray
+from parts_store.store.store import PartsStore
+from parts_store.store.stored_views import read_starts
+from parts_store.views import georeference
+from parts_store.views.ome import ome_of
+from parts_store.views.sources import FileContent, ShardSource, ViewedArray, is_node_name, place_source, read_tiff
+from parts_store.views.vrt import vrt_of
+from parts_store.views.xml import is_xml_text
+
+# How much is read of each file first; the directory of one image is at the start.
+_IMAGE_NBYTES = 512
+_START_NBYTES = 1 << 14
+
+
+def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:  # noqa: A002 - as zarr and xarray
+    """Write a file that other programs open as the whole array, whose shards are TIFF or HDF5 files.
+
+    The view is beside the array, and refers to the files of the shards that exist now: write it again when shards,
+    attributes or the shape have changed. The names of files in it are relative, so that the folder can be moved. A
+    `PartsStore` does not list it, and deletes it with the array.
+
+    Parameters
+    ----------
+    store
+        The store, in a folder or a bucket.
+    path
+        The path of an array that was created with `shard_file`. For the root, the view is inside the array.
+    format
+        `"vrt"`: `<path>.vrt`, over TIFF files, for GDAL and QGIS. Each position along the axes before the height is a
+        band. `"ome"`: `<path>.companion.ome`, over TIFF files that are whole planes, for Bio-Formats. `"hdf5"`:
+        `<path>.h5`, over HDF5 files, for HDF5 and netCDF programs.
+
+    Returns
+    -------
+    str
+        The key of the view.
+
+    Raises
+    ------
+    StoreConfigError
+        If the view cannot show this array, if other programs cannot reach the store, or if there is a file at the key
+        that is not a view.
+
+    Examples
+    --------
+    >>> store = ps.PartsStore.from_url("views.zarr")
+    >>> image = ps.create_array(
+    ...     store, "a", shard_file="tiff", shape=(512, 512), chunks=(64, 64), shards=(256, 256), dtype="uint16"
+    ... )
+    >>> image.attrs["spatial:transform"] = [10, 0, 500000, 0, -10, 5000000]
+    >>> image[:, :] = 1
+    >>> ps.write_view(store, "a", format="vrt")
+    'a.vrt'
+    >>> import rasterio
+    >>> with rasterio.open("views.zarr/a.vrt") as file:
+    ...     file.shape
+    (512, 512)
+    """
+    _require_store(store, format)
+    path = normalize_path(path)
+    key = view_key(path, format)
+    (start,) = store.carry_out(read_starts([key]))
+    if start is not None and not is_marked(start):
+        expected = f"a view or nothing at {key!r}"
+        raise StoreConfigError("write_view", expected, "a file that is not a view; move it, or delete it")
+    if not is_xml_text(path):
+        raise StoreConfigError("path", "a path without control characters", describe(path))
+    entry = store.carry_out(store.catalog.read_again(path))
+    document = _document(entry)
+    array = _viewed(path, document, format)
+    sources = store.carry_out(_read_sources(array, entry, document))
+    data = _build(store, array, sources, format)
+    store.carry_out(_put(key, data))
+    return key
+
+
+def _require_store(store: object, view_format: object) -> None:
+    """Raise `StoreConfigError` unless views of this format can be written to the store."""
+    if not isinstance(store, PartsStore):
+        raise StoreConfigError("store", "a PartsStore", f"an object of type {type(store).__name__}")
+    if view_format not in VIEW_FORMATS:
+        raise StoreConfigError("format", f"one of {', '.join(map(repr, VIEW_FORMATS))}", describe(view_format))
+    if view_format == "hdf5" and find_spec("h5py") is None:
+        raise StoreConfigError("format", "h5py, which `pip install 'parts_store[hdf5]'` installs", "no h5py")
+    if store.session is not None or url_of(store.store) is None:
+        found = "an Icechunk session" if store.session is not None else str(store)
+        advice = "copy the array to one with `ps.copy`"
+        raise StoreConfigError("store", "a folder or a bucket, which other programs can read", f"{found}; {advice}")
+    store.require_writable()
+    store.require_listable()
+
+
+def _document(entry: CatalogEntry) -> Mapping[str, Any]:
+    """Return the stored document of an array; an empty one if there is no array of Zarr v3."""
+    match entry:
+        case ArrayRecord(stored=document):
+            return document
+        case PlainArray(stored):
+            return metadata.parse(stored) or {}
+    return {}
+
+
+def _viewed(path: str, document: Mapping[str, Any], view_format: ViewFormat) -> ViewedArray:
+    """Return what a document says about the array; raise `StoreConfigError` if there can be no such view of it."""
+    found, shown = recorded_format(document), SHOWN_FORMAT[view_format]
+    if found != shown:
+        formats = [repr(each) for each in VIEW_FORMATS if SHOWN_FORMAT[each] == found]
+        if formats:
+            problem = f"shards that are {found} files at {path!r}; use {' or '.join(formats)}"
+        elif document:
+            advice = f"copy it to one that `ps.create_array(..., shard_file={shown!r})` creates"
+            problem = f"an array whose shards are no such files at {path!r}; {advice}"
+        else:
+            problem = f"no array of Zarr v3 at {path!r}"
+        raise StoreConfigError("path", f"an array whose shards are {shown} files, for {view_format!r}", problem)
+    shape = tuple(document["shape"])
+    names = document.get("dimension_names") or (None,) * len(shape)
+    file = describe_shards(shown, metadata.complete(dict(document)))
+    name = split(path)[1] or ROOT_NAME
+    return ViewedArray(path, name, shape, file, tuple(names), document.get("attributes") or {})
+
+
+# --- the files of shards ------------------------------------------------------------------------------------------
+
+
+def _read_sources(
+    array: ViewedArray, entry: CatalogEntry, document: Mapping[str, Any]
+) -> Steps[tuple[ShardSource, ...]]:
+    """Find the shards that exist and are in the array, and read the starts of their files."""
+    (outcome,) = yield (List(array.path, "which shards exist"),)
+    stored = {each.key: each.nbytes for each in outcome.entries} if isinstance(outcome, Listed) else {}
+    encoding = ChunkKeyEncoding.from_json(document.get("chunk_key_encoding", "default"), len(array.shape))
+    suffixes = tuple(part.key_suffix for part in entry.parts.parts) if isinstance(entry, ArrayRecord) else ("",)
+    prefix, extension = join(array.path, ""), suffixes[0]
+    found: dict[str, tuple[int, ...]] = {}
+    for key in stored:
+        relative = key.removeprefix(prefix).removesuffix(extension)
+        # An extension that the key does not have is one part too few.
+        if not encoding.is_chunk_key(relative) or any(prefix + relative + each not in stored for each in suffixes):
+            continue
+        coordinates = encoding.coordinates(relative)
+        starts = (at * shard for at, shard in zip(coordinates, array.file.shard_shape, strict=True))
+        if all(start < length for start, length in zip(starts, array.shape, strict=True)):
+            found[prefix + relative + extension] = coordinates
+    contents = yield from _read_contents(array, {key: stored[key] for key in found})
+    sources = [place_source(array, key, found[key], content) for key, content in contents.items()]
+    return tuple(sorted(sources, key=lambda source: source.origin))
+
+
+def _read_contents(array: ViewedArray, stored: Mapping[str, int]) -> Steps[dict[str, FileContent]]:
+    """Return what is in each file, given the sizes of the files; read as much of their starts as that takes."""
+    is_tiff = array.file.format == "tiff"
+    has_pages = is_tiff and any(length > 1 for length in array.file.shard_shape[: array.height_axis])
+    nbytes = _IMAGE_NBYTES if is_tiff and not has_pages else _START_NBYTES
+    contents: dict[str, FileContent] = {}
+    remaining = tuple(stored)
+    while remaining:
+        outcomes = yield tuple(Get(key, RangeByteRequest(0, nbytes), "what is in the file") for key in remaining)
+        short: list[str] = []
+        for key, outcome in zip(remaining, outcomes, strict=True):
+            if isinstance(outcome, Missing):
+                # Another client has deleted it since.
+                continue
+            start = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else b""
+            content = _content_of(array, key, start, stored[key], has_pages=has_pages)
+            if content is None:
+                short.append(key)
+            else:
+                contents[key] = content
+        remaining = tuple(short)
+        nbytes *= 8
+    return contents
+
+
+def _content_of(array: ViewedArray, key: str, start: bytes, nbytes: int, *, has_pages: bool) -> FileContent | None:
+    """Return what is in a file with this start, None if it takes more bytes."""
+    try:
+        if array.file.format == "tiff":
+            content = read_tiff(start, has_pages=has_pages)
+        else:
+            # h5py is an extra, and takes a while to import.
+            from parts_store.views.hdf5 import read_hdf5  # noqa: PLC0415
+
+            content = read_hdf5(start, nbytes)
+    except ValueError as error:
+        raise _foreign(array, key, str(error)) from error
+    if content is None and len(start) >= nbytes:
+        raise _foreign(array, key, "a file that ends too early")
+    return content
+
+
+def _foreign(array: ViewedArray, key: str, problem: str) -> StoreConfigError:
+    found = f"{problem} at {key!r}; another program has written the shard: call `repair`, or write it again"
+    return array.refuse(f"a {array.file.format} file in every shard", found)
+
+
+# --- the view -----------------------------------------------------------------------------------------------------
+
+
+def _build(store: PartsStore, array: ViewedArray, sources: Sequence[ShardSource], view_format: ViewFormat) -> bytes:
+    """Return the bytes of the view, with what the group of the array says about it."""
+    documents = store.carry_out(_read_group(array, view_format))
+    attributes = {name: _attributes(document) for name, document in documents.items()}
+    match view_format:
+        case "vrt":
+            axes = array.dimension_names[array.height_axis : array.height_axis + 2]
+            variable = attributes.get(str(array.attributes.get(georeference.GRID_MAPPING)), {})
+            place = georeference.find_georeference(array.attributes, attributes.get("", {}), variable, axes)
+            return vrt_of(array, sources, place)
+        case "ome":
+            return ome_of(array, sources, attributes.get("", {}))
+        case "hdf5":
+            from parts_store.views.hdf5 import Coordinates, hdf5_of  # noqa: PLC0415
+
+            coordinates = {}
+            for name, length in zip(array.dimension_names, array.shape, strict=True):
+                if name and documents.get(name, {}).get("shape") == [length]:
+                    opened = zarr.open_array(store, path=array.folder + name, mode="r")
+                    if opened.dtype.kind in "biufcOTU":
+                        coordinates[name] = Coordinates(np.asarray(opened[...]), attributes[name])
+            return hdf5_of(array, sources, coordinates)
+    assert_never(view_format)
+
+
+def _read_group(array: ViewedArray, view_format: ViewFormat) -> Steps[dict[str, Mapping[str, Any]]]:
+    """Return the documents of the group of an array, at "", and of the arrays in it that belong to the view."""
+    if not array.path:
+        return {}
+    mapping = array.attributes.get(georeference.GRID_MAPPING)
+    wanted = {"vrt": (mapping,), "hdf5": array.dimension_names, "ome": ()}[view_format]
+    names = {each for each in wanted if is_node_name(each) and each != array.name}
+    keys = {name: array.folder + join(name, DOCUMENT) for name in ("", *sorted(names))}
+    found = yield from get_all(tuple(keys.values()), "what belongs to the array")
+    return {name: metadata.parse(data) or {} for name, key in keys.items() if (data := found[key]) is not None}
+
+
+def _attributes(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    attributes = document.get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _put(key: str, data: bytes) -> Steps[None]:
+    yield (Put(key, data, None, None, "view"),)
