@@ -59,6 +59,7 @@ NO_PLACE: dict[str, dict[str, Any]] = {
     "other shape": {**SPATIAL, "spatial:shape": [45, 50]},
     "other axes": {**SPATIAL, "spatial:dimensions": ["x", "y"]},
     "other transform": {**SPATIAL, "spatial:transform_type": "rpc"},
+    "axes from east to west first": {"dimension_names": ["x", "y"], "spatial:transform": TRANSFORM},
     "short": {**SPATIAL, "spatial:transform": [1, 2, 3]},
     "text": {**SPATIAL, "spatial:transform": ["a"] * 6},
     "infinity": {**SPATIAL, "spatial:transform": [float("inf")] * 6},
@@ -101,13 +102,22 @@ def test_each_shard_says_where_it_is(tmp_path: Path, place: str, form: str) -> N
 
 @pytest.mark.parametrize("case", NO_PLACE)
 def test_what_cannot_be_expressed_is_left_out(tmp_path: Path, case: str) -> None:
-    create(tmp_path, {}, NO_PLACE[case])[...] = 1
+    attributes = NO_PLACE[case]
+    create(tmp_path, {}, attributes, dimension_names=attributes.get("dimension_names", ["y", "x"]))[...] = 1
     with pytest.warns(NotGeoreferencedWarning):
         file = rasterio.open(tmp_path / "a" / "c" / "0" / "0")
     with file:
         assert file.crs is None
         assert file.transform == rasterio.Affine.identity()
         np.testing.assert_array_equal(file.read(1), 1)
+
+
+def test_images_with_colours_say_where_they_are(tmp_path: Path) -> None:
+    layout: dict[str, Any] = {"shape": (40, 50, 3), "chunks": (16, 16, 3), "shards": (32, 32, 3), "dtype": "uint8"}
+    attributes = {"proj:code": "EPSG:32633", **SPATIAL}
+    create(tmp_path, {}, attributes, dimension_names=["y", "x", "band"], **layout)[...] = 1
+    with rasterio.open(tmp_path / "a" / "c" / "1" / "0" / "0") as file:
+        assert (file.count, file.crs, file.transform.f) == (3, CRS.from_epsg(32633), 5_000_000 - 32 * 20)
 
 
 def test_registration_at_nodes_shifts_the_corner_by_half_a_pixel(tmp_path: Path) -> None:

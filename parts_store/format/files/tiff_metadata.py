@@ -12,12 +12,13 @@ Attributes that are missing, or are not as these conventions describe them, have
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import Any, Final
 
+from parts_store.format.georeference import find_georeference
 from parts_store.format.keys import join
 from parts_store.format.tiff_directory import ASCII, DOUBLE, RATIONAL, SHORT, DirectoryTag
 
@@ -122,26 +123,30 @@ def image_metadata(
         The height and the width of the whole array.
     """
     of_scale = _attempt(lambda: _scale_tags(array, leading), NO_METADATA)
-    of_place = _attempt(lambda: _geo_tags(array, origin, image_shape), NO_METADATA.of_all)
+    axes = array.dimension_names[len(leading) : len(leading) + 2] or (None, None)
+    of_place = _attempt(lambda: _geo_tags(array, axes, origin, image_shape), NO_METADATA.of_all)
     return ImageMetadata((*of_scale.of_all, *of_place), of_scale.of_first)
 
 
-def _geo_tags(array: ArrayDescription, origin: tuple[int, int], image_shape: tuple[int, int]) -> Sequence[DirectoryTag]:
+def _geo_tags(
+    array: ArrayDescription, axes: Sequence[str | None], origin: tuple[int, int], image_shape: tuple[int, int]
+) -> Sequence[DirectoryTag]:
     """Return the tags of GeoTIFF for an image that starts at this row and column of the array.
 
-    `image_shape` is the height and the width of the whole array.
+    `axes` are the names of the height and the width, and `image_shape` is that of the whole array.
     """
-    transform = _transform(array, image_shape)
-    if transform is None:
+    own, group = (_without_other_shapes(each, image_shape) for each in (array.attributes, _group_attributes(array)))
+    place = find_georeference(own, group, array.grid_mapping, axes)
+    if place.transform is None or (axes and (axes[0] or "").lower() in _EAST_WEST):
         return ()
-    a, b, c, d, e, f = transform
+    c, a, b, f, d, e = place.transform
     row, column = origin
     c, f = c + a * column + b * row, f + d * column + e * row
     if not all(map(math.isfinite, (a, b, c, d, e, f))):
         return ()
     matrix = (a, b, 0.0, c, d, e, 0.0, f, *(0.0,) * 7, 1.0)
     tags = [DirectoryTag(_TRANSFORMATION, DOUBLE, matrix)]
-    code = _attempt(lambda: _epsg_code(array), None)
+    code = None if place.crs is None else _epsg_code(place.crs)
     if code is not None and 0 < code <= _MAX_CODE:
         is_geographic = code in _geographic_codes()
         keys = {
@@ -222,52 +227,25 @@ def _ome_axes(image: Mapping[str, Any], name: str) -> Sequence[Axis] | None:
     ]
 
 
-def _transform(array: ArrayDescription, image_shape: tuple[int, int]) -> Sequence[float] | None:
-    """Return where an array is, as the coefficients a to f of x = a column + b row + c and y = d column + e row + f."""
-    names = [*array.dimension_names][-2:]
-    for attributes in (array.attributes, *_levels(array)):
-        if "spatial:transform" not in attributes:
-            continue
-        dimensions, shape = attributes.get("spatial:dimensions", names), attributes.get("spatial:shape", [*image_shape])
-        if attributes.get("spatial:transform_type", "affine") != "affine" or shape != [*image_shape]:
-            return None
-        if None not in names and names and dimensions != names:
-            return None
-        a, b, c, d, e, f = map(float, attributes["spatial:transform"])
-        # The file says where the corner of a pixel is.
-        half = 0.5 if attributes.get("spatial:registration") == "node" else 0.0
-        return a, b, c - half * (a + b), d, e, f - half * (d + e)
-    if names and names[0] is not None and names[0].lower() in _EAST_WEST:
-        return None
-    c, a, b, f, d, e = map(float, array.grid_mapping["GeoTransform"].split())
-    return a, b, c, d, e, f
+def _without_other_shapes(attributes: Mapping[str, Any], shape: tuple[int, int]) -> Mapping[str, Any]:
+    """Return attributes without a transformation for an image of another shape, such as another level."""
+    if attributes.get("spatial:shape", [*shape]) == [*shape]:
+        return attributes
+    return {key: value for key, value in attributes.items() if key != "spatial:transform"}
 
 
-def _levels(array: ArrayDescription) -> Iterator[Mapping[str, Any]]:
-    """Yield what the group says of the array: the entry of its level, if the group has levels, else its attributes."""
+def _group_attributes(array: ArrayDescription) -> Mapping[str, Any]:
+    """Return what the group says of the array; if the group has levels, what it says of that level."""
     multiscales = array.group.get("multiscales")
     if not isinstance(multiscales, Mapping):
-        yield array.group
-        return
-    shared = {key: value for key, value in array.group.items() if key in ("spatial:dimensions", "spatial:registration")}
-    for level in multiscales["layout"]:
-        if level["asset"] == array.name:
-            yield {**shared, **level}
+        return array.group
+    shared = {key: value for key, value in array.group.items() if key not in ("spatial:transform", "spatial:shape")}
+    return shared | next((level for level in multiscales["layout"] if level["asset"] == array.name), {})
 
 
-def _epsg_code(array: ArrayDescription) -> int | None:
-    """Return the code of the coordinate reference system in EPSG."""
-    for attributes in (array.attributes, *_levels(array), array.group):
-        if (code := attributes.get("proj:code")) is not None:
-            authority, _, number = code.partition(":")
-            return int(number) if authority.upper() == "EPSG" else None
-        if (wkt := attributes.get("proj:wkt2")) is not None:
-            return _code_of_wkt(wkt)
-    return _code_of_wkt(array.grid_mapping.get("crs_wkt") or array.grid_mapping["spatial_ref"])
-
-
-def _code_of_wkt(wkt: str) -> int | None:
-    found = _EPSG_WKT.fullmatch(wkt)
+def _epsg_code(crs: str) -> int | None:
+    """Return the code of a coordinate reference system in EPSG, which is recorded as a code or as WKT."""
+    found = re.fullmatch(r"EPSG:(\d+)", crs) or _EPSG_WKT.fullmatch(crs)
     return None if found is None else int(found[1])
 
 
