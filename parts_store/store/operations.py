@@ -19,7 +19,7 @@ from parts_store.errors import (
 from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
 from parts_store.format.layout import Wanted, require_byte_request, require_fit, require_no_empty, resolve
-from parts_store.format.metadata import ArrayRecord, PlainLayout
+from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import ShardIndex
 from parts_store.store import documents
@@ -287,12 +287,12 @@ class Operations:
     def _with_around[T: (OwnedChunk, Other)](self, owner: T) -> Steps[T]:
         """Return what a key is that is written, with what other nodes say about its array if shards are files."""
         match owner:
-            case OwnedChunk(chunk, record) if described_files(record) is not None:
-                path, document = chunk.array, record.stored
-            case Other(array=str(path), layout=PlainLayout(of_files=dict(document))):
-                pass
-            case _:
-                return owner
+            case OwnedChunk():
+                path, document = owner.chunk.array, described_files(owner.record)
+            case Other():
+                path, document = owner.array or "", None if owner.layout is None else owner.layout.of_files
+        if document is None:
+            return owner
         return replace(owner, around=(yield from self.catalog.around(path, document)))
 
     def shared_lock(self, key: str) -> Steps[str | None]:
