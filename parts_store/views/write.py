@@ -12,7 +12,7 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
 from parts_store.errors import StoreConfigError, describe
-from parts_store.format import metadata
+from parts_store.format import georeference, metadata
 from parts_store.format.files.description import describe_shards, recorded_format
 from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
 from parts_store.format.metadata import ROOT_NAME, ArrayRecord
@@ -20,7 +20,6 @@ from parts_store.format.view_keys import SHOWN_FORMAT, VIEW_FORMATS, ViewFormat,
 from parts_store.store.catalog import CatalogEntry, PlainArray
 from parts_store.store.store import PartsStore
 from parts_store.store.stored_views import read_starts
-from parts_store.views import georeference
 from parts_store.views.ome import ome_of
 from parts_store.views.sources import FileContent, ShardSource, ViewedArray, is_node_name, place_source, read_tiff
 from parts_store.views.vrt import vrt_of
