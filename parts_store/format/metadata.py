@@ -23,11 +23,15 @@ from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
 from parts_store.format.files.seal import Ends
+from parts_store.format.files.tiff_metadata import ArrayDescription, neighbours
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
 from parts_store.format.parts import NAME, ConcatParts, Part
 from parts_store.format.shard_index import CODEC, ShardIndex, is_sharded, shard_index_of
 
 type Document = dict[str, Any]
+
+type Around = Mapping[str, Mapping[str, Any]]
+"""The attributes of nodes that say something about an array, by what the nodes are: `group`, `grid_mapping`."""
 
 # Members that zarr requires and the specification's examples leave out.
 _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -73,9 +77,9 @@ class ArrayRecord:
         ends = self.ends if self.placement is PartPlacement.BESIDE else None
         return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, ends)
 
-    def as_stored(self, chunk: Chunk, value: memoryview) -> memoryview:
+    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> memoryview:
         """Return a chunk as it is stored: a shard as a file, if the document says so."""
-        return _as_stored(self.stored, self.encoding, chunk, value)
+        return _as_stored(self.stored, self.encoding, chunk, value, around)
 
     @property
     def is_safe_for_others(self) -> bool:
@@ -90,14 +94,17 @@ class ArrayRecord:
         return (last.get("name") if isinstance(last, dict) else last) == "crc32c"
 
 
-def _as_stored(document: Document, encoding: ChunkKeyEncoding, chunk: Chunk, value: memoryview) -> memoryview:
+def _as_stored(
+    document: Document, encoding: ChunkKeyEncoding, chunk: Chunk, value: memoryview, around: Around | None
+) -> memoryview:
     """Return a chunk as it is stored: a shard as a file, if the document says so."""
     if (format_name := recorded_format(document)) is None:
         return value
     file = describe_shards(format_name, complete(document))
     name = chunk.array.rpartition("/")[2] or ROOT_NAME
-    coordinates, attributes = encoding.coordinates(chunk.relative), document.get("attributes") or {}
-    return file_of(file, value, coordinates, document["shape"], name, attributes)
+    names = document.get("dimension_names") or ()
+    array = ArrayDescription(name, attributes_of(document), names, **(around or {}))
+    return file_of(file, value, encoding.coordinates(chunk.relative), document["shape"], array)
 
 
 @lru_cache
@@ -105,6 +112,19 @@ def _whole(parts: ConcatParts) -> ConcatParts:
     """Return a single part in place of all parts; it has a size if all of them have one."""
     sizes = [size for size in parts.sizes if size is not None]
     return ConcatParts([Part("", size=None if parts.unsized else sum(sizes))])
+
+
+def nodes_around(path: str, document: Document) -> dict[str, str]:
+    """Return the paths of the nodes that the files of an array's shards depend on, by what they are."""
+    if recorded_format(document) != "tiff":
+        return {}
+    return neighbours(path, attributes_of(document))
+
+
+def attributes_of(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the attributes of a node; none if there is no node."""
+    attributes = (document or {}).get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def parse(data: bytes) -> Document | None:
@@ -475,9 +495,9 @@ class PlainLayout:
     # The bytes that are usually compared with the seals of the files, None if shards are not such files.
     ends: Ends | None = None
 
-    def as_stored(self, chunk: Chunk, value: memoryview) -> memoryview:
+    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> memoryview:
         """Return a shard as it is stored: as a file, if the document says so."""
-        return value if self.of_files is None else _as_stored(self.of_files, self.encoding, chunk, value)
+        return value if self.of_files is None else _as_stored(self.of_files, self.encoding, chunk, value, around)
 
 
 # zarr takes about as long to read a document as to open the array, so each document is read once, when a chunk of its

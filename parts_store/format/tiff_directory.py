@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,12 +13,14 @@ type Compression = Literal["none", "deflate", "zstd"]
 # TIFF 6.0, its supplements, and libtiff's registry of compression schemes.
 COMPRESSION: Final[dict[str, int]] = {"none": 1, "deflate": 8, "zstd": 50000}
 SAMPLE_FORMAT: Final = {"b": 1, "u": 1, "i": 2, "f": 3, "c": 6}
-SHORT, LONG, LONG8 = 3, 4, 16
+ASCII, SHORT, LONG, RATIONAL, DOUBLE, LONG8 = 2, 3, 4, 5, 12, 16
 GRAY, RGB, RGBA = 1, 3, 4
+# The size of an entry of a directory that is not a BigTIFF's.
+ENTRY_NBYTES: Final = 12
 STRIP_OFFSETS, ROWS_PER_STRIP, STRIP_BYTE_COUNTS = 273, 278, 279
 TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_BYTE_COUNTS = 322, 323, 324, 325
 
-_FORMATS: Final = {SHORT: "H", LONG: "I", LONG8: "Q"}
+_FORMATS: Final = {ASCII: "B", SHORT: "H", LONG: "I", RATIONAL: "I", DOUBLE: "d", LONG8: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,10 @@ class DirectoryTag:
 
     number: int
     kind: int
-    values: tuple[int, ...]
+    # A rational number is two values.
+    values: tuple[int, ...] | tuple[float, ...]
+    # Where the values are in the file, if they are not behind the directory.
+    at: int | None = None
 
     @classmethod
     def number_of(cls, number: int, value: int) -> "DirectoryTag":
@@ -38,6 +43,11 @@ class DirectoryTag:
     def nbytes(self) -> int:
         """The size of the values."""
         return len(self.values) * struct.calcsize(_FORMATS[self.kind])
+
+    @property
+    def count(self) -> int:
+        """The number of values, as the entry says it."""
+        return len(self.values) // (2 if self.kind == RATIONAL else 1)
 
 
 def image_tags(
@@ -83,7 +93,7 @@ class TiffForm:
 
     def directory_nbytes(self, tags: Sequence[DirectoryTag]) -> int:
         """Return the size of a directory with the values behind it."""
-        return self._entries_nbytes(len(tags)) + sum(each.nbytes for each in tags if not self._is_inside(each))
+        return self._entries_nbytes(len(tags)) + sum(each.nbytes for each in tags if self._is_behind(each))
 
     def pack(self, tags: Iterable[DirectoryTag], at: int, following: int = 0) -> bytes:
         """Return a directory at an offset of the file, and behind it the values that do not fit into their entries.
@@ -94,15 +104,32 @@ class TiffForm:
         overflow_at = at + self._entries_nbytes(len(ordered))
         entries, overflow = [struct.pack(f"{self._order}{'Q' if self.is_big else 'H'}", len(ordered))], b""
         for tag in ordered:
-            packed = struct.pack(f"{self._order}{len(tag.values)}{_FORMATS[tag.kind]}", *tag.values)
+            packed = self.values(tag)
             if not self._is_inside(tag):
-                packed, overflow = (
-                    struct.pack(f"{self._order}{self._offset}", overflow_at + len(overflow)),
-                    overflow + packed,
-                )
-            head = struct.pack(f"{self._order}HH{self._offset}", tag.number, tag.kind, len(tag.values))
+                values_at = overflow_at + len(overflow) if tag.at is None else tag.at
+                overflow += packed if tag.at is None else b""
+                packed = struct.pack(f"{self._order}{self._offset}", values_at)
+            head = struct.pack(f"{self._order}HH{self._offset}", tag.number, tag.kind, tag.count)
             entries.append(head + packed.ljust(self._inside_nbytes, b"\0"))
         return b"".join(entries) + struct.pack(f"{self._order}{self._offset}", following) + overflow
+
+    def values(self, tag: DirectoryTag) -> bytes:
+        """Return the values of a tag as bytes."""
+        return struct.pack(f"{self._order}{len(tag.values)}{_FORMATS[tag.kind]}", *tag.values)
+
+    def placed(self, tags: Iterable[DirectoryTag], at: int) -> tuple[list[DirectoryTag], bytes]:
+        """Return the tags with their values at an offset of the file, which several directories share, and the values.
+
+        Each value begins at an even offset, if `at` is even, as the next bytes do.
+        """
+        found, data = [], b""
+        for tag in tags:
+            if self._is_inside(tag):
+                found.append(tag)
+            else:
+                found.append(replace(tag, at=at + len(data)))
+                data += self.values(tag) + bytes(tag.nbytes % 2)
+        return found, data
 
     @property
     def _inside_nbytes(self) -> int:
@@ -111,6 +138,10 @@ class TiffForm:
 
     def _is_inside(self, tag: DirectoryTag) -> bool:
         return tag.nbytes <= self._inside_nbytes
+
+    def _is_behind(self, tag: DirectoryTag) -> bool:
+        """Return whether the values of a tag are behind the directory."""
+        return tag.at is None and not self._is_inside(tag)
 
     def _entries_nbytes(self, count: int) -> int:
         return 8 + 20 * count + 8 if self.is_big else 2 + 12 * count + 4

@@ -26,11 +26,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata
+from parts_store.format.files.description import recorded_format
 from parts_store.format.keys import (
     DOCUMENT,
     Chunk,
@@ -43,10 +44,11 @@ from parts_store.format.keys import (
     split,
 )
 from parts_store.format.layout import plan_split, require_no_empty
-from parts_store.format.metadata import ONE_OBJECT, ArrayRecord, Document, PlainLayout, plain_layout
+from parts_store.format.metadata import ONE_OBJECT, Around, ArrayRecord, Document, PlainLayout, plain_layout
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import CODEC, ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
+from parts_store.transactions.reading import read_attributes
 
 type Stamp = tuple[int, ...]
 """Identifies the file of a `zarr.json` on a local disk. An empty stamp is equal to that of no file."""
@@ -255,6 +257,17 @@ def document_not_served(entry: CatalogEntry | None) -> Document | None:
     return document if document is not None and metadata.complete(document) != document else None
 
 
+def described_files(entry: CatalogEntry | None) -> Document | None:
+    """Return the stored document of an array whose shards are files, None for any other array."""
+    match entry:
+        case ArrayRecord(stored=document):
+            return document if recorded_format(document) is not None else None
+        case PlainArray(stored):
+            layout = plain_layout(stored)
+            return None if layout is None else layout.of_files
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedChunk:
     """A chunk of an array with parts."""
@@ -263,6 +276,8 @@ class OwnedChunk:
     record: ArrayRecord
     # Whether the array is known from the consolidated metadata of a group alone.
     is_unconfirmed: bool = False
+    # Of a chunk that is written: what other nodes say about the array.
+    around: Around | None = None
 
     @property
     def may_have_gaps(self) -> bool:
@@ -277,7 +292,7 @@ class OwnedChunk:
 
     def cut(self, value: memoryview) -> list[memoryview]:
         """Return the value as it is stored: whole, or in parts. Raise if it does not fit the array's parts."""
-        value = self.record.as_stored(self.chunk, value)
+        value = self.record.as_stored(self.chunk, value, self.around)
         spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
         is_whole = self.record.placement is PartPlacement.WHOLE
         stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]
@@ -305,6 +320,8 @@ class Other:
     layout: PlainLayout | None = None
     # That array, None if its document is not known.
     record: PlainArray | None = None
+    # Of a shard that is written: what other nodes say about the array.
+    around: Around | None = None
 
     @property
     def shard_index(self) -> ShardIndex | None:
@@ -317,7 +334,7 @@ class Other:
 
     def as_stored(self, key: str, value: memoryview) -> memoryview:
         """Return the value as it is stored: a shard as a file, if the array says so."""
-        return value if self.layout is None else self.layout.as_stored(self.chunk(key), value)
+        return value if self.layout is None else self.layout.as_stored(self.chunk(key), value, self.around)
 
 
 type Owner = OwnedChunk | Hidden | Other
@@ -371,6 +388,8 @@ class Catalog:
         expected = replace(self._unknown, source=RecordSource.EXPECTED)
         self._records = {path: replace(expected, entry=entry) for path, entry in (entries or {}).items()}
         self._lock = threading.Lock()
+        # The attributes of nodes that the files of shards depend on.
+        self._attributes: dict[str, Mapping[str, Any]] = {}
 
     def record(self, path: str) -> PathRecord:
         """Return what the catalog knows of a path."""
@@ -404,6 +423,7 @@ class Catalog:
     def forget(self, path: str) -> None:
         """Forget what is at a path, and what zarr was served of it."""
         self.epoch += 1
+        self._attributes.pop(path, None)
         self.change(path, PathRecord.forgotten)
 
     def doubt(self, path: str) -> None:
@@ -414,6 +434,8 @@ class Catalog:
     def forget_below(self, prefix: str) -> None:
         """Forget what is at and below a path."""
         self.epoch += 1
+        # They are read again.
+        self._attributes = {}
         for path, record in self._records.copy().items():
             # Where zarr was told that there is nothing, this is still so.
             is_known = record.entry is not None or record.served_digest is not None
@@ -472,6 +494,7 @@ class Catalog:
             for path in self._records.copy():
                 self.change(path, PathRecord.in_other_snapshot)
             self.epoch += 1
+            self._attributes = {}
             self._known_snapshot = now
 
     def rely_on(self, path: str, entry: CatalogEntry) -> None:
@@ -575,6 +598,33 @@ class Catalog:
         if not self.record(path).is_as_served(entry):
             raise layout_changed(path, entry)
         return entry
+
+    # --- what the files of shards depend on ---------------------------------------------------------------------
+
+    def note_attributes(self, path: str, document: Document | None) -> None:
+        """Note what the document of a node says, which the files of shards may depend on."""
+        self._attributes[path] = metadata.attributes_of(document)
+
+    def expect_attributes(self, path: str, document: Document | None) -> None:
+        """Forget the attributes of a node unless they stay the same when this document is written."""
+        if self._attributes.get(path) != metadata.attributes_of(document):
+            self._attributes.pop(path, None)
+
+    def around(self, path: str, document: Document | None) -> Steps[Around]:
+        """Return what other nodes say about an array with this document; read of them what is not known.
+
+        It is copied into files, which do not change with it. So it does not matter if it is out of date.
+        """
+        self.refresh()
+        nodes = {} if document is None else metadata.nodes_around(path, document)
+        since, known = self.epoch, {node: self._attributes[node] for node in nodes.values() if node in self._attributes}
+        unknown = [node for node in nodes.values() if node not in known]
+        if unknown:
+            found = dict(zip(unknown, (yield from read_attributes(unknown)), strict=True))
+            known |= found
+            if since == self.epoch:
+                self._attributes |= found
+        return {name: known[node] for name, node in nodes.items()}
 
     def is_in_parts(self, folder: str) -> bool:
         """Return whether a folder is known to be an array with parts, or to be inside one."""

@@ -40,6 +40,8 @@ def serve(catalog: Catalog, path: str, stored: bytes | None, *, since: int, stam
     elif is_current:
         is_missing = stored is None
         catalog.change(path, lambda record: record.learnt(entry, stamp).served_no_array(is_missing=is_missing))
+    if document is not None and is_current and (not metadata.is_array(document) or document.get("shape") == []):
+        catalog.note_attributes(path, document)
     if document is not None and not metadata.is_array(document):
         return _serve_group(catalog, path, stored, document)
     return served
@@ -66,6 +68,7 @@ def _serve_group(catalog: Catalog, path: str, stored: bytes | None, document: Do
 def accept(catalog: Catalog, path: str, written: bytes, options: StoreOptions) -> Steps[bytes]:
     """Return what is stored of a document that zarr writes; `options` says which parts a new array gets."""
     document = metadata.parse(written)
+    catalog.expect_attributes(path, document)
     if document is None:
         catalog.forget(path)
         return written

@@ -16,6 +16,7 @@ from parts_store.errors import (
     ServerFeatureError,
     SessionError,
 )
+from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
 from parts_store.format.layout import Wanted, require_byte_request, require_fit, require_no_empty, resolve
 from parts_store.format.metadata import ArrayRecord
@@ -31,6 +32,7 @@ from parts_store.store.catalog import (
     Owner,
     Plain,
     described,
+    described_files,
     is_created_again,
     layout_changed,
 )
@@ -158,6 +160,8 @@ class Operations:
         served = documents.serve(self.catalog, path, content(outcome), since=since, stamp=stamp)
         if served is None:
             return None
+        # As after a document was written.
+        yield from self.catalog.around(path, described_files(self.catalog.record(path).entry))
         view = memoryview(served)
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
@@ -259,6 +263,7 @@ class Operations:
         """Write a value that is no document, or delete it if `value` is None."""
         match (yield from self.catalog.owner(key)):
             case OwnedChunk(chunk) as owned:
+                owned = yield from self._with_around(owned)
                 if value is not None:
                     yield from self.require_server(chunk.array, owned.record.parts)
                 read = _require_array(self.reader.before_write(key, chunk.chunk_key), owned)
@@ -270,6 +275,7 @@ class Operations:
             case Hidden(owner):
                 raise ReservedKeyError(key, owner)
             case Other() as other:
+                other = yield from self._with_around(other)
                 read = _require_array(self.reader.before_plain_write(key), other)
                 if only_if_absent and value is not None:
                     yield from self.protocol.put_if_absent(key, other.as_stored(key, value), "data")
@@ -277,6 +283,17 @@ class Operations:
                     yield from remove((key,), "data") if value is None else _put(key, other.as_stored(key, value))
             case never:
                 assert_never(never)
+
+    def _with_around[T: (OwnedChunk, Other)](self, owner: T) -> Steps[T]:
+        """Return what a key is that is written, with what other nodes say about its array if shards are files."""
+        match owner:
+            case OwnedChunk():
+                path, document = owner.chunk.array, described_files(owner.record)
+            case Other():
+                path, document = owner.array or "", None if owner.layout is None else owner.layout.of_files
+        if document is None:
+            return owner
+        return replace(owner, around=(yield from self.catalog.around(path, document)))
 
     def shared_lock(self, key: str) -> Steps[str | None]:
         """Return the key of the lock that writes of chunks like this one share, None if they share none."""
@@ -371,8 +388,13 @@ class Operations:
             # It is unknown whether the document was written.
             self.catalog.doubt(path)
             raise
+        entry = self.catalog.record(path).entry
         if only_if_absent:
             self.catalog.doubt(path)
+        elif entry is None:
+            self.catalog.note_attributes(path, metadata.parse(stored))
+        # Shards are written at the same time, and none of them has to read what the files of all depend on.
+        yield from self.catalog.around(path, described_files(entry))
 
     def require_server(self, path: str, parts: ConcatParts) -> Steps[None]:
         """Raise `ServerFeatureError` unless the server supports writing arrays with these parts.

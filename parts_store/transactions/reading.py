@@ -15,12 +15,26 @@ crashed after its commit.
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine import steps
-from parts_store.engine.steps import Condition, Found, Head, IfAbsent, IfMatch, Outcome, StepRequest, Steps, Wait, head
+from parts_store.engine.steps import (
+    Condition,
+    Found,
+    Get,
+    Head,
+    IfAbsent,
+    IfMatch,
+    Outcome,
+    StepRequest,
+    Steps,
+    Trial,
+    Wait,
+    content,
+    head,
+)
 from parts_store.errors import (
     CodecError,
     ConcurrentWriteError,
@@ -31,8 +45,9 @@ from parts_store.errors import (
     ShardFileError,
 )
 from parts_store.format.files import seal
-from parts_store.format.keys import Chunk
+from parts_store.format.keys import DOCUMENT, Chunk, join
 from parts_store.format.layout import Located, NeedSizes, Probe, Slice, Span, Wanted, coalesce, plan_read
+from parts_store.format.metadata import attributes_of, parse
 from parts_store.format.shard_index import ShardIndex, places_in
 from parts_store.format.tags import Tag
 
@@ -634,3 +649,12 @@ def size_by_parts(chunk: Chunk, anchor: Found) -> Steps[int]:
             raise IncompleteChunkError(chunk.chunk_key, (chunk.part_keys[part],), ())
         sizes[part] = outcome.nbytes
     return sum(each for each in sizes if each is not None)
+
+
+def read_attributes(paths: Sequence[str]) -> Steps[list[Mapping[str, Any]]]:
+    """Return the attributes of nodes, at the same time; none of a node that is missing or that cannot be read."""
+    if not paths:
+        return []
+    outcomes = yield tuple(Trial(Get(join(path, DOCUMENT), None, "what the file of a shard says")) for path in paths)
+    stored = [content(outcome) for outcome in outcomes]
+    return [attributes_of(None if each is None else parse(each)) for each in stored]

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
+from parts_store.format.georeference import Georeference
 from parts_store.format.view_keys import MARK
-from parts_store.views.georeference import Georeference
 from parts_store.views.sources import ShardSource, ViewedArray, as_number, has_gaps
 from parts_store.views.xml import add, as_xml
 

@@ -12,7 +12,7 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
 from parts_store.errors import ConcurrentWriteError, StoreConfigError, describe
-from parts_store.format import metadata
+from parts_store.format import georeference, metadata
 from parts_store.format.files.description import describe_shards, recorded_format
 from parts_store.format.files.tiff import usual_directories_nbytes
 from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
@@ -22,7 +22,6 @@ from parts_store.format.view_keys import SHOWN_FORMAT, VIEW_FORMATS, ViewFormat,
 from parts_store.store.catalog import CatalogEntry, PlainArray
 from parts_store.store.store import PartsStore
 from parts_store.store.stored_views import read_starts
-from parts_store.views import georeference
 from parts_store.views.ome import ome_of
 from parts_store.views.sources import (
     Excerpt,

@@ -349,7 +349,15 @@ def _parse_one(registry: FileRegistry, options: AdoptOptions, loads: bool, joins
             below = f"{path}/" if path else ""
             named = [name for name in node.arrays if f"{below}{name}" in (options.loadable_variables or ())]
             names = dict.fromkeys([*default_names(node), *named])
-            tree[path] = FileGroup(url, path, dataset_of(url, node, names, mask_and_scale=False), skipped)
+            try:
+                dataset = dataset_of(url, node, names, mask_and_scale=False)
+            except PartsStoreError:
+                raise
+            except ValueError as error:
+                # Arrays of Zarr may give one name to dimensions of several lengths.
+                problem = f"expected variables that xarray can have in one dataset, found {first_line(error)}"
+                raise AdoptionError(url, ((f"group {path!r}", problem),)) from error
+            tree[path] = FileGroup(url, path, dataset, skipped)
     return OpenedFile(parsed, group, tree)
 
 

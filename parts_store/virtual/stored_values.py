@@ -226,7 +226,9 @@ def _find_slice(store: PartsStore, path: str, source: xr.Dataset, dim: str) -> s
 
 
 def _report(path: str, variable: xr.Variable, plan: str) -> AdoptedArray:
-    return AdoptedArray(path, variable.shape, str(variable.dtype), 0, 0, 0, variable.nbytes, plan)
+    # Loaded values may have the byte order of the file; zarr stores them in its own.
+    dtype = variable.dtype if variable.dtype.isnative else variable.dtype.newbyteorder("=")
+    return AdoptedArray(path, variable.shape, str(dtype), 0, 0, 0, variable.nbytes, plan)
 
 
 def _open(store: Any, path: str, **options: Any) -> xr.Dataset:

@@ -174,7 +174,9 @@ def written(case: Case) -> Iterator[Iterator[tuple[Path, np.ndarray]]]:
         np.testing.assert_array_equal(readers.read_plain_layout(folder), expected)
         if case.form == "object":
             np.testing.assert_array_equal(readers.read_zarr(folder), expected)
-            if "crc" not in case.codecs:
+            # zarrs swaps the two halves of big-endian complex numbers where it reads a part of a shard.
+            is_swapped = case.dtype.startswith("complex") and case.endian == "big"
+            if "crc" not in case.codecs and not is_swapped:
                 np.testing.assert_array_equal(readers.read_zarr(folder, readers.ZARRS), expected)
             if case.codecs in ((), ("zstd",)):
                 np.testing.assert_array_equal(readers.read_tensorstore(folder), expected)

@@ -25,6 +25,7 @@ from parts_store.format.files.conversion import file_of
 from parts_store.format.files.description import ShardFile, describe_shards, numcodec_of
 from parts_store.format.files.hdf5 import find_template
 from parts_store.format.files.seal import is_sealed
+from parts_store.format.files.tiff_metadata import ArrayDescription
 
 CODECS: dict[str, list[Any]] = {
     "none": [],
@@ -109,7 +110,13 @@ class Case:
     def made(self) -> tuple[bytes, np.ndarray]:
         """Return the file as this package makes it, and the index of the shard."""
         made = bytes(
-            file_of(self.file, memoryview(self.shard), [0] * len(self.shards), self.extent, "cube", self.attributes)
+            file_of(
+                self.file,
+                memoryview(self.shard),
+                [0] * len(self.shards),
+                self.extent,
+                ArrayDescription("cube", self.attributes),
+            )
         )
         data, index = made[: -self.file.index.nbytes], made[-self.file.index.nbytes :]
         assert is_sealed(data, data, index)

@@ -15,6 +15,7 @@ from parts_store.errors import CodecError
 from parts_store.format.files.conversion import file_of
 from parts_store.format.files.description import describe_shards
 from parts_store.format.files.seal import build_tail, is_sealed, sealed_ends
+from parts_store.format.files.tiff_metadata import ArrayDescription
 from tests.shard_files import readers
 
 FORMATS = ("tiff", "hdf5")
@@ -169,9 +170,9 @@ def test_conversion_of_a_file_changes_nothing(tmp_path: Path, shard_file: str) -
     zarr.create_array(store, compressors=compressors, **LAYOUT)[:20, :20] = 3
     file = describe_shards(shard_file, json.loads(store["zarr.json"].to_bytes()))
     shard = memoryview(store["c/0/0"].to_bytes())
-    once = file_of(file, shard, (0, 0), (40, 50), "a", {})
-    assert bytes(file_of(file, once, (0, 0), (40, 50), "a", {})) == bytes(once)
-    assert bytes(file_of(file, shard, (0, 0), (40, 50), "a", {})) == bytes(once)
+    once = file_of(file, shard, (0, 0), (40, 50), ArrayDescription("a", {}))
+    assert bytes(file_of(file, once, (0, 0), (40, 50), ArrayDescription("a", {}))) == bytes(once)
+    assert bytes(file_of(file, shard, (0, 0), (40, 50), ArrayDescription("a", {}))) == bytes(once)
 
 
 @pytest.mark.parametrize("shard_file", FORMATS)
@@ -187,7 +188,7 @@ def test_shards_with_inner_chunks_of_a_wrong_size_are_refused(shard_file: str, c
     # With more bytes before the index, all inner chunks are inside the shard.
     shard = memoryview(data[:-68] + bytes(2000) + file.index.encode([(at, size) for at, size in index]))
     with pytest.raises(CodecError, match=f"an inner chunk of {nbytes} bytes"):
-        file_of(file, shard, (0, 0), (40, 50), "a", {})
+        file_of(file, shard, (0, 0), (40, 50), ArrayDescription("a", {}))
 
 
 @given(st.binary(), st.binary(), st.binary(), st.binary(), st.data())

@@ -14,6 +14,7 @@ from parts_store.errors import CodecError
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
+from parts_store.format.files.tiff_metadata import ArrayDescription, ImageMetadata, image_metadata
 from parts_store.format.shard_index import Table, encode_table, is_hole
 
 # The size that most compressed fill tiles do not exceed.
@@ -25,8 +26,7 @@ def file_of(
     shard: memoryview,
     coordinates: Sequence[int],
     array_shape: Sequence[int],
-    name: str,
-    attributes: Mapping[str, Any],
+    array: ArrayDescription,
 ) -> memoryview:
     """Return a shard as a file, followed by its index.
 
@@ -41,10 +41,8 @@ def file_of(
         The position of the shard in the grid of the array's chunks.
     array_shape
         The shape of the array. The image or dataset in the file ends where the array ends.
-    name
-        The name of the array.
-    attributes
-        The attributes of the array.
+    array
+        What the documents say about the array: its name, which a dataset has, and attributes.
     """
     data, index = shard[: -file.index.nbytes], bytes(shard[-file.index.nbytes :])
     table = file.index.decode(index)
@@ -53,8 +51,11 @@ def file_of(
     _require_sizes(file, table)
     extent = _extent(file, coordinates, array_shape)
     if file.format == "tiff":
-        return _tiff(file, *_packed(data, table), extent)
-    return _hdf5(file, data, table, extent, name, attributes)
+        metadata = _image_metadata(file, coordinates, array_shape, extent, array)
+        # Programs that find the description of ImageJ expect images without compression one behind the other.
+        is_sorted = metadata.of_first is not None and not file.codecs
+        return _tiff(file, *_packed(data, table, is_sorted=is_sorted), extent, metadata)
+    return _hdf5(file, data, table, extent, array.name, array.attributes)
 
 
 def usual_ends(file: ShardFile) -> Ends:
@@ -76,8 +77,24 @@ def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[i
     return extent if all(length > 0 for length in extent) else file.shard_shape
 
 
-def _tiff(file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...]) -> memoryview:
-    start, end = tiff_around(file, table, data.nbytes, extent)
+def _image_metadata(
+    file: ShardFile,
+    coordinates: Sequence[int],
+    array_shape: Sequence[int],
+    extent: tuple[int, ...],
+    array: ArrayDescription,
+) -> ImageMetadata:
+    """Return the tags of a TIFF file that are not about where its pixels are."""
+    origin = [at * shard for at, shard in zip(coordinates, file.shard_shape, strict=True)]
+    # The height and the width are the last axes, before the colours.
+    y, x = (-3, -2) if file.is_rgb else (-2, -1)
+    return image_metadata(array, extent[:y], (origin[y], origin[x]), (array_shape[y], array_shape[x]))
+
+
+def _tiff(
+    file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...], metadata: ImageMetadata
+) -> memoryview:
+    start, end = tiff_around(file, table, data.nbytes, extent, metadata)
     index = _encode(file, _moved(table, len(start)))
     return memoryview(b"".join((start, data, build_tail(index, end), index)))
 
@@ -141,11 +158,15 @@ def _inner_chunks(data: memoryview, table: Table) -> list[memoryview | None]:
     return [None if is_missing else data[at : at + nbytes] for is_missing, (at, nbytes) in rows]
 
 
-def _packed(data: memoryview, table: Table) -> tuple[memoryview, Table]:
-    """Return the inner chunks in their order, without other bytes between them, and where they are."""
+def _packed(data: memoryview, table: Table, *, is_sorted: bool = False) -> tuple[memoryview, Table]:
+    """Return the inner chunks without other bytes between them, and where they are.
+
+    They keep their order, or are sorted in C order.
+    """
     native = table.astype(np.uint64)
     stored = np.flatnonzero(~is_hole(native))
-    stored = stored[np.argsort(native[stored, 0], kind="stable")]
+    if not is_sorted:
+        stored = stored[np.argsort(native[stored, 0], kind="stable")]
     offsets, sizes = native[stored].T
     starts = np.cumsum(sizes) - sizes
     if np.array_equal(offsets, starts) and int(sizes.sum()) == data.nbytes:

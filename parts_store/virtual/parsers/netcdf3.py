@@ -1,5 +1,6 @@
 """Correct what VirtualiZarr's parser for netCDF3 files gets wrong: types of attributes, and names that end with NUL."""
 
+from dataclasses import replace
 from typing import Any, Final, override
 
 from parts_store._compat.virtualizarr import NETCDF3_TYPES, NetCDF3Header
@@ -31,9 +32,9 @@ def corrected(group: PartsGroup, reader: FileReader) -> tuple[PartsGroup, tuple[
             # xarray cannot open texts with this attribute. `missing_value` has the same meaning.
             document["attributes"][_MISSING_VALUE] = document["attributes"].pop(_FILL_VALUE)
             kinds[_MISSING_VALUE] = BYTES
-        references = References(
-            ArrayV3Metadata.from_dict(document | to_member(kinds)), array.manifests, array.checksums
-        )
+        # A document does not have the byte order of the data type, which reports and virtual datasets show.
+        metadata = replace(ArrayV3Metadata.from_dict(document | to_member(kinds)), data_type=array.metadata.data_type)
+        references = References(metadata, array.manifests, array.checksums)
         arrays[shown] = PartsArray.of(references, array.declared_parts, array.registries)
     attributes = {_plain(key): value for key, value in group.attributes.items()}
     return PartsGroup(arrays, attributes=attributes), tuple(skipped)

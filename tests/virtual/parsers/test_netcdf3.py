@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 from scipy.io import netcdf_file
 
-from tests.virtual.adopting import adopted
+import parts_store as ps
+from tests.virtual.adopting import adopted, repository, settle, stored
 
 
 def both(path: Path, **options: Any) -> tuple[xr.Dataset, xr.Dataset]:
@@ -43,6 +44,45 @@ def test_packed_netcdf3_variables_are_decoded_as_from_the_file(
     assert {name: each.dtype for name, each in found.variables.items()} == {
         name: each.dtype for name, each in file_side.variables.items()
     }
+
+
+def test_report_and_dataset_of_netcdf3_have_the_byte_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with netcdf_file(path, "w") as file:
+        file.createDimension("x", 4)
+        for name, dtype in (("h", "h"), ("i", "i"), ("f", "f"), ("d", "d")):
+            file.createVariable(name, dtype, ("x",))[:] = [1, 2, 3, 4]
+    report, _ = adopted(path)
+    expected = {"h": ">i2", "i": ">i4", "f": ">f4", "d": ">f8"}
+    assert {array.path: array.dtype for array in report.arrays} == expected
+    virtual = ps.open_virtual_dataset(path)
+    assert {name: variable.dtype.str for name, variable in virtual.variables.items()} == expected
+
+
+def test_loaded_values_of_netcdf3_are_reported_without_a_byte_order(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for number, path in enumerate(paths):
+        coordinates = {"t": np.arange(2, dtype="i4") + 2 * number, "x": np.arange(3.0)}
+        xr.Dataset({"v": (("t", "x"), np.zeros((2, 3), "f4"))}, coordinates).to_netcdf(path, engine="scipy")
+        settle(path)
+    report = ps.adopt(paths, into=repository(tmp_path).writable_session("main"), concat_dim="t")
+    assert {array.path: array.dtype for array in report.arrays} == {"v": "float32", "t": "int32", "x": "float64"}
+
+
+def test_netcdf3_file_is_appended_to_references(tmp_path: Path) -> None:
+    """The data type of references into the file has its byte order, that of stored arrays has none."""
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for number, path in enumerate(paths):
+        variables = {"v": ("t", np.arange(2, dtype="f4")), "static": ("x", np.arange(3, dtype="f4"))}
+        xr.Dataset(variables, {"t": np.arange(2, dtype="i4") + 2 * number}).to_netcdf(path, engine="scipy")
+        settle(path)
+    session = repository(tmp_path).writable_session("main")
+    first = ps.adopt(paths[0], into=session)
+    assert next(array for array in first.arrays if array.path == "static").references == 1
+    ps.adopt(paths[1], into=session, append_dim="t")
+    expected = {"v": [0, 1, 0, 1], "static": [0, 1, 2], "t": [0, 1, 2, 3]}
+    found = stored(session)
+    assert {name: found[name].values.tolist() for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["_FillValue", "missing_value"])

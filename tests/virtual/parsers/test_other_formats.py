@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from fsspec.implementations.reference import LazyReferenceMapper
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import LocalStore
@@ -216,3 +217,21 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "parts_store.virtual.parsers.file_parsers", None)
     with pytest.raises(ImportError, match=r"TIFF files need parts_store.*: pip install 'parts_store\[tiff\]'"):
         find_parser(TIFF)
+
+
+def test_zarr_group_whose_dimensions_have_several_lengths_is_refused_by_name(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    for name, length in (("v", 4), ("w", 5)):
+        array = group.create_array(name, shape=(length,), chunks=(2,), dtype="u1", dimension_names=["n"])
+        array[:] = 1
+    for path in (tmp_path / "a.zarr").rglob("*"):
+        settle(path)
+    session = repository(tmp_path).writable_session("main")
+    with pytest.raises(
+        AdoptionError, match=r"group '': expected variables that xarray can have in one dataset, found c"
+    ):
+        ps.adopt(tmp_path / "a.zarr", into=session, loadable_variables=["v"])
+    assert not session.has_uncommitted_changes
+    # As references, they need no dataset.
+    report = ps.adopt(tmp_path / "a.zarr", into=session)
+    assert {array.path for array in report.arrays} == {"v", "w"}
