@@ -171,6 +171,9 @@ class PartsCodecPipeline(FusedCodecPipeline):
             values = np.broadcast_to(values, tuple(each.stop for each in region))
         else:
             values = values[out_selection]
+            if values.shape != tuple(each.stop for each in region):
+                # zarr repeats values along axes of length 1, or refuses them.
+                return False
         # A shard at the end of the array may hold values from before the array was shrunk, which zarr keeps. The buffer
         # is kept until the shard is written, because the store compares the two.
         existing = None if values.shape == layout.shape else path.get_sync(prototype=spec.prototype)

@@ -14,6 +14,8 @@ import numpy as np
 
 from parts_store.errors import StoreConfigError
 from parts_store.format.files.description import ShardFile
+from parts_store.format.shard_index import Table, is_hole
+from parts_store.format.tiff_directory import STRIP_OFFSETS, TILE_OFFSETS
 
 _WIDTH, _HEIGHT = 256, 257
 _SIZES: Final = {3: "H", 4: "I", 16: "Q"}
@@ -79,15 +81,19 @@ class FileContent:
     count: int
     shape: tuple[int, ...]
     dataset: str = ""
+    # Of each image of a TIFF file, the offsets of its tiles, if they were asked for.
+    tiles: tuple[tuple[int, ...], ...] = ()
 
 
-def place_source(array: ViewedArray, key: str, coordinates: Sequence[int], content: FileContent) -> ShardSource:
-    """Return the shard with these coordinates, whose file has this content."""
+def place_source(
+    array: ViewedArray, key: str, coordinates: Sequence[int], content: FileContent, table: Table | None = None
+) -> ShardSource:
+    """Return the shard with these coordinates, whose file has this content; `table` is its decoded index, if needed."""
     shard = array.file.shard_shape
     origin = tuple(at * length for at, length in zip(coordinates, shard, strict=True))
     inside = tuple(min(part, end - start) for part, end, start in zip(shard, array.shape, origin, strict=True))
     if array.file.format == "tiff":
-        leading = _leading(array, key, inside[: array.height_axis], content.count)
+        leading = _leading(array, key, inside[: array.height_axis], content, table)
         stored = (*leading, *content.shape, *shard[len(leading) + 2 :])
     else:
         stored = content.shape
@@ -97,22 +103,82 @@ def place_source(array: ViewedArray, key: str, coordinates: Sequence[int], conte
     return ShardSource(key.removeprefix(array.folder), origin, stored, extent, content.dataset)
 
 
-def _leading(array: ViewedArray, key: str, inside: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return how many images a file has along each axis before the height, given the number of all its images."""
-    shard = array.file.shard_shape[: len(inside)]
-    several = [axis for axis, length in enumerate(shard) if length > 1]
-    possible = [inside, shard]
-    if len(several) == 1:
-        possible.append(tuple(count if axis in several else 1 for axis in range(len(shard))))
-    for leading in possible:
-        if math.prod(leading) == count:
-            return leading
-    found = f"{count} in {key!r}; the array was resized since: write the shard again"
+def needs_index(array: ViewedArray, content: FileContent) -> bool:
+    """Return whether the number of images does not tell which ones they are, because several axes are before them."""
+    return array.file.format == "tiff" and len(_possible_leading(array, content.count)) > 1
+
+
+def _possible_leading(array: ViewedArray, count: int) -> list[tuple[int, ...]]:
+    """Return the lengths that the axes before the height may have in a file with that many images."""
+    found: list[tuple[int, ...]] = [()]
+    for length in array.file.shard_shape[: array.height_axis]:
+        found = [(*each, n) for each in found for n in range(1, length + 1) if count % (math.prod(each) * n) == 0]
+    return [each for each in found if math.prod(each) == count]
+
+
+def _leading(
+    array: ViewedArray, key: str, inside: tuple[int, ...], content: FileContent, table: Table | None
+) -> tuple[int, ...]:
+    """Return how many images a file has along each axis before the height.
+
+    The array may have been resized since the file was written. The index of the shard says which tile is where.
+    """
+    possible = _possible_leading(array, content.count)
+    if len(possible) > 1 and table is not None:
+        possible = [each for each in possible if _fits(array, content, each, table)]
+    if possible:
+        # If several are left, the images of which the position is not known have no stored tiles.
+        return inside if inside in possible else possible[0]
+    found = f"{content.count} others in {key!r}; write the shard again"
     raise array.refuse(f"{math.prod(inside)} images in a file", found)
 
 
-def read_tiff(start: bytes, *, has_pages: bool) -> FileContent | None:
-    """Return what is in a TIFF file with this start, None if it takes more bytes; raise `ValueError` if it is none."""
+def _fits(array: ViewedArray, content: FileContent, leading: tuple[int, ...], table: Table) -> bool:
+    """Return whether the tiles of each image are where the index says, if the axes before the height are that long."""
+    offsets = table[:, 0].reshape(array.file.grid)
+    is_stored = ~is_hole(table).reshape(array.file.grid)
+    heights = zip(content.shape, array.file.chunk_shape[array.height_axis :], strict=False)
+    inside = tuple(slice(-(-length // chunk)) for length, chunk in heights)
+    for position, tiles in zip(np.ndindex(*leading), content.tiles, strict=True):
+        stored = is_stored[(*position, *inside)].ravel()
+        if len(tiles) != stored.size or not np.array_equal(
+            offsets[(*position, *inside)].ravel()[stored], np.array(tiles, np.uint64)[stored]
+        ):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The start of a file, and another range of it."""
+
+    start: bytes
+    more: bytes = b""
+    # Where the other range begins in the file.
+    at: int = 0
+
+    def take(self, at: int, nbytes: int) -> bytes:
+        """Return bytes of the file; raise `NotReadError` if they are in neither range."""
+        for data, first in ((self.start, 0), (self.more, self.at)):
+            if first <= at and at + nbytes <= first + len(data):
+                return data[at - first : at - first + nbytes]
+        raise NotReadError(at)
+
+
+class NotReadError(Exception):
+    """Bytes of a file are needed that were not read."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+def read_tiff(file: Excerpt, *, has_pages: bool, has_tiles: bool = False) -> FileContent:
+    """Return what is in a TIFF file; with the offsets of all tiles of its images, if asked for.
+
+    Raises `ValueError` if it is none, and `NotReadError` if that takes other bytes.
+    """
+    start = file.start
     order = {b"II": "<", b"MM": ">"}.get(start[:2])
     if order is None or len(start) < 16:
         raise ValueError("not a TIFF file")
@@ -123,25 +189,31 @@ def read_tiff(start: bytes, *, has_pages: bool) -> FileContent | None:
     entry = struct.Struct(f"{order}HH{offset}")
     step = entry.size + struct.calcsize(offset)
     (at,) = struct.unpack_from(f"{order}{offset}", start, head)
-    count, sizes = 0, dict[int, int]()
-    while at and (has_pages or not count):
+    sizes, tiles, seen = dict[int, int](), list[tuple[int, ...]](), set[int]()
+    while at and (has_pages or not seen):
+        if at in seen:
+            raise ValueError("a TIFF file whose directories form a circle")
         begin = at + struct.calcsize(number)
-        if begin > len(start):
-            return None
-        (entries,) = struct.unpack_from(f"{order}{number}", start, at)
-        end = begin + entries * step
-        if end + struct.calcsize(offset) > len(start):
-            return None
-        if not count:
-            for place in range(begin, end, step):
-                tag, kind, _ = entry.unpack_from(start, place)
-                if tag in (_WIDTH, _HEIGHT) and kind in _SIZES:
-                    (sizes[tag],) = struct.unpack_from(f"{order}{_SIZES[kind]}", start, place + entry.size)
-        count += 1
-        (at,) = struct.unpack_from(f"{order}{offset}", start, end)
+        (entries,) = struct.unpack(f"{order}{number}", file.take(at, begin - at))
+        data = file.take(begin, entries * step + struct.calcsize(offset))
+        for place in range(0, entries * step, step):
+            tag, kind, values = entry.unpack_from(data, place)
+            if kind not in _SIZES:
+                continue
+            form = f"{order}{values}{_SIZES[kind]}"
+            if tag in (_WIDTH, _HEIGHT) and not seen and values == 1:
+                (sizes[tag],) = struct.unpack_from(form, data, place + entry.size)
+            elif tag in (STRIP_OFFSETS, TILE_OFFSETS) and has_tiles:
+                nbytes = values * struct.calcsize(_SIZES[kind])
+                (there,) = struct.unpack_from(f"{order}{offset}", data, place + entry.size)
+                is_beside = nbytes <= struct.calcsize(offset)
+                found = data[place + entry.size :][:nbytes] if is_beside else file.take(there, nbytes)
+                tiles.append(struct.unpack(form, found))
+        seen.add(at)
+        (at,) = struct.unpack_from(f"{order}{offset}", data, entries * step)
     if len(sizes) != 2:
         raise ValueError("a TIFF file without an image")
-    return FileContent(count, (sizes[_HEIGHT], sizes[_WIDTH]))
+    return FileContent(len(seen), (sizes[_HEIGHT], sizes[_WIDTH]), tiles=tuple(tiles))
 
 
 def is_node_name(name: object) -> TypeGuard[str]:

@@ -6,28 +6,42 @@ from typing import Any, assert_never
 
 import numpy as np
 import zarr
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
-from parts_store.errors import StoreConfigError, describe
+from parts_store.errors import ConcurrentWriteError, StoreConfigError, describe
 from parts_store.format import georeference, metadata
 from parts_store.format.files.description import describe_shards, recorded_format
+from parts_store.format.files.tiff import usual_directories_nbytes
 from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
 from parts_store.format.metadata import ROOT_NAME, ArrayRecord
+from parts_store.format.shard_index import Table
 from parts_store.format.view_keys import SHOWN_FORMAT, VIEW_FORMATS, ViewFormat, is_marked, view_key
 from parts_store.store.catalog import CatalogEntry, PlainArray
 from parts_store.store.store import PartsStore
 from parts_store.store.stored_views import read_starts
 from parts_store.views.ome import ome_of
-from parts_store.views.sources import FileContent, ShardSource, ViewedArray, is_node_name, place_source, read_tiff
+from parts_store.views.sources import (
+    Excerpt,
+    FileContent,
+    NotReadError,
+    ShardSource,
+    ViewedArray,
+    is_node_name,
+    needs_index,
+    place_source,
+    read_tiff,
+)
 from parts_store.views.vrt import vrt_of
 from parts_store.views.xml import is_xml_text
 
-# How much is read of each file first; the directory of one image is at the start.
-_IMAGE_NBYTES = 512
+# How much is read of the start of each TIFF and HDF5 file.
+_HEADER_NBYTES = 512
 _START_NBYTES = 1 << 14
+# TIFF files of this package have all directories in one place. Those of other programs are not read as a whole.
+_MAX_DIRECTORIES_NBYTES = 1 << 27
 
 
 def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:  # noqa: A002 - as zarr and xarray
@@ -161,49 +175,87 @@ def _read_sources(
         if all(start < length for start, length in zip(starts, array.shape, strict=True)):
             found[prefix + relative + extension] = coordinates
     contents = yield from _read_contents(array, {key: stored[key] for key in found})
-    sources = [place_source(array, key, found[key], content) for key, content in contents.items()]
+    # The index is the end of the shard: of the same object, or an object of its own.
+    ends = {key: key.removesuffix(extension) + suffixes[-1] for key in contents if needs_index(array, contents[key])}
+    tables = yield from _read_tables(array, ends)
+    sources = [place_source(array, key, found[key], content, tables.get(key)) for key, content in contents.items()]
     return tuple(sorted(sources, key=lambda source: source.origin))
 
 
+def _read_tables(array: ViewedArray, keys: Mapping[str, str]) -> Steps[dict[str, Table]]:
+    """Return the decoded indexes of shards, given the keys of the objects that end with them."""
+    if not keys:
+        return {}
+    index = array.file.index
+    wanted = SuffixByteRequest(index.nbytes)
+    outcomes = yield tuple(Get(key, wanted, "which images are in the file") for key in keys.values())
+    tables = {}
+    for key, outcome in zip(keys, outcomes, strict=True):
+        table = index.decode(bytes(memoryview(outcome.data))) if isinstance(outcome, Found) else None
+        if table is None:
+            raise _foreign(array, key, "no valid index")
+        tables[key] = table
+    return tables
+
+
 def _read_contents(array: ViewedArray, stored: Mapping[str, int]) -> Steps[dict[str, FileContent]]:
-    """Return what is in each file, given the sizes of the files; read as much of their starts as that takes."""
+    """Return what is in each file, given the sizes of the files.
+
+    Of a TIFF file, the start is read, and its directories, which are behind the tiles. Of an HDF5 file, as much of the
+    start as that takes.
+    """
     is_tiff = array.file.format == "tiff"
-    has_pages = is_tiff and any(length > 1 for length in array.file.shard_shape[: array.height_axis])
-    nbytes = _IMAGE_NBYTES if is_tiff and not has_pages else _START_NBYTES
+    nbytes = _HEADER_NBYTES if is_tiff else _START_NBYTES
     contents: dict[str, FileContent] = {}
-    remaining = tuple(stored)
+    starts: dict[str, Found] = {}
+    sizes = {**stored}
+    remaining = dict.fromkeys(stored, 0)
     while remaining:
-        outcomes = yield tuple(Get(key, RangeByteRequest(0, nbytes), "what is in the file") for key in remaining)
-        short: list[str] = []
-        for key, outcome in zip(remaining, outcomes, strict=True):
+        wanted = {key: RangeByteRequest(at, max(at, min(at + nbytes, sizes[key]))) for key, at in remaining.items()}
+        outcomes = yield tuple(Get(key, each, "what is in the file") for key, each in wanted.items())
+        remaining = {}
+        for (key, span), outcome in zip(wanted.items(), outcomes, strict=True):
             if isinstance(outcome, Missing):
                 # Another client has deleted it since.
                 continue
-            start = bytes(memoryview(outcome.data)) if isinstance(outcome, Found) else b""
-            content = _content_of(array, key, start, stored[key], has_pages=has_pages)
-            if content is None:
-                short.append(key)
-            else:
-                contents[key] = content
-        remaining = tuple(short)
-        nbytes *= 8
+            if not isinstance(outcome, Found) and span.start == 0:
+                raise _foreign(array, key, "an empty file")
+            if isinstance(outcome, Found) and span.start == 0:
+                starts[key], sizes[key] = outcome, outcome.nbytes
+            start = starts[key]
+            if not isinstance(outcome, Found) or start.unchanged != outcome.unchanged:
+                # Another client has written it since. The next request has all that was read of it before.
+                if nbytes > _MAX_DIRECTORIES_NBYTES:
+                    raise ConcurrentWriteError(key, "it was written again while a view of its array was made")
+                remaining[key] = 0
+                continue
+            file = Excerpt(bytes(memoryview(start.data)), bytes(memoryview(outcome.data)), span.start)
+            try:
+                contents[key] = _content_of(array, key, file, outcome.nbytes)
+            except NotReadError as error:
+                is_all_read = error.at >= outcome.nbytes or (error.at >= span.start and span.end >= outcome.nbytes)
+                if is_all_read or (is_tiff and nbytes > _MAX_DIRECTORIES_NBYTES):
+                    problem = "a file that ends too early" if is_all_read else "directories far from each other"
+                    raise _foreign(array, key, problem) from None
+                remaining[key] = error.at if is_tiff else 0
+        nbytes = max(nbytes * 8, usual_directories_nbytes(array.file) if is_tiff else 0)
     return contents
 
 
-def _content_of(array: ViewedArray, key: str, start: bytes, nbytes: int, *, has_pages: bool) -> FileContent | None:
-    """Return what is in a file with this start, None if it takes more bytes."""
+def _content_of(array: ViewedArray, key: str, file: Excerpt, nbytes: int) -> FileContent:
+    """Return what is in a file of this size; raise `NotReadError` if that takes other bytes."""
     try:
         if array.file.format == "tiff":
-            content = read_tiff(start, has_pages=has_pages)
-        else:
-            # h5py is an extra, and takes a while to import.
-            from parts_store.views.hdf5 import read_hdf5  # noqa: PLC0415
+            several = sum(length > 1 for length in array.file.shard_shape[: array.height_axis])
+            return read_tiff(file, has_pages=several > 0, has_tiles=several > 1)
+        # h5py is an extra, and takes a while to import.
+        from parts_store.views.hdf5 import read_hdf5  # noqa: PLC0415
 
-            content = read_hdf5(start, nbytes)
+        content = read_hdf5(file.start, nbytes)
     except ValueError as error:
         raise _foreign(array, key, str(error)) from error
-    if content is None and len(start) >= nbytes:
-        raise _foreign(array, key, "a file that ends too early")
+    if content is None:
+        raise NotReadError(len(file.start))
     return content
 
 

@@ -237,3 +237,25 @@ def test_a_shard_without_dimensions_is_written_and_read(location: Any, parts: An
         assert zarr.open_array(store, path="a")[()] == 42
     with zarr.config.set({"codec_pipeline.path": ZARRS}):
         assert zarr.open_array(store, path="a")[()] == 42
+
+
+@pytest.mark.parametrize("chunks", [(1, 4, 4), (1, 2, 4)])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 1, 4), (2, 4, 1), (1, 1, 3), (2, 1, 4), (2, 4, 4)])
+def test_values_of_another_shape_are_written_or_refused_as_by_zarr(
+    shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> None:
+    values = np.arange(1, 1 + np.prod(shape), dtype="uint8").reshape(shape)
+    found: list[NDArray[Any] | type[Exception]] = []
+    for pipeline in (OURS, ZARRS):
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
+            array = zarr.create_array(
+                ps.PartsStore(MemoryStore()), shape=(2, 4, 4), chunks=chunks, shards=(2, 4, 4), dtype="uint8"
+            )
+            try:
+                array[...] = values
+            except ValueError as error:
+                found.append(type(error))
+            else:
+                np.testing.assert_array_equal(array[...], np.broadcast_to(values, (2, 4, 4)))
+                found.append(np.asarray(array[...]))
+    np.testing.assert_equal(found[0], found[1])

@@ -86,6 +86,31 @@ def test_changed_file_is_noticed_or_read_as_its_program_reads_it(
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("nbytes", [2**40, 2**63, 2**64 - 33, 2**64 - 1])
+@pytest.mark.parametrize("at", [-24, -16])
+def test_sizes_in_a_seal_that_no_file_has_are_a_damaged_seal(form: str, nbytes: int, at: int) -> None:
+    backend = MemoryStore()
+    # The shard is larger than what is read whole for its index.
+    layout: dict[str, Any] = {"shape": (1024, 1024), "chunks": (64, 64), "shards": (1024, 1024), "dtype": "uint8"}
+    array = forms.create(ps.PartsStore(backend), "a", form, "tiff", compressors=None, **layout)
+    array[...] = 1
+    key = "a/c/0/0" + forms.extension(form, "tiff")
+    data = bytearray(obstore.get(backend, key).bytes())
+    end = len(data) - (16 * 16 * 16 + 4 if form == "object" else 0)
+    data[end + at : end + at + 8] = nbytes.to_bytes(8, "little")
+    # Without its tags, as if it was copied by other software.
+    obstore.put(backend, key, bytes(data))
+    store = ps.PartsStore(backend)
+    changed = zarr.open_array(store, path="a", mode="r+")
+    with pytest.raises(ps.errors.ShardFileError):
+        changed[:3, :3]
+    with pytest.raises(ps.errors.ShardFileError):
+        changed[...]
+    expected = {"object": "unreadable", "parts": "partly tagged"}
+    assert [finding.problem.value for finding in store.verify().findings] == [expected[form]]
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", edits.EDITS)
 @pytest.mark.parametrize("compression", ["deflate", "zstd"])
 def test_moved_tiles_are_always_noticed(tmp_path: Path, form: str, shard_file: str, compression: str) -> None:

@@ -101,6 +101,17 @@ def test_a_shard_that_was_cut_off(nbytes: int, shard_file: str, tmp_path: Path) 
     refuses(store, "another program has written the shard", view="vrt" if shard_file == "tiff" else "hdf5")
 
 
+def test_directories_that_form_a_circle(tmp_path: Path) -> None:
+    store = make(tmp_path, shape=(2, 16, 16), chunks=(1, 16, 16), shards=(2, 16, 16))
+    path = tmp_path / "a/c/0/0/0"
+    data = bytearray(path.read_bytes())
+    first = int.from_bytes(data[4:8], "little")
+    at = first + 2 + 12 * int.from_bytes(data[first : first + 2], "little")
+    data[at : at + 4] = first.to_bytes(4, "little")
+    path.write_bytes(data)
+    refuses(store, "found a TIFF file whose directories form a circle at 'a/c/0/0/0'")
+
+
 def test_shards_that_do_not_fill_a_plane(tmp_path: Path) -> None:
     refuses(make(tmp_path), "OME-XML cannot join files to a plane; a VRT can, found shards of", view="ome")
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parts_store as ps
+from parts_store.views.sources import Excerpt, FileContent, read_tiff
 from tests.shard_files.test_files import Case, hdf5_cases, tiff_cases
 from tests.views import readers
 
@@ -171,20 +172,76 @@ def test_a_view_of_a_resized_array_shows_what_the_files_have(
     np.testing.assert_array_equal(read(tmp_path, shard_file, "a"), array[...])
 
 
-def test_images_along_two_axes_are_found_after_a_resize_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [{}, {"parts": [ps.Part(".tif"), ps.Part(".index", size=ps.SHARD_INDEX)]}])
+@pytest.mark.parametrize("shape", [(4, 3, 16, 16), (3, 2, 16, 16), (1, 3, 16, 16), (4, 4, 16, 16)])
+@pytest.mark.parametrize("chunks", [(1, 1, 16, 16), (1, 1, 4, 16)])
+def test_images_along_two_axes_are_found_after_a_resize(
+    chunks: tuple[int, ...], shape: tuple[int, ...], form: dict[str, Any], tmp_path: Path
+) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     array = ps.create_array(
-        store, "a", shard_file="tiff", shape=(3, 2, 16, 16), chunks=(1, 1, 16, 16), shards=(4, 4, 16, 16), dtype="uint8"
+        store, "a", shard_file="tiff", shape=(2, 3, 16, 16), chunks=chunks, shards=(4, 4, 16, 16), dtype="uint8", **form
     )
-    array[...] = np.arange(1, 7).reshape(3, 2, 1, 1)
-    array.resize((4, 3, 16, 16))
-    # The file has 6 images, of which the first axis may have 2 or 3.
-    with pytest.raises(ps.errors.StoreConfigError, match="12 images in a file, found 6 in 'a/c/0/0/0/0"):
-        ps.write_view(store, "a", format="vrt")
-    array[0, 0] = 1
+    # One image is not stored.
+    values = np.repeat(np.arange(6, dtype="uint8"), 256).reshape(2, 3, 16, 16)
+    array[...] = values
+    # The file has 6 images, which could also be those of an array with 3 times 2 images.
+    array.resize(shape)
+    expected = np.zeros(shape, "uint8")
+    rows, columns = min(2, shape[0]), min(3, shape[1])
+    expected[:rows, :columns] = values[:rows, :columns]
+    np.testing.assert_array_equal(array[...], expected)
     ps.write_view(store, "a", format="vrt")
-    found = readers.read_gdal(tmp_path / "a.vrt")
-    np.testing.assert_array_equal(found, np.asarray(array[...]).reshape(12, 16, 16))
+    np.testing.assert_array_equal(readers.read_gdal(tmp_path / "a.vrt"), expected.reshape(-1, 16, 16))
+
+
+@pytest.mark.parametrize("shape", [(2048, 2048), (3, 1024, 1024)])
+def test_the_pixels_of_files_are_not_read(shape: tuple[int, ...], tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    lengths = (1,) * (len(shape) - 2)
+    array = ps.create_array(
+        store,
+        "a",
+        shard_file="tiff",
+        shape=shape,
+        chunks=(*lengths, 64, 64),
+        shards=(*shape[:-2], 1024, 1024),
+        dtype="u1",
+    )
+    array[...] = np.random.default_rng(1).integers(0, 255, shape)
+    shards = len([path for path in (tmp_path / "a/c").rglob("*") if path.is_file()])
+    before = store.stats.get, store.stats.bytes_read
+    ps.write_view(store, "a", format="vrt")
+    # The array, its group and an older view; of each file, its start and its directories.
+    assert store.stats.get - before[0] <= 3 + 2 * shards
+    assert store.stats.bytes_read - before[1] < array.nbytes / 50
+
+
+def test_a_file_that_is_written_again_between_two_requests_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    layout: Any = {"shape": (250, 256), "chunks": (16, 16), "shards": (256, 256), "dtype": "uint8"}
+    array = ps.create_array(store, "a", shard_file="tiff", **layout)
+    array[...] = np.random.default_rng(1).integers(0, 255, (250, 256))
+    path, starts = tmp_path / "a/c/0/0", list[bytes]()
+
+    def read(file: Excerpt, **arguments: bool) -> FileContent:
+        starts.append(file.start)
+        if len(starts) == 1:
+            # The directory is elsewhere in the new file.
+            writer = zarr.open_array(ps.PartsStore.from_url(tmp_path), path="a", mode="r+")
+            writer.resize((256, 256))
+            writer[...] = np.random.default_rng(1).integers(0, 65, (256, 256))
+        return read_tiff(file, **arguments)
+
+    before = path.read_bytes()
+    monkeypatch.setattr("parts_store.views.write.read_tiff", read)
+    ps.write_view(store, "a", format="vrt")
+    assert before.startswith(starts[0])
+    assert path.read_bytes().startswith(starts[-1])
+    # The file has more rows than the array that the view was asked for.
+    assert 'RasterYSize="256"' in (tmp_path / "a.vrt").read_text()
 
 
 def test_a_view_is_written_from_the_current_state(tmp_path: Path) -> None:

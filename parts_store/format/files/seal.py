@@ -29,6 +29,7 @@ from typing import Final
 _MAGIC: Final = b"zarrseal"
 _SEAL: Final = struct.Struct("<8sQQ8s")
 _DIGEST_NBYTES: Final = 8
+_MAX_NBYTES: Final = 2**62
 SEAL_NBYTES: Final = _SEAL.size
 
 
@@ -58,7 +59,10 @@ def sealed_ends(tail: bytes | memoryview) -> Ends | None:
     if len(tail) < SEAL_NBYTES:
         return None
     magic, head_nbytes, end_nbytes, _ = _SEAL.unpack(tail[-SEAL_NBYTES:])
-    return Ends(head_nbytes, end_nbytes + SEAL_NBYTES) if magic == _MAGIC else None
+    if magic != _MAGIC:
+        return None
+    # No request can have the largest sizes, which no file has.
+    return Ends(min(head_nbytes, _MAX_NBYTES), min(end_nbytes, _MAX_NBYTES) + SEAL_NBYTES)
 
 
 def is_sealed(head: bytes | memoryview, tail: bytes | memoryview, index: bytes) -> bool:
