@@ -55,8 +55,8 @@ def test_reports_of_verify_and_repair_list_every_problem(bucket: Bucket) -> None
     # Two are gone, one of them with its parts; and a part is missing.
     counts = (report.arrays, report.chunks, report.objects)
     assert counts == (3, CHUNKS - 1 - 1 + 4 + 2, 3 * (CHUNKS - 1) - 3 - 1 - 1 + 2 * 4 + 2 * 2)
-    # Two are of sessions, one is of documents, and one takes an array that was created again.
-    others = {Problem.UNREADABLE, Problem.STRAY_NODES, Problem.UNMARKED, Problem.OTHER_LAYOUT}
+    # Two are of sessions, one is of documents, one takes an array that was created again, one shards that are files.
+    others = {Problem.UNREADABLE, Problem.STRAY_NODES, Problem.UNMARKED, Problem.OTHER_LAYOUT, Problem.NO_FILE}
     assert {problem.value for problem in set(Problem) - others} == set(report.counts)
     # Below a prefix, what is there and nothing else.
     same(store.verify("shards"), *[each for each in findings if each.chunk_key.startswith("shards")])
