@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import zarr
 from zarr.abc.codec import BytesBytesCodec
@@ -179,7 +179,7 @@ def plan_shard_file(shard_file: object, parts: PartsLike, arguments: Mapping[str
     compressors = arguments.get("compressors", "auto")
     if isinstance(compressors, str) and compressors == "auto":
         arguments = {**arguments, "compressors": _SHARD_COMPRESSORS[shard_file]}
-    file_format: FileFormat = "tiff" if shard_file == "tiff" else "hdf5"
+    file_format = cast("FileFormat", shard_file)
     with_parts(_document(arguments), ConcatParts.parse(parts), "", shard_file=file_format)
     return {**arguments}
 

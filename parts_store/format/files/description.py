@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numcodecs
 import numpy as np
@@ -131,7 +131,7 @@ def describe_shards(name: str, served: Mapping[str, Any], *, is_new: bool = Fals
     if name not in FORMATS:
         expected = f"one of {', '.join(map(repr, FORMATS))}"
         raise StoreConfigError(MEMBER, expected, f"{name!r}, which needs a newer version of parts_store to be written")
-    return _describe("tiff" if name == "tiff" else "hdf5", json.dumps({**served, "attributes": {}}), is_new)
+    return _describe(cast("FileFormat", name), json.dumps({**served, "attributes": {}}), is_new)
 
 
 @lru_cache(maxsize=64)
