@@ -1,6 +1,7 @@
 """The engine of xarray: adopted files are decoded as xarray decodes the files themselves."""
 
 import itertools
+import math
 import pickle
 import tomllib
 from importlib import import_module
@@ -13,10 +14,12 @@ import pytest
 import tensorstore
 import xarray as xr
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from xarray.backends import ZarrBackendEntrypoint
 
 import parts_store as ps
-from parts_store.virtual.xarray_engine import PartsStoreEntrypoint
+from parts_store.virtual.xarray_engine import PartsStoreEntrypoint, preferred_chunks
 from tests.virtual.adopting import adopted, repository, settle
 
 # The name in the entry point is tested once: other tests do not need an installed package.
@@ -169,7 +172,7 @@ def test_dask_arrays_are_lazy_and_can_be_pickled(tmp_path: Path) -> None:
     session.commit("adopted")
     store = ps.PartsStore.from_session(made.readonly_session("main"))
     lazy = opened(store, chunks={})
-    assert all(each.chunks == ((2, 2, 2),) for each in lazy.values())
+    assert all(each.chunks == ((6,),) for each in lazy.values())
     require_identical(pickle.loads(pickle.dumps(lazy)).compute(), read(file))
 
 
@@ -219,6 +222,43 @@ def test_value_that_was_changed_later_is_used_as_it_is(tmp_path: Path) -> None:
     _, store = adopted(tmp_path / "a.nc")
     zarr.open_array(store, path="v").attrs["scale_factor"] = 0.1
     assert opened(store)["v"].values.tolist() == [0.1, 0.2]
+
+
+lengths = st.integers(1, 3000)
+
+
+@given(st.lists(st.tuples(lengths, st.integers(1, 300), st.integers(1, 40)), min_size=1, max_size=3), st.integers(1, 16))
+def test_chunks_of_dask_are_whole_chunks_and_worth_a_task(axes: list[tuple[int, int, int]], itemsize: int) -> None:
+    shape, chunks, counts = (tuple(each) for each in zip(*axes, strict=True))
+    shards = tuple(chunk * count for chunk, count in zip(chunks, counts, strict=True))
+    found = preferred_chunks(shape, chunks, shards, itemsize)
+    unit, shard = (math.prod(each) * itemsize for each in (chunks, shards))
+    nbytes = math.prod(found) * itemsize
+    for length, chunk, part in zip(shards, chunks, found, strict=True):
+        # In one shard, or of whole shards.
+        assert part % chunk == 0
+        assert length % part == 0 or part % length == 0
+    if shard <= 2**26:
+        assert all(part % length == 0 for part, length in zip(found, shards, strict=True))
+    assert nbytes <= max(2**26, unit)
+    # Twice as many bytes would be too many, or there are not twice as many, along the first axis that is not full.
+    if shard < 2**24:
+        is_all = all(part >= length for part, length in zip(found, shape, strict=True))
+        assert is_all or nbytes > 2**23
+
+
+@pytest.mark.parametrize("shard_chunks", [1, 4095])
+def test_chunks_of_dask_are_fewer_than_the_chunks_of_the_files(shard_chunks: int, tmp_path: Path) -> None:
+    data = np.arange(200 * 64 * 64, dtype="i4").reshape(200, 64, 64)
+    with h5netcdf.File(tmp_path / "a.nc", "w") as file:
+        file.dimensions = {"t": 200, "y": 64, "x": 64}
+        file.create_variable("v", ("t", "y", "x"), "i4", data=data, chunks=(1, 32, 64), compression="gzip")
+    settle(tmp_path / "a.nc")
+    _, store = adopted(tmp_path / "a.nc", shard_chunks=shard_chunks)
+    found = opened(store, chunks={})["v"]
+    # 3 MB in all, in 400 chunks.
+    assert found.chunks == ((200,), (64,), (64,))
+    assert (found.values == data).all()
 
 
 @pytest.mark.slow

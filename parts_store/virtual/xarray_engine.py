@@ -1,7 +1,9 @@
 """The engine `parts_store` of xarray: opens adopted files such that they are decoded as from the file."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import icechunk
 import zarr
@@ -9,12 +11,17 @@ import zarr
 from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
 from parts_store.virtual.store_access import PartsStore, added_in, join, open_store, types_in, use_pipeline, with_types
 
+# With fewer bytes in a chunk of dask, its tasks take longer than the values; with more, few of them fit into memory.
+_SMALL_TASK: Final = 16 << 20
+_LARGE_TASK: Final = 64 << 20
+_TASK: Final = 32 << 20
+
 
 class PartsStoreEntrypoint(ZarrEntrypoint):
     """The engine `zarr` of xarray, except that attributes have the types that they have in the adopted file.
 
     JSON has one type of numbers, and xarray decides by the type of `scale_factor` whether decoded values are float32 or
-    float64.
+    float64, and `chunks={}` gives chunks of dask that are worth a task: see `preferred_chunks`.
     """
 
     description = "Open stores of parts_store and sessions of Icechunk, decoded as the files that were adopted"
@@ -116,12 +123,48 @@ class _TypedStore(ZarrGroupStore):
         added = added_in(recorded)
         attributes = {key: value for key, value in variable.attrs.items() if key not in added}
         variable.attrs = with_types(attributes, types_in(recorded))
+        chunks = variable.encoding["chunks"]
+        # The chunks of a rectilinear grid are files, or records of them: several lengths along an axis.
+        if all(isinstance(length, int) for length in chunks):
+            unit = variable.encoding["shards"] or chunks
+            preferred = preferred_chunks(variable.shape, chunks, unit, variable.dtype.itemsize)
+            variable.encoding["preferred_chunks"] = dict(zip(variable.dims, preferred, strict=True))
         return variable
 
     def get_attrs(self) -> dict[str, Any]:
         """Return the attributes of the group. xarray would hide all that begin with `_nc`, in any case."""
         attributes: dict[str, Any] = self.zarr_group.attrs.asdict()
         return {key: value for key, value in attributes.items() if not _is_of_netcdf(key)}
+
+
+def preferred_chunks(
+    shape: Sequence[int], chunks: Sequence[int], shards: Sequence[int], itemsize: int
+) -> tuple[int, ...]:
+    """Return the chunks that dask should have: of a shard, of a part of a large shard, or of several small chunks.
+
+    A part of a shard divides it, so that no chunk of dask is in two shards. Chunks are taken together along the last
+    axes first, because these follow each other in a file.
+    """
+    nbytes = math.prod(shards) * itemsize
+    if _SMALL_TASK <= nbytes <= _LARGE_TASK:
+        return tuple(shards)
+    is_part = nbytes > _LARGE_TASK
+    unit = chunks if is_part else shards
+    left = max(1, _TASK // (math.prod(unit) * itemsize)) if math.prod(unit) else 1
+    preferred = list(unit)
+    for axis in reversed(range(len(unit))):
+        available = shards[axis] // unit[axis] if is_part else max(1, -(-shape[axis] // unit[axis]))
+        taken = min(left, available)
+        if is_part:
+            taken = next(count for count in range(taken, 0, -1) if available % count == 0)
+        else:
+            # Chunks of about the same length.
+            taken = -(-available // -(-available // taken))
+        preferred[axis] *= taken
+        left //= taken
+        if taken < available:
+            break
+    return tuple(preferred)
 
 
 def _is_of_netcdf(key: str) -> bool:
