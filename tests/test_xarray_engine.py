@@ -224,10 +224,10 @@ def test_value_that_was_changed_later_is_used_as_it_is(tmp_path: Path) -> None:
     assert opened(store)["v"].values.tolist() == [0.1, 0.2]
 
 
-lengths = st.integers(1, 3000)
+axis_lengths = st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 40))
 
 
-@given(st.lists(st.tuples(lengths, st.integers(1, 300), st.integers(1, 40)), min_size=1, max_size=3), st.integers(1, 16))
+@given(st.lists(axis_lengths, min_size=1, max_size=3), st.integers(1, 16))
 def test_chunks_of_dask_are_whole_chunks_and_worth_a_task(axes: list[tuple[int, int, int]], itemsize: int) -> None:
     shape, chunks, counts = (tuple(each) for each in zip(*axes, strict=True))
     shards = tuple(chunk * count for chunk, count in zip(chunks, counts, strict=True))
