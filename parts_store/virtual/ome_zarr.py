@@ -150,16 +150,16 @@ def join_attributes(files: Sequence[Mapping[Any, Any]], dim: str, *, is_new: boo
     # The attribute can be that of another file, and have any contents, or not be there.
     except (AttributeError, LookupError, TypeError, ValueError):
         return first
-    return {key: ome if key == KEY else value for key, value in first.items() if key != KEY or ome}
+    return {key: ome if key == KEY else value for key, value in first.items() if key != KEY or ome is not None}
 
 
-def _joined(files: Sequence[Mapping[str, Any]], dim: str, *, is_new: bool) -> dict[str, Any]:
-    """Return the attribute of files that are joined; an empty one if it cannot be expressed."""
+def _joined(files: Sequence[Mapping[str, Any]], dim: str, *, is_new: bool) -> dict[str, Any] | None:
+    """Return the attribute of files that are joined; None if OME-Zarr cannot express the image."""
     first = dict(files[0])
     if is_new:
         images = first["multiscales"]
         if not all(_are_axes([dim, *(axis["name"] for axis in image["axes"])]) for image in images):
-            return {}
+            return None
         first["multiscales"] = [_with_axis(image, dim) for image in images]
     if is_channel(dim) and "omero" in first:
         omero = first.pop("omero")

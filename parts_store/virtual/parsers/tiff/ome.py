@@ -73,9 +73,12 @@ def have_same_axes(series: TiffPageSeries) -> bool:
 def _step(series: TiffPageSeries, pixels: Pixels | None, axis: str) -> tuple[float, str]:
     """Return the size of a step along an axis and its unit: 1 without a unit if they are not known."""
     if pixels is None:
-        # tifffile knows them of slides, and of other files from the resolution.
+        # tifffile finds them in the descriptions of slides, in micrometers, and otherwise takes the resolution.
         unit = series.coord_units.get(axis.upper(), "")
         found = _number(series.coord_scales.get(axis.upper())) if unit else None
+        if found is not None and unit != "micrometer" and axis in "xy":
+            # The sizes of tifffile have 24 bits.
+            found = 1 / series.keyframe.get_resolution()["xy".index(axis)]
     else:
         name, default = _STEPS.get(axis, ("", ""))
         unit = pixels.attributes.get(f"{name}Unit", default)
