@@ -649,29 +649,40 @@ def test_units_are_those_of_the_specification() -> None:
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_readers_of_ome_zarr_and_napari_open_what_was_adopted(tmp_path: Path) -> None:
+@pytest.fixture
+def cells(tmp_path: Path) -> tuple[ps.PartsStore, NDArray[Any]]:
+    """An image of two levels and two channels at `cells`, and its values."""
     path, values = tmp_path / "cells.ome.tif", random((2, 2, 40, 56), "u1")
     write_pyramid(path, values, 2, axes="TCYX", Channel={"Name": ["DAPI", "GFP"]}, **PHYSICAL)
     settle(path)
     session = repository(tmp_path).writable_session("main")
     adopt(path, into=session, path="cells")
-    store = ps.PartsStore.from_session(session)
+    return ps.PartsStore.from_session(session), values
+
+
+# napari warns of its own use of pydantic, also in its plugins for pytest: run this with `-p no:napari -p no:npe2`.
+@pytest.mark.filterwarnings("ignore")
+def test_the_reader_of_napari_opens_the_group_of_a_session(cells: tuple[ps.PartsStore, NDArray[Any]]) -> None:
+    store, values = cells
     napari = pytest.importorskip("napari_ome_zarr.ome_zarr_reader")
     ((data, metadata, kind),) = napari.read_ome_zarr(zarr.open_group(store, path="cells", mode="r"))()
-    assert kind == "image"
-    assert (metadata["channel_axis"], metadata["scale"], metadata["axis_labels"]) == (
-        1,
-        [1.5, 0.5, 0.325],
-        ("t", "y", "x"),
-    )
+    assert (kind, metadata["channel_axis"], metadata["axis_labels"]) == ("image", 1, ("t", "y", "x"))
+    assert metadata["scale"] == [1.5, 0.5, 0.325]
     assert metadata["units"] == ("minute", "nanometer", "micrometer")
     assert [name.rpartition(" ")[2] for name in metadata["name"]] == ["DAPI", "GFP"]
     for level, step in zip(data, (1, 2), strict=True):
         np.testing.assert_array_equal(level.compute(), values[..., ::step, ::step])
-    # This one opens folders and URLs.
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_reader_of_ome_zarr_opens_a_copy_in_a_folder(
+    tmp_path: Path, cells: tuple[ps.PartsStore, NDArray[Any]]
+) -> None:
+    store, values = cells
+    reader = pytest.importorskip("ome_zarr.reader")
     ps.copy(store, ps.PartsStore.from_url(tmp_path / "plain.zarr"))
     location = pytest.importorskip("ome_zarr.io").parse_url(str(tmp_path / "plain.zarr/cells"))
-    (node,) = pytest.importorskip("ome_zarr.reader").Reader(location)()
+    (node,) = reader.Reader(location)()
     assert node.metadata["channel_names"] == ["DAPI", "GFP"]
     for level, step in zip(node.data, (1, 2), strict=True):
         np.testing.assert_array_equal(level.compute(), values[..., ::step, ::step])
