@@ -485,6 +485,24 @@ def test_groups_that_are_not_described_completely_have_no_metadata(
     assert names.dimension_names[0] == (expected or ("z" if "transform" in levels[0] else "phony_dim_0",))[0]
 
 
+STRANGE: list[Any] = [None, True, 3, 10**400, 1e308, "x", [], [None] * 3, [10**400] * 3, [1e308] * 3, {}, {"path": []}]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("name", ["multiscales", "downsamplingFactors", "scales", "resolution", "units", "offset"])
+def test_strange_attributes_never_prevent_an_adoption(tmp_path: Path, name: str, value: Any) -> None:
+    values, container = numbers((8, 8, 8), "uint8"), tmp_path / "cell.n5"
+    write_levels(container / "em", values, [{"downsamplingFactors": each} for each in FACTORS])
+    nested = [{"datasets": [{"path": "s0", "transform": value}, {"path": "s1", "transform": {"scale": value}}]}]
+    for attributes in ({name: value}, {name: nested}, {name: {"dimensions": value, "datasets": value}}):
+        write_group(container / "em", **attributes)
+        write_root(container)
+        _, store = adopted(container)
+        if "ome" in zarr.open_group(store, path="em", mode="r").attrs:
+            image_of(store, "em")
+        np.testing.assert_array_equal(zarr.open_array(store, path="em/s1", mode="r")[...], values[::2, ::2, ::2])
+
+
 def test_a_missing_level_leaves_no_metadata(tmp_path: Path) -> None:
     container = tmp_path / "cell.n5"
     write_levels(container / "em", numbers((8, 8, 8), "uint8"), [{"downsamplingFactors": each} for each in FACTORS])
