@@ -30,6 +30,7 @@ from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS
+from parts_store.virtual.ome_zarr import keep_if_complete
 from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, parse_names
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
@@ -470,7 +471,7 @@ def _only(group: PartsGroup, kept: Collection[str], path: str) -> PartsGroup:
     return PartsGroup(
         {name: array for name, array in group.arrays.items() if f"{below}{name}" in kept},
         {name: each for name, each in groups.items() if len(each)},
-        group.attributes,
+        keep_if_complete(group.attributes, {each.removeprefix(below) for each in kept}),
     )
 
 

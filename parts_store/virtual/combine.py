@@ -27,6 +27,7 @@ from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.meaning import find_difference
 from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fill_value_of, refer_to_same_bytes
 from parts_store.virtual.manifests.references import References
+from parts_store.virtual.ome_zarr import join_attributes
 from parts_store.virtual.options import AdoptOptions
 from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
 
@@ -250,7 +251,7 @@ def _join_trees(trees: Sequence[FileTree], dim: str, options: AdoptOptions) -> F
         groups = [_group_in(tree, path) for tree in trees]
         if is_step:
             groups = [dataclasses.replace(group, dataset=_with_dimension(group.dataset, dim)) for group in groups]
-        joined[path] = _join(groups, dim, options)
+        joined[path] = _join(groups, dim, options, is_step=is_step)
     return joined
 
 
@@ -260,8 +261,10 @@ def _group_in(tree: FileTree, path: str) -> FileGroup:
     return tree.get(path, FileGroup(root.location, path, xr.Dataset(), root.skipped))
 
 
-def _join(files: Sequence[FileGroup], dim: str, options: AdoptOptions) -> FileGroup:
+def _join(files: Sequence[FileGroup], dim: str, options: AdoptOptions, *, is_step: bool) -> FileGroup:
     """Return a group of all files along a dimension. Variables without it are kept from the first file.
+
+    `is_step` says whether the dimension is in none of the files.
 
     Raises `AdoptionError` for files that do not belong together, and for a variable that has to be loaded and is too
     large.
@@ -280,7 +283,8 @@ def _join(files: Sequence[FileGroup], dim: str, options: AdoptOptions) -> FileGr
             joined[name], note = variable, _compare(files, name, options)
         if note is not None:
             notes[first.path_of(name)] = note
-    dataset = compose(joined, set(first.dataset.coords), first.dataset.attrs)
+    attributes = join_attributes([file.dataset.attrs for file in files], dim, is_new=is_step)
+    dataset = compose(joined, set(first.dataset.coords), attributes)
     return dataclasses.replace(first, dataset=dataset, notes={**first.notes, **notes})
 
 

@@ -26,6 +26,7 @@ from parts_store.virtual.manifests.to_icechunk import (
     write_chunks,
     write_document,
 )
+from parts_store.virtual.ome_zarr import is_channel, join_attributes
 from parts_store.virtual.options import AdoptOptions, WriteRegion
 from parts_store.virtual.report import AdoptedArray, Adoption
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
@@ -298,13 +299,30 @@ def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: Ad
                 planned, reason = plan_region(store, old, source, slices, options.shard_chunks)
             arrays.append(planned)
             reports.append(_report(old.path, source.references, planned.references, reason))
+    documents = {} if append_dim is None else _documents_with_channels(store, tree, append_dim)
     if append_dim is not None:
         require_no_other_groups(store, other_groups, append_dim, lengths)
     new = [array.references for group in tree.values() for array in group.arrays.values()]
     summary = Adoption(_location(new), (*loaded, *reports), ())
     # Arrays that are cut again.
     obstacles = tuple(array.path for array in arrays if isinstance(array, PlannedArray))
-    return PlannedWrite(store, obstacles, {}, tuple(values), tuple(arrays), summary)
+    return PlannedWrite(store, obstacles, documents, tuple(values), tuple(arrays), summary)
+
+
+def _documents_with_channels(
+    store: PartsStore, tree: Mapping[str, SourceGroup], append_dim: str
+) -> dict[str, dict[str, Any]]:
+    """Return the documents of groups whose images get more channels; all other attributes stay as they are."""
+    changed: dict[str, dict[str, Any]] = {}
+    if not is_channel(append_dim):
+        return changed
+    for where, stored in destination.read_nodes(store, list(tree)).items():
+        document = parse(stored.get(DOCUMENT, b"")) or {}
+        known = document.get("attributes", {})
+        attributes = join_attributes([known, tree[where].attributes], append_dim, is_new=False)
+        if attributes != known:
+            changed[where] = {**document, "attributes": attributes}
+    return changed
 
 
 def _require_dimensions(tree: Mapping[str, SourceGroup], options: AdoptOptions) -> None:

@@ -16,6 +16,7 @@ from parts_store.virtual.manifests.entries import Columns, FileRange
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.parsers.n5.dataset import ATTRIBUTES, N5Dataset, is_dataset, own_attributes, parse_attributes
+from parts_store.virtual.parsers.n5.multiscales import add_ome_attributes
 from parts_store.virtual.report import Skipped
 from parts_store.virtual.store_access import Span, ancestors, join, n5_nbytes, read_n5, run_tasks_sync
 
@@ -182,6 +183,7 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> C
             continue
         if cut:
             notes[path or name] = f"{cut:,} {'block is' if cut == 1 else 'blocks are'} cut at the edge"
+    add_ome_attributes(container.groups, container.datasets)
     dimensions = PhonyDimensions()
     arrays = {}
     for path, dataset in container.datasets.items():

@@ -139,7 +139,7 @@ class N5Dataset:
             raise CannotBeReadError(f"values of type {describe(data_type)}: only numbers are read")
         compressor = _compressor_of(attributes)
         own, ndim = own_attributes(attributes), len(dimensions)
-        return cls(dimensions, block_size, np.dtype(data_type), compressor, _axes(own, ndim), own)
+        return cls(dimensions, block_size, np.dtype(data_type), compressor, axes_of(own, ndim), own)
 
     @property
     def ndim(self) -> int:
@@ -209,7 +209,7 @@ def _lengths(attributes: Mapping[str, Any], name: str, least: int, most: int) ->
     return tuple(length for length in lengths if length is not None)
 
 
-def _axes(attributes: Mapping[str, Any], ndim: int) -> tuple[str, ...] | None:
+def axes_of(attributes: Mapping[str, Any], ndim: int) -> tuple[str, ...] | None:
     """Return the names of the axes in N5's order; None unless the attributes name all of them.
 
     `axes` is in N5's order, and what xarray writes is not. A `transform` says in which order its axes are.
@@ -218,9 +218,14 @@ def _axes(attributes: Mapping[str, Any], ndim: int) -> tuple[str, ...] | None:
         return names
     transform = attributes.get("transform")
     if isinstance(transform, dict) and (names := _names(transform.get("axes"), ndim)) is not None:
-        return names if transform.get("ordering") == "F" else names[::-1]
+        return names if is_in_n5_order(transform) else names[::-1]
     names = _names(attributes.get("_ARRAY_DIMENSIONS"), ndim)
     return None if names is None else names[::-1]
+
+
+def is_in_n5_order(transform: Mapping[str, Any]) -> bool:
+    """Return whether the lists of a `transform` are in N5's order; by default they are in that of NumPy."""
+    return transform.get("ordering") == "F"
 
 
 def _names(value: object, ndim: int) -> tuple[str, ...] | None:

@@ -16,8 +16,10 @@ from typing import BinaryIO, Final
 from tifffile import TIFF, TiffFile, TiffPage, TiffPageSeries
 
 from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, open_no_other
+from parts_store.virtual.ome_zarr import OmeImage, ome_attributes
 from parts_store.virtual.parsers.tiff.files import Directories, TiffSource, open_others, open_source
 from parts_store.virtual.parsers.tiff.images import Image, ImageReader
+from parts_store.virtual.parsers.tiff.ome import Pixels, image_of, read_pixels
 
 _ARRAY: Final = "data"
 # The largest number of pages without a common format, and the largest number of kinds of pages: tifffile compares each
@@ -74,26 +76,21 @@ class _ImageWalk:
 
     def describe(self) -> None:
         """Add all images to the description."""
-        images = self._images()
+        series = self._series()
+        images = self._images(series)
         others = self._other_pages(images)
-        if len(images) == 1 and not others:
-            self._add(images[0], "")
-            return
         for image in images:
             self._add(image, image.group)
         for name, offset in others.items():
             self.done.add(offset)
             self._add_page(name, offset)
+        self._add_ome_attributes(series)
 
-    def _images(self) -> list[Image]:
+    def _images(self, series: Sequence[TiffPageSeries]) -> list[Image]:
         """Return the images as tifffile finds them, with the names of groups."""
-        series = self._series()
         found = []
         for number, each in enumerate(series):
-            base = f"series_{number}" if len(series) > 1 else ""
-            for depth, level in enumerate(each.levels):
-                names = [base, f"level_{depth}" if len(each.levels) > 1 else ""]
-                group = "/".join(filter(None, names))
+            for level, group in zip(each.levels, _groups_of(series, number), strict=True):
                 try:
                     found.append(Image.of_series(level, group, is_in_one_file=len(self.reader.sources) == 1))
                 # The pages are then described one by one.
@@ -232,6 +229,41 @@ class _ImageWalk:
         if problem is not None:
             self.description.skip(name, problem)
 
+    def _add_ome_attributes(self, series: Sequence[TiffPageSeries]) -> None:
+        """Give the groups of images the attributes of OME-Zarr, if all of their levels are adopted."""
+        axes = {array.header.name: array.header.dimension_names for array in self.description.arrays}
+        pixels = self._pixels_of(series)
+        for number, each in enumerate(series):
+            is_slide = len(each.levels) > 1 and not each.keyframe.is_geotiff
+            names = [f"{group}/{_ARRAY}" if group else _ARRAY for group in _groups_of(series, number)]
+            found = {axes.get(name) for name in names}
+            if (number in pixels or (is_slide and each.kind != "ome")) and None not in found and len(found) == 1:
+                group = _base_of(series, number)
+                paths = [name.removeprefix(f"{group}/") if group else name for name in names]
+                self._add_ome(group, partial(image_of, each, paths, pixels.get(number)))
+
+    def _add_ome(self, group: str, image: Callable[[], OmeImage]) -> None:
+        """Give a group the attribute of OME-Zarr."""
+        try:
+            attributes = ome_attributes(image())
+        # tifffile raises any error for damaged metadata. The values may be intact.
+        except Exception as error:
+            problem = f"it cannot be made: {type(error).__name__}: {error}"
+            self.description.skip(f"{group or _ARRAY}, OME-Zarr metadata", problem, has_values=False)
+            return
+        self.description.groups[group] = {**self.description.groups.get(group, {}), **attributes}
+
+    def _pixels_of(self, series: Sequence[TiffPageSeries]) -> dict[int, Pixels]:
+        """Return what the OME-XML document says of images, by their numbers.
+
+        tifffile leaves out images without pages. Then it is not known which images the others are.
+        """
+        of_ome = [number for number, each in enumerate(series) if each.kind == "ome"]
+        found = read_pixels(self.tif) if of_ome else []
+        if len(found) != len(of_ome):
+            return {}
+        return {number: each for number, each in zip(of_ome, found, strict=True) if each.is_of(series[number])}
+
     def _page_at(self, offset: int) -> TiffPage:
         number, which = self.places[offset]
         page = self.tif.pages[number].aspage()
@@ -240,6 +272,17 @@ class _ImageWalk:
         if page.pages is None:
             raise CannotBeReadError(f"the page has no SubIFD {which}")
         return page.pages[which].aspage()
+
+
+def _base_of(series: Sequence[TiffPageSeries], number: int) -> str:
+    """Return the name of the group of an image."""
+    return f"series_{number}" if len(series) > 1 else ""
+
+
+def _groups_of(series: Sequence[TiffPageSeries], number: int) -> list[str]:
+    """Return the names of the groups of the levels of an image, below that of the image if there are several."""
+    base, count = _base_of(series, number), len(series[number].levels)
+    return ["/".join(filter(None, [base, f"level_{depth}" if count > 1 else ""])) for depth in range(count)]
 
 
 def _places(directories: Directories) -> dict[int, tuple[int, int | None]]:

@@ -17,6 +17,28 @@ from tests.virtual.adopting import adopted, repository
 from tests.virtual.parsers.n5.containers import numbers, open_tensorstore, read_z5py, settle, write_java, write_root
 
 MULTISCALES = [{"datasets": [{"path": "s0", "scale": [1, 1]}, {"path": "s1", "scale": [2, 2]}]}]
+OME = {
+    "version": "0.5",
+    "multiscales": [
+        {
+            "name": "timepoint0",
+            "axes": [
+                {"name": "y", "type": "space", "unit": "micrometer"},
+                {"name": "x", "type": "space", "unit": "micrometer"},
+            ],
+            "datasets": [
+                {"path": "s0", "coordinateTransformations": [{"type": "scale", "scale": [0.2, 0.1]}]},
+                {
+                    "path": "s1",
+                    "coordinateTransformations": [
+                        {"type": "scale", "scale": [0.4, 0.2]},
+                        {"type": "translation", "translation": [0.1, 0.05]},
+                    ],
+                },
+            ],
+        }
+    ],
+}
 
 
 @pytest.fixture
@@ -44,7 +66,7 @@ def test_groups_and_attributes_are_kept(container: Path) -> None:
         assert root.attrs.asdict() == {"pixelResolution": {"unit": "um", "dimensions": [0.1, 0.2]}}
         assert root["setup 0"].attrs.asdict() == {}
         group = root["setup 0/timepoint0"]
-        assert group.attrs.asdict() == {"multiscales": MULTISCALES}
+        assert group.attrs.asdict() == {"multiscales": MULTISCALES, **({"ome": OME} if where is store else {})}
         for name, factor, shape in (("s0", 1, (8, 6)), ("s1", 2, (4, 3))):
             array: Any = zarr.open_array(where, path=f"{prefix}setup 0/timepoint0/{name}", mode="r")
             assert array.shape == shape[::axes]
@@ -323,7 +345,8 @@ def test_numbers_that_json_does_not_have_become_text(container: Path) -> None:
     ps.adopt_in_place(container)
     for where in (store, ps.PartsStore.from_url(container, read_only=True)):
         group = zarr.open_group(where, path="setup 0/timepoint0", mode="r")
-        assert group.attrs.asdict() == {"minimum": "NaN", "maximum": ["Infinity"]}
+        added = {"ome": OME} if where is store else {}
+        assert group.attrs.asdict() == {"minimum": "NaN", "maximum": ["Infinity"], **added}
 
 
 def test_adoption_in_place_reports_progress(container: Path) -> None:
