@@ -1,7 +1,7 @@
 """Pictures of arrays: which values a tile needs, and their bytes as PNG. Nothing is read here but by `preview`.
 
-A tile has at most 256 by 256 pixels. At zoom `z` it shows every 2**z-th value of two axes. If that would decode too many
-chunks, fewer values are read, and each of them is shown as a square.
+A tile has at most 256 by 256 pixels. At zoom `z` it shows every 2**z-th value of two axes. If that would decode too
+many chunks, fewer values are read, and each of them is shown as a square.
 """
 
 import struct
@@ -153,7 +153,7 @@ def contrast(values: npt.NDArray[np.float64], *, around_zero: bool = False) -> t
     low, high = (float(each) for each in np.percentile(finite, [1, 99]))
     if low == high:
         low, high = float(finite.min()), float(finite.max())
-    return (low, high) if low < high else (low, low + 1)
+    return (low, high) if low < high else (low, low + max(1.0, abs(low) * 1e-6))
 
 
 def png(pixels: npt.NDArray[np.float64], low: float, high: float, colour_map: str) -> bytes:

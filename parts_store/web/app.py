@@ -13,7 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from zarr.errors import NodeNotFoundError
+from zarr.errors import NodeNotFoundError, NodeTypeValidationError
 
 from parts_store.pictures import COLOUR_MAPS, PictureError
 from parts_store.redaction import hide_secrets
@@ -103,7 +103,7 @@ def _careful(respond: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             response = await respond(request)
         except PictureError as error:
             return failure(400, path, str(error))
-        except (NodeNotFoundError, FileNotFoundError):
+        except (NodeNotFoundError, NodeTypeValidationError, FileNotFoundError):
             return failure(404, path, "there is no such array")
         except Exception as error:
             LOG.warning("%s: %s: %s", path, type(error).__name__, hide_secrets(str(error)))

@@ -24,6 +24,8 @@ from parts_store.web.looking import Looker, opener_of, snapshots_of
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 # Icechunk's names of versions, where they differ from ours.
 _ARGUMENTS: Final = {"snapshot": "snapshot_id"}
+# How many connections wait to be accepted.
+_BACKLOG: Final = 512
 # How long the server waits for open connections when it ends, in seconds.
 _GRACE: Final = 2
 
@@ -189,6 +191,8 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))
+            # From now on clients can connect, and wait until the server runs.
+            bound.listen(_BACKLOG)
         except BaseException:
             bound.close()
             raise
