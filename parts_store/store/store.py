@@ -345,8 +345,8 @@ class PartsStore(ZarrMethods):
         --------
         >>> store = ps.PartsStore.from_url("memory://")
         >>> array = ps.create_array(store, "a", parts=["", ".b"], shape=(64, 64), chunks=(64, 64), dtype="uint8")
-        >>> store.view("a")
-        <picture of a (64, 64): ... bytes of PNG>
+        >>> store.view("a").caption
+        'a (64, 64)'
         """
         array = zarr.open_array(self, path=path.strip("/"), mode="r")
         return preview(array, f"{path.strip('/')} {array.shape}", at)
