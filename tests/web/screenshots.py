@@ -59,7 +59,7 @@ def main() -> None:
     write_examples(ps.PartsStore.from_session(session))
     session.commit("a stack of images, a climate dataset and a pyramid")
     session = repository.writable_session("main")
-    stack = zarr.open_group(ps.PartsStore.from_session(session))["stack"]
+    stack = zarr.open_array(ps.PartsStore.from_session(session), path="stack")
     stack[0, 100:200, 200:400] = 0
     session.commit("remove a spot from the first image")
     with ps.serve(repository) as server:
