@@ -96,6 +96,7 @@ bench-details: minio ## measure codecs, transactions, sessions and adoption, as 
 	$(BIN)/python -m benchmarks.durability
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.adoption
+	$(BIN)/python -m benchmarks.serving
 
 bench-archive: minio ## adopt archives of up to 100 million chunks, against VirtualiZarr, in less than ten minutes
 	$(BIN)/python -m benchmarks.archive

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from parts_store.virtual.in_place import adopt_in_place
     from parts_store.virtual.opening import open_virtual_dataset, open_virtual_mfdataset
     from parts_store.virtual.write import to_icechunk
+    from parts_store.web.server import serve
 
     __version__: str
 
@@ -52,6 +53,7 @@ __all__ = [
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "parsers",
+    "serve",
     "to_icechunk",
     "write_view",
 ]
@@ -77,6 +79,7 @@ _MODULES: Final = {
     "open_repository": "parts_store.store.repositories",
     "open_virtual_dataset": "parts_store.virtual.opening",
     "open_virtual_mfdataset": "parts_store.virtual.opening",
+    "serve": "parts_store.web.server",
     "to_icechunk": "parts_store.virtual.write",
     "write_view": "parts_store.views.write",
 }
@@ -86,6 +89,8 @@ _VIRTUAL: Final = (
     *("adopt", "adopt_in_place", "manifests", "open_virtual_dataset", "open_virtual_mfdataset", "parsers"),
     "to_icechunk",
 )
+# The extra with the packages that a name needs.
+_EXTRAS: Final = dict.fromkeys(_VIRTUAL, "virtual") | {"serve": "serve"}
 
 
 def __getattr__(name: str) -> Any:
@@ -95,9 +100,9 @@ def __getattr__(name: str) -> Any:
     try:
         value = _import(name)
     except ImportError as error:
-        if name not in _VIRTUAL:
+        if name not in _EXTRAS:
             raise
-        problem = f"parts_store.{name} needs more packages: pip install 'parts_store[virtual]'"
+        problem = f"parts_store.{name} needs more packages: pip install 'parts_store[{_EXTRAS[name]}]'"
         raise ImportError(problem, name=error.name) from error
     globals()[name] = value
     return value

@@ -37,6 +37,7 @@ FOREIGN = {
     "manifests": {"virtualizarr"},
     "parsers": {"virtualizarr"},
     "pipeline": {"numpy", "zarr", "zstandard"},
+    "pictures": {"numpy"},
     "progress": {"rich"},
     "store": {"icechunk", "numpy", "zarr"},
     "transactions": {"zarr"},
@@ -45,15 +46,16 @@ FOREIGN = {
         *("h5py", "icechunk", "imagecodecs", "numcodecs", "numpy", "obspec_utils", "obstore", "tifffile"),
         *("virtualizarr", "xarray", "zarr"),
     },
+    "web": {"icechunk", "numpy", "starlette", "uvicorn", "zarr"},
 }
 # What every folder may import.
-COMMON = {"_compat", "errors", "executors", "notebook", "progress", "redaction", "text", "forks"}
+COMMON = {"_compat", "errors", "executors", "notebook", "pictures", "progress", "redaction", "text", "forks"}
 # Which other folders a folder may import. A chunk goes one way through the code, and no import leads back: store,
 # transactions, engine, backends; format is below all of them. Nothing of the store imports `virtual`.
 OWN: dict[str, set[str]] = {
     "_compat": set(),
     "backends": {"engine", "format", "transactions"},
-    "cli": {"copying", "engine", "demo", "maintenance", "pipeline", "store", "views", "virtual"},
+    "cli": {"copying", "engine", "demo", "maintenance", "pipeline", "store", "views", "virtual", "web"},
     "cluster": {"engine", "store"},
     "codecs": {"format", "headers"},
     "copying": {"backends", "engine", "format", "store", "transactions"},
@@ -70,10 +72,11 @@ OWN: dict[str, set[str]] = {
     "store": {"backends", "codecs", "engine", "format", "headers", "maintenance", "pipeline", "transactions"},
     "transactions": {"engine", "format"},
     "views": {"backends", "engine", "format", "store"},
+    "web": {"engine", "format", "pipeline", "store"},
     "virtual": {"backends", "codecs", "engine", "format", "headers", "pipeline", "store"},
     "__init__": {
         *("codecs", "copying", "engine", "format", "headers", "maintenance", "manifests", "parsers", "pipeline"),
-        *("store", "views", "virtual"),
+        *("store", "views", "virtual", "web"),
     },
 }
 

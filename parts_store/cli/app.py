@@ -17,11 +17,12 @@ from parts_store.cli.copy import copy
 from parts_store.cli.exits import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, OK, WRONG, guard, print_error
 from parts_store.cli.inspect import check, explain, inspect
 from parts_store.cli.maintenance import repair, verify
+from parts_store.cli.serve import serve
 from parts_store.cli.view import view
 from parts_store.redaction import HIDDEN
 
 COMMANDS: tuple[Callable[..., int], ...] = (
-    *(inspect, explain, verify, repair, copy, view, adopt, adopt_in_place, check, bench, demo),
+    *(inspect, explain, verify, repair, copy, view, serve, adopt, adopt_in_place, check, bench, demo),
 )
 PROGRAM = "parts-store"
 # An argument that may be shown: it is too simple for a secret, and may be a mistyped command.

@@ -51,6 +51,8 @@ _EXTRAS: Final = {
     "typer": "cli",
     "dask": "dask",
     "distributed": "dask",
+    "starlette": "serve",
+    "uvicorn": "serve",
     "PIL": "demo",
     "h5netcdf": "demo",
     "h5py": "virtual",

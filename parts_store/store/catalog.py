@@ -41,6 +41,7 @@ from parts_store.format.keys import (
     is_default_key,
     is_protocol_key,
     join,
+    may_be_chunk,
     split,
 )
 from parts_store.format.layout import plan_split, require_no_empty
@@ -331,6 +332,10 @@ class Other:
     def chunk(self, key: str) -> Chunk:
         """Return the object at the key as a chunk of one part."""
         return Chunk(key, ONE_PART, self.array or "", ends=None if self.layout is None else self.layout.ends)
+
+    def is_of_chunk(self, key: str) -> bool:
+        """Return whether a key in the array is spelled like that of a chunk, and not like that of a stray file."""
+        return self.array is not None and may_be_chunk(key[len(join(self.array, "")) :])
 
     def as_stored(self, key: str, value: memoryview) -> memoryview:
         """Return the value as it is stored: a shard as a file, if the array says so."""

@@ -198,6 +198,22 @@ class ChunkReader:
             case _:
                 return [()], None
 
+    # --- values with their version --------------------------------------------------------------------------------
+
+    def read_versioned(self, key: str, owner: OwnedChunk | Other, wanted: Wanted) -> Steps[Read | None]:
+        """Read one range of a chunk or an object, with the write that it is of; return None if there is none."""
+        if isinstance(owner, OwnedChunk):
+            chunk, index = owner.chunk, owner.record.shard_index
+        else:
+            chunk, index = owner.chunk(key), owner.shard_index
+        read = yield from self.protocol.read(chunk, [wanted], self.settings(), with_anchor=True)
+        if wanted is None:
+            require_unedited(chunk, index, None if read is None else read.values[0])
+            require_inside(chunk, index, read)
+        if read is not None and read.nbytes is None:
+            return replace(read, nbytes=(yield from self.protocol.size(chunk)))
+        return read
+
     # --- chunks in parts ------------------------------------------------------------------------------------------
 
     def read_chunk(

@@ -6,6 +6,7 @@ Every operation is a generator of steps. It decides, and carries out nothing its
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from typing import assert_never
 
 from parts_store.engine.steps import Failed, Found, Get, Head, Missing, Outcome, Put, Steps, Trial, content, remove
@@ -17,7 +18,7 @@ from parts_store.errors import (
     SessionError,
 )
 from parts_store.format import metadata
-from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, split
+from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, is_metadata, is_node_key, is_protocol_key, split
 from parts_store.format.layout import Wanted, require_byte_request, require_fit, require_no_empty, resolve
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
@@ -42,8 +43,19 @@ from parts_store.store.partial_writes import WholeRead
 from parts_store.transactions import reading, session
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import Change, ChunkProtocol, PartData
-from parts_store.transactions.reading import Absent, Pieces, ReadSettings, Seen
+from parts_store.transactions.reading import Absent, Pieces, ReadSettings, Seen, Version
 from parts_store.transactions.server import Features, Server, require_features
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedValue:
+    """A range of a value, in pieces, with the size of the whole value and a label of the write that it is of."""
+
+    pieces: Pieces
+    nbytes: int
+    # None if the backend cannot tell one write from another.
+    label: str | None
+
 
 _FOREIGN = (
     "through a handle from before the array was created again; `store.repair(drop_incomplete=True)` removes the chunk"
@@ -98,6 +110,33 @@ class Operations:
             return (yield from self._get_document(key, split(key)[0], wanted))
         owner = yield from self._owner_to_read(key)
         return (yield from self._get_of(owner, key, wanted, settings, follows_index=follows_index))
+
+    def get_versioned(self, key: str, wanted: Wanted) -> Steps[VersionedValue | None]:
+        """Read a document or a chunk, or a range of it, with its version; return None if the key is of neither.
+
+        What is not part of the hierarchy, such as a file that lies beside it, is not read.
+        """
+        if not key or is_protocol_key(key) or is_node_key(key):
+            return None
+        if is_metadata(key):
+            values = yield from self.get_many(key, [None], self.reader.settings())
+            if values is None or values[0] is None:
+                return None
+            document = memoryview(b"".join(values[0]))
+            span = resolve(wanted, document.nbytes)
+            digest = blake2b(document, digest_size=16).hexdigest()
+            return VersionedValue((document[span.start : span.stop],), document.nbytes, digest)
+        owner = yield from self._owner_to_read(key)
+        match owner:
+            case OwnedChunk(chunk):
+                read = yield from self._on_chunk(chunk, self.reader.read_versioned(key, owner, wanted))
+            case Other(str()) if owner.is_of_chunk(key):
+                read = yield from self.reader.read_versioned(key, owner, wanted)
+            case _:
+                return None
+        if read is None or read.values[0] is None or read.nbytes is None:
+            return None
+        return VersionedValue(read.values[0], read.nbytes, _label_of(read.version))
 
     def get_inner(
         self, key: str, index: ShardIndex, locate: Locate, settings: ReadSettings
@@ -446,6 +485,12 @@ class Operations:
         keys = session.part_node_keys(path, entry) if isinstance(entry, ArrayRecord) else ()
         if keys:
             yield from remove(keys, "nodes of parts")
+
+
+def _label_of(version: Version) -> str | None:
+    """Return a text that is another one for every write of a chunk, None if the backend cannot tell."""
+    seen = version.generation or version.parts[version.anchor]
+    return None if seen is None else blake2b(repr(seen).encode(), digest_size=16).hexdigest()
 
 
 def _unless_unsupported(steps: Steps[None]) -> Steps[bool]:

@@ -28,6 +28,7 @@ from parts_store.format.shard_index import shard_index_of
 from parts_store.maintenance import execution
 from parts_store.maintenance.repair import RepairOptions
 from parts_store.maintenance.report import Problem, Report
+from parts_store.pictures import Preview, preview
 from parts_store.progress import ProgressLike
 from parts_store.store.catalog import Catalog
 from parts_store.store.chunk_reads import ChunkReader, IndexCache
@@ -324,6 +325,31 @@ class PartsStore(ZarrMethods):
         dry.expect_index(shard_index_of(array.metadata.to_dict()))
         array[selection]
         return dry.requests
+
+    def view(self, path: str, *at: int) -> Preview:
+        """Return a picture of the last two axes of an array, which a notebook shows.
+
+        Parameters
+        ----------
+        path
+            The path of the array.
+        *at
+            The positions on its other axes; 0 where none is given.
+
+        Returns
+        -------
+        Preview
+            The picture, of at most 256 by 256 pixels. Of a large array it shows single values.
+
+        Examples
+        --------
+        >>> store = ps.PartsStore.from_url("memory://")
+        >>> array = ps.create_array(store, "a", parts=["", ".b"], shape=(64, 64), chunks=(64, 64), dtype="uint8")
+        >>> store.view("a").caption
+        'a (64, 64)'
+        """
+        array = zarr.open_array(self, path=path.strip("/"), mode="r")
+        return preview(array, f"{path.strip('/')} {array.shape}", at)
 
     def tree(self, path: str = "", *, sizes: bool = False, progress: ProgressLike = None) -> Tree:
         """Return the groups and arrays at and below a path, as a tree that shows itself.

@@ -20,7 +20,7 @@ from parts_store.format.keys import DOCUMENT, is_protocol_key, split
 from parts_store.format.shard_index import ShardIndex
 from parts_store.store.catalog import Catalog, OwnedChunk
 from parts_store.store.chunk_reads import Locate
-from parts_store.store.operations import Operations
+from parts_store.store.operations import Operations, VersionedValue
 from parts_store.store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions
 from parts_store.store.shown_keys import ShownKeys
 from parts_store.store.stored_views import remove_views
@@ -85,6 +85,13 @@ class ZarrMethods(Store):
         if byte_range is None and buffer is not None:
             self._operations.reader.earlier.note_buffer(key, buffer)
         return buffer
+
+    async def get_versioned(self, key: str, byte_range: ByteRequest | None = None) -> VersionedValue | None:
+        """Read a document or a chunk as `get` does, with its size and a label of its write, for a server of the store.
+
+        Returns None for any other key.
+        """
+        return await self.carry_out_async(self._operations.get_versioned(key, byte_range))
 
     def get_pieces_sync(self, key: str) -> Sequence[memoryview] | None:
         """Read a value as `get_sync` does, without joining its parts; for a codec pipeline that needs none joined."""

@@ -1,0 +1,146 @@
+"""The page: what it asks the server for is right, and what makes no sense is refused."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import parts_store as ps
+from tests.web.served import VALUES, ask, write_arrays
+
+STACK = (np.arange(3 * 300 * 280, dtype="u2").reshape(3, 300, 280) % 1000).astype("u2")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    store = ps.PartsStore.from_url("memory://")
+    write_arrays(store)
+    zarr.create_array(store, name="stack", data=STACK, chunks=(1, 64, 64), dimension_names=["t", "y", "x"])
+    zarr.create_array(store, name="line", data=np.array([1.0, np.nan, 3.0]))
+    zarr.create_array(store, name="texts", data=np.array(["a", "b"]))
+    group = zarr.create_group(store, path="pyramid")
+    for level, step in (("0", 1), ("1", 2)):
+        group.create_array(level, data=VALUES[::step, ::step], chunks=(8, 8))
+    datasets = [{"path": level, "coordinateTransformations": [{"type": "scale", "scale": [1, 1]}]} for level in "01"]
+    ome: Any = {"version": "0.5", "multiscales": [{"axes": [], "datasets": datasets}]}
+    group.attrs["ome"] = ome
+    zarr.create_group(store, path="<script>alert(1)<")
+    with ps.serve(store) as server:
+        yield server.url
+
+
+def get(url: str, path: str) -> Any:
+    status, _, body = ask(url, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def pixels(url: str, path: str) -> Any:
+    status, headers, body = ask(url, path)
+    assert (status, headers["content-type"]) == (200, "image/png"), body
+    with Image.open(io.BytesIO(body)) as image:
+        return np.asarray(image.convert("RGB"))[..., 0]
+
+
+def test_a_tile_shows_the_values(url: str) -> None:
+    shown = pixels(url, "/api/tile/stack?axes=1,2&at=2,0,0&place=1,1&low=0&high=1000&map=gray")
+    inside = STACK[2, 256:, 256:]
+    assert np.array_equal(shown, np.rint(np.rint(inside / 1000 * 254) / 254 * 255))
+
+
+def test_the_tree_names_every_array_and_the_levels_of_a_pyramid(url: str) -> None:
+    nodes = {node["path"]: node for node in get(url, "/api/tree")["nodes"]}
+    assert nodes["stack"]["shape"] == [3, 300, 280]
+    assert nodes["stack"]["dimension_names"] == ["t", "y", "x"]
+    assert nodes["index"]["shards"] == [24, 20]
+    assert nodes["three"]["parts"][0]["key_suffix"] == ".head"
+    assert nodes["pyramid"]["levels"] == ["pyramid/0", "pyramid/1"]
+    assert nodes["stack"]["unusual"] == []
+
+
+def test_values_and_plots_are_those_of_the_array(url: str) -> None:
+    assert get(url, "/api/values/stack?at=1,2,3") == {"value": str(STACK[1, 2, 3])}
+    assert get(url, "/api/values/line") == {"step": 1, "values": [1.0, None, 3.0]}
+
+
+def test_the_contrast_is_that_of_percentiles(url: str) -> None:
+    found = get(url, "/api/contrast/stack?axes=1,2&at=0,0,0")
+    assert 0 <= found["low"] < 50
+    assert 950 < found["high"] < 1000
+
+
+def test_the_requests_of_a_tile_are_named(url: str) -> None:
+    lines = get(url, "/api/requests/stack?axes=1,2&at=1,0,0&place=1,1")
+    assert len(lines) == 1
+    assert "stack/c/1/4/4" in lines[0]
+
+
+def test_the_page_is_self_contained_and_runs_no_script_but_its_own(url: str) -> None:
+    status, headers, body = ask(url, "/")
+    assert status == 200
+    nonce = re.findall(r"script-src 'nonce-([\w-]+)'", headers["content-security-policy"])
+    assert nonce == re.findall(r'<script nonce="([\w-]+)"', body.decode())
+    assert not re.findall(rb'(?:src|href)="?https?://', body)
+    assert b"innerHTML" not in body
+    assert ask(url, "/")[1]["content-security-policy"] != headers["content-security-policy"]
+
+
+BAD = [
+    *("tile/stack", "tile/stack?axes=1,2", "tile/stack?axes=1&at=0,0,0", "tile/stack?axes=1,1&at=0,0,0"),
+    *("tile/stack?axes=1,9&at=0,0,0", "tile/stack?axes=1,2&at=9,0,0", "tile/stack?axes=1,2&at=0,0,0&zoom=99999999"),
+    *("tile/stack?axes=1,2&at=0,0,0&place=99,99", "tile/stack?axes=1,2&at=0,0,0&low=nan", "tile/texts?axes=0,1&at=0,0"),
+    *("tile/stack?axes=1,2&at=0,0,0&map=none", "tile/stack?axes=1,2&at=0,0,0&low=5&high=5", "tile/line?axes=0,1&at=0"),
+    *(
+        "tile/stack?axes=-1,2&at=0,0,0",
+        "tile/stack?axes=1,2&at=0,0,0&colour=1",
+        f"values/stack?at={'9' * 5000},0,0",
+    ),
+    *("values/stack?at=0,0", "values/stack?at=300,0,0", "values/stack", "values/texts", "contrast/stack?axes=1,2&at=a"),
+    *("tile/stack?axes=1,2&at=0,0,0&snapshot=x", "requests/stack?axes=1,2&at=0,0,0&place=7,7"),
+]
+
+
+@pytest.mark.parametrize("path", BAD)
+def test_a_picture_that_makes_no_sense_is_refused(url: str, path: str) -> None:
+    status, _, body = ask(url, f"/api/{path}")
+    assert status == 400
+    assert b"expected" in body
+
+
+@pytest.mark.parametrize("kind", ["tile", "contrast", "requests", "values"])
+@pytest.mark.parametrize("path", ["nothing", "pyramid", "../stack", "stack/c/0", "%3Cscript%3E"])
+def test_what_is_no_array_is_404(url: str, kind: str, path: str) -> None:
+    assert ask(url, f"/api/{kind}/{path}?axes=0,1&at=0,0")[0] == 404
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.text(max_size=20))
+def test_any_query_is_answered_or_refused(url: str, name: str, value: str) -> None:
+    path = f"/api/tile/stack?axes=1,2&at=0,0,0&{quote(name)}={quote(value, errors='replace')}"
+    assert ask(url, path)[0] in (200, 400)
+
+
+def test_the_difference_of_two_versions_is_shown() -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    versions = []
+    for value in (10, 13):
+        session = repository.writable_session("main")
+        zarr.create_array(ps.PartsStore.from_session(session), name="a", data=np.full((4, 4), value), overwrite=True)
+        versions.append(session.commit(str(value)))
+    before, after = versions
+    with ps.serve(repository) as server:
+        query = f"axes=0,1&at=0,0&snapshot={after}&against={before}"
+        assert get(server.url, f"/api/contrast/a?{query}") == {"low": -3.0, "high": 3.0}
+        same = pixels(server.url, f"/api/tile/a?axes=0,1&at=0,0&snapshot={before}&low=9&high=11&map=gray")
+        assert np.all(same == 128)
+        assert [each["message"] for each in get(server.url, "/api/history")][:2] == ["13", "10"]
+        assert ask(server.url, "/api/tile/a?axes=0,1&at=0,0&snapshot=nothing")[0] == 400
