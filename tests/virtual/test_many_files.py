@@ -18,11 +18,11 @@ import parts_store as ps
 from parts_store.errors import AdoptionError, StoreConfigError
 from parts_store.virtual.parsers import file_parsers as parsers
 from tests.virtual.adopting import repository, settle, stored
-from tests.virtual.months import LAYOUTS, Layout, month, read, write, write_months
+from tests.virtual.months import Layout, month, read, write, write_months
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [pytest.param("day", marks=pytest.mark.nightly), "month", "contiguous"])
 def test_two_years_of_months_are_one_dataset_and_the_next_month_is_appended(tmp_path: Path, layout: Layout) -> None:
     files = write_months(tmp_path / "data", layout, "2003-01", 25)
     made = repository(tmp_path)
