@@ -18,7 +18,12 @@ from integration.server import Server, supervised
 
 # A fixture, and hooks of pytest, which it finds here.
 from tests.conftest import pipeline  # noqa: F401
-from tests.effort import pytest_collection, pytest_collection_modifyitems, pytest_configure  # noqa: F401
+from tests.effort import (  # noqa: F401
+    pytest_collection,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_xdist_auto_num_workers,
+)
 
 READ_ONLY = {
     "Version": "2012-10-17",

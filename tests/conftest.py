@@ -14,16 +14,15 @@ from obstore.store import LocalStore, MemoryStore
 from parts_store.engine import executor
 
 # Hooks of pytest, which it finds here.
-from tests.effort import pytest_collection, pytest_collection_modifyitems, pytest_configure  # noqa: F401
+from tests.effort import (  # noqa: F401
+    pytest_collection,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_xdist_auto_num_workers,
+)
 
 # Busy machines make processes of dask connect late. Worker processes inherit it.
 os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "300s")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
-    return (os.cpu_count() or 1) * 3 // 2
 
 
 PIPELINES = {

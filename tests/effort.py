@@ -72,6 +72,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if RUNS_ALL else usual)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases that `make check` or `make test` leaves out."""
