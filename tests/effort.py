@@ -2,7 +2,7 @@
 
 | | cases of a test with several parameters | random examples | cases inside a test |
 |---|---|---|---|
-| `make check` | each value of each parameter | a tenth | every 33rd |
+| `make check` | each value of each parameter, ten cases at most | a tenth | every 33rd |
 | `make test` | each two values of different parameters | a third | every third |
 | at night | all | all | all |
 
@@ -23,6 +23,8 @@ FULL = 99
 USUAL, QUICK = FULL // 3, FULL // 10
 RUNS_ALL = "PARTS_STORE_ALL_EXAMPLES" in os.environ
 """Whether all random examples are run."""
+
+_MOST_QUICK = 10
 
 _COMMON = settings(
     deadline=None,
@@ -87,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for same in tests.values():
         cases = [_values(item) for item in same]
         sampled = same[0].get_closest_marker("sampled")
-        quick = {*range(0, len(cases), sampled.args[0])} if sampled else spread(cases, 1)
+        quick = {*range(0, len(cases), sampled.args[0])} if sampled else _few(spread(cases, 1))
         share = sampled.kwargs.get("usual") if sampled else None
         usual = {*range(0, len(cases), share)} if share else spread(cases, 2, quick)
         for number, item in enumerate(same):
@@ -107,6 +109,10 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def _few(numbers: set[int]) -> set[int]:
+    return {*sorted(numbers)[:: -(-len(numbers) // _MOST_QUICK)]}
 
 
 def _values(test: pytest.Item) -> list[object]:

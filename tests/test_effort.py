@@ -44,6 +44,9 @@ def letter(request): ...
 @pytest.mark.parametrize("b, c", [(0, 0), (1, 1), (2, 2)])
 def test_many(a, b, c, letter): ...
 
+@pytest.mark.parametrize("a", range(21))
+def test_long(a): ...
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("a", range(9))
 def test_sampled(a): ...
@@ -62,9 +65,11 @@ def test_nightly(): ...
 """
 
 
-@pytest.mark.parametrize(
-    ("selected", "counts"), [("not slow", [3, 3, 3, 1]), ("not nightly", [9, 9, 5, 1, 1]), ("", [18, 9, 9, 1, 1, 1])]
-)
+SELECTED = {"not slow": [3, 7, 3, 3, 1], "not nightly": [9, 21, 9, 5, 1, 1], "": [18, 21, 9, 9, 1, 1, 1]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("selected", "counts"), SELECTED.items())
 def test_check_and_test_leave_out_repetitions(tmp_path: Path, selected: str, counts: list[int]) -> None:
     (tmp_path / "conftest.py").write_text("from tests.effort import pytest_collection_modifyitems\n")
     (tmp_path / "test_it.py").write_text(FILE)
