@@ -285,7 +285,7 @@ def test_a_process_that_shares_a_lock_does_not_remove_the_file_of_another(
 # --- locks that are kept ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_a_shared_lock_is_kept_from_one_holder_to_the_next(
     backend: LocalBackend, folder: Path, *, has_names: bool
 ) -> None:

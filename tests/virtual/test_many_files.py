@@ -85,7 +85,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | Any]:
                 yield client
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 def test_files_are_parsed_on_every_kind_of_executor(winter: Path, executor: Any) -> None:
     session = repository(winter).writable_session("main")
     seen: list[tuple[int, int]] = []

@@ -123,7 +123,7 @@ def check(table: ChunkTable, counts: Grid) -> None:
 GRIDS: list[Grid] = [*((length,) for length in range(1, 8)), (2, 5), (4, 3), (3, 1, 2), (1, 4, 2)]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 def test_every_chunk_is_found_by_its_index(grid: Grid, missing: float) -> None:
