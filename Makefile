@@ -39,11 +39,11 @@ help: ## list these targets
 demo: $(VENV)/ready ## show what the library does, in under a minute and without a server: demo-output/index.html
 	@$(BIN)/parts-store demo demo-output
 
-test: check-code minio ## code checks, unit tests, and integration tests on a real MinIO: 15 minutes on two cores
+test: check-code minio ## code checks, unit tests, and integration tests on a real MinIO: about 15 minutes on two cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(MOST) tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(MOST) integration
 
-check: check-code ## ruff, mypy, and the unit tests with samples of the exhaustive tests: a minute on two cores
+check: check-code ## ruff, mypy, and the unit tests with samples of the exhaustive tests: about a minute on two cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' tests
 
 unit: $(VENV)/ready ## the unit tests alone, the slow ones included
