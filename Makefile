@@ -23,6 +23,9 @@ ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/ready 2>/dev/null)
 .PHONY: $(VENV)/ready
 endif
 
+# The nightly workflow sets PARTS_STORE_ALL_EXAMPLES, and runs all cases of all tests.
+MOST := $(if $(PARTS_STORE_ALL_EXAMPLES),,-m 'not nightly')
+
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -36,24 +39,24 @@ help: ## list these targets
 demo: $(VENV)/ready ## show what the library does, in under a minute and without a server: demo-output/index.html
 	@$(BIN)/parts-store demo demo-output
 
-test: check-code minio ## everything: code checks, unit tests, and integration tests on a real MinIO
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal integration
+test: check-code minio ## code checks, unit tests, and integration tests on a real MinIO: about 15 minutes on two cores
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(MOST) tests
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(MOST) integration
 
-check: check-code ## the fast checks: ruff, mypy, and the unit tests with samples of the exhaustive tests
+check: check-code ## ruff, mypy, and the unit tests with samples of the exhaustive tests: about a minute on two cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' tests
 
 unit: $(VENV)/ready ## the unit tests alone, the slow ones included
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(MOST) tests
 
 test-virtual: $(VENV)/ready ## the unit tests of existing files alone: parsers, references, adoption
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/virtual
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(MOST) tests/virtual
 
 coverage: $(VENV)/ready ## the unit tests of `make check`, and the lines and branches that they do not reach
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not slow' --cov --cov-report=term tests
 
 integration: minio ## the integration tests alone
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal integration
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(MOST) integration
 
 model: $(VENV)/ready ## the model of the write protocol, all of it: some minutes
 	$(BIN)/python -m tests.model --deep

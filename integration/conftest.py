@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import zarr
 from minio import Minio, MinioAdmin
 from minio.credentials.providers import StaticProvider
 from minio.deleteobjects import DeleteObject
@@ -16,7 +15,15 @@ from obstore.store import S3Store
 
 from integration import toxics
 from integration.server import Server, supervised
-from tests.conftest import PIPELINES
+
+# A fixture, and hooks of pytest, which it finds here.
+from tests.conftest import pipeline  # noqa: F401
+from tests.effort import (  # noqa: F401
+    pytest_collection,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_xdist_auto_num_workers,
+)
 
 READ_ONLY = {
     "Version": "2012-10-17",
@@ -84,14 +91,6 @@ def own_environment() -> Iterator[None]:
         for name in ("NO_PROXY", "no_proxy"):
             patch.setenv(name, "127.0.0.1,localhost")
         yield
-
-
-@pytest.fixture(params=sorted(PIPELINES))
-def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test with each of zarr's codec pipelines, and with ours."""
-    name: str = request.param
-    with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
-        yield name
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,9 @@ import xarray as xr
 import parts_store as ps
 from integration.conftest import Bucket
 from integration.test_cluster import pids, within, workers
+from tests.effort import examples
 
-FILES = 1000
+FILES = examples(1000)
 # It takes a tenth of this on a machine with nothing else to do.
 AT_MOST_SECONDS = 600.0
 
@@ -33,7 +34,7 @@ def upload(bucket: Bucket, at: int) -> None:
 
 
 @pytest.mark.slow
-def test_three_workers_adopt_a_thousand_files_and_one_is_killed(bucket: Bucket) -> None:
+def test_three_workers_adopt_many_files_and_one_is_killed(bucket: Bucket) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda at: upload(bucket, at), range(FILES)))
     place, known = f"s3://{bucket.name}", bucket.server.options
@@ -51,7 +52,7 @@ def test_three_workers_adopt_a_thousand_files_and_one_is_killed(bucket: Bucket) 
         arguments: dict[str, Any] = {"concat_dim": "at", "executor": client, "progress": kill, **known}
         within(AT_MOST_SECONDS, lambda: ps.adopt(f"{place}/files/*.h5", into=session, **arguments))
         assert killed
-    session.commit("a thousand files")
+    session.commit("many files")
     assert len(list(repository.ancestry(branch="main"))) == 2
     store = ps.PartsStore.from_session(repository.readonly_session("main"))
     found = xr.open_zarr(store, consolidated=False, chunks=None)

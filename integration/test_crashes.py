@@ -1,8 +1,8 @@
 """A chunk is its old value or its new one, wherever its writer ends: at each of its requests, or killed at any moment.
 
 Every operation is stopped at every request that it makes, on every kind of store and at every level; then the chunk is
-read, repaired, read again without parts_store, and written again. Then real processes are killed, hundreds of them,
-while others read.
+read, repaired, read again without parts_store, and written again. Then real processes are killed, many of them, while
+others read.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ from parts_store.engine.backend import BackendRequest
 from parts_store.engine.steps import Lock
 from parts_store.maintenance.report import Problem
 from parts_store.store.options import Concurrency
+from tests.effort import examples
 
 PLACES = ["memory", "memory with digests", "disk", "minio"]
 LEVELS: list[Concurrency] = ["exclusive", "writers", "full"]
@@ -247,19 +248,20 @@ def test_an_interrupted_operation_leaves_the_old_value_or_the_new_one(stage: Sta
 
 # --- real processes ---------------------------------------------------------------------------------------------------
 
-LEAST = {"unresolved": 31, "writes": 31, "reads": 101}
+KILLS = examples(120)
+LEAST = {"unresolved": KILLS // 4, "writes": KILLS // 4, "reads": KILLS}
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_killed_writers_tear_and_lose_nothing_on_a_disk(tmp_path: Path, level: Concurrency) -> None:
-    plan = Plan(str(tmp_path), {}, level, LANES[level], kills=100, seconds=500, seed=1, least=LEAST)
+    plan = Plan(str(tmp_path), {}, level, LANES[level], kills=KILLS, seconds=500, seed=1, least=LEAST)
     report = driver.run(plan)
     print(report)
     assert report.violations == []
-    assert report.kills >= 100
-    assert report.unresolved > 30
-    assert report.writes > 30
-    assert report.reads > 100
+    assert report.kills >= KILLS
+    assert report.unresolved >= LEAST["unresolved"]
+    assert report.writes >= LEAST["writes"]
+    assert report.reads >= LEAST["reads"]
 
 
 @pytest.mark.parametrize("level", ["writers", "full"])
@@ -267,14 +269,14 @@ def test_killed_writers_tear_and_lose_nothing_on_a_real_server(bucket: Bucket, l
     options = Plan.options_of(bucket.server)
     # What was sent before its sender was killed, has arrived after the pause.
     timing: dict[str, Any] = {"seconds": 500, "pause": 0.2, "life": (0.05, 0.6)}
-    plan = Plan(bucket.name, options, level, LANES[level], kills=120, seed=1, least=LEAST, **timing)
+    plan = Plan(bucket.name, options, level, LANES[level], kills=KILLS, seed=1, least=LEAST, **timing)
     report = driver.run(plan)
     print(report)
     assert report.violations == []
-    assert report.kills >= 120
-    assert report.unresolved > 30
-    assert report.writes > 30
-    assert report.reads > 100
+    assert report.kills >= KILLS
+    assert report.unresolved >= LEAST["unresolved"]
+    assert report.writes >= LEAST["writes"]
+    assert report.reads >= LEAST["reads"]
 
 
 KILLED = """

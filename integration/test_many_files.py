@@ -11,7 +11,7 @@ import parts_store as ps
 from integration.conftest import Bucket
 from parts_store.cli import main
 from parts_store.errors import AdoptionError, StoreConfigError
-from tests.virtual.months import LAYOUTS, Layout, read, write_months
+from tests.virtual.months import Layout, read, write_months
 
 
 def upload(bucket: Bucket, paths: list[Path]) -> list[str]:
@@ -26,7 +26,7 @@ def opened(repository: icechunk.Repository) -> xr.Dataset:
     return dataset.load()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [pytest.param("day", marks=pytest.mark.nightly), "month", "contiguous"])
 def test_two_years_of_months_are_one_dataset_and_the_next_month_is_appended(
     bucket: Bucket, tmp_path: Path, layout: Layout
 ) -> None:

@@ -64,6 +64,7 @@ def require_noticed(array: zarr.Array[Any], expected: np.ndarray | None, key: st
             np.testing.assert_array_equal(found, expected[selection])
 
 
+@pytest.mark.sampled(60, usual=7)
 @pytest.mark.parametrize(("shard_file", "compression", "edit"), CASES)
 @pytest.mark.parametrize(("form", "has_tags"), [("parts", True), ("parts", False), ("object", False)])
 def test_changed_object_is_noticed_or_read_as_its_program_reads_it(

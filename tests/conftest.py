@@ -1,63 +1,28 @@
-"""Settings and fixtures of all unit tests.
-
-`make check` runs the tests with `-m 'not slow'`: without the tests that are marked as slow, with some cases only of the
-tests that are marked as sampled, and with a tenth of the random examples. `make test` runs all tests with a third of
-the random examples (`tests.effort`).
-"""
+"""Settings and fixtures of all unit tests. `tests.effort` decides how much of them runs."""
 
 import itertools
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zarr
-from hypothesis import HealthCheck, settings
 from obstore.store import LocalStore, MemoryStore
 
 from parts_store.engine import executor
-from tests import effort
+
+# Hooks of pytest, which it finds here.
+from tests.effort import (  # noqa: F401
+    pytest_collection,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_xdist_auto_num_workers,
+)
 
 # Busy machines make processes of dask connect late. Worker processes inherit it.
 os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "300s")
-
-COMMON = settings(
-    deadline=None,
-    print_blob=True,
-    # The fixtures only set zarr's configuration, which all examples may share.
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-settings.register_profile("full", COMMON, max_examples=effort.FULL)
-settings.register_profile("usual", COMMON, max_examples=effort.FULL // 3)
-settings.register_profile("quick", COMMON, max_examples=effort.FULL // 10)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Choose the number of random examples."""
-    usual = "quick" if "not slow" in config.option.markexpr else "usual"
-    settings.load_profile("full" if effort.RUNS_ALL else usual)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Start half as many processes again as there are cores: many tests wait for a server, a lock or a process."""
-    return (os.cpu_count() or 1) * 3 // 2
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a sampled test as slow, except every `step`-th."""
-    cases: Counter[str] = Counter()
-    for item in items:
-        for mark in item.iter_markers("sampled"):
-            (step,) = mark.args
-            test = item.nodeid.partition("[")[0]
-            if cases[test] % step:
-                item.add_marker(pytest.mark.slow)
-            cases[test] += 1
 
 
 PIPELINES = {

@@ -119,6 +119,7 @@ def names_in(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+@pytest.mark.slow
 def test_only_the_choice_of_a_protocol_asks_for_the_kind_of_backend() -> None:
     for source in SOURCES:
         module = str(source.relative_to(PACKAGE).with_suffix(""))
@@ -220,6 +221,7 @@ for store in [*stores, ps.PartsStore.from_session(session)]:
 """
 
 
+@pytest.mark.slow
 def test_package_works_without_extras(tmp_path: Path) -> None:
     call = [sys.executable, "-W", "error", "-c", WITHOUT_EXTRAS, ",".join(EXTRA_MODULES), str(tmp_path / "data.zarr")]
     subprocess.run(call, check=True)

@@ -41,6 +41,7 @@ def test_anything_else_is_refused(wrong: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named() -> None:
     program = """
 import sys

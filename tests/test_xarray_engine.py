@@ -176,7 +176,7 @@ def test_dask_arrays_are_lazy_and_can_be_pickled(tmp_path: Path) -> None:
     require_identical(pickle.loads(pickle.dumps(lazy)).compute(), read(file))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "gzip"], ids=["loaded", "references"])
 @pytest.mark.parametrize("joined", [True, False], ids=["joined", "appended"])
 def test_joined_and_appended_files_keep_the_types(tmp_path: Path, joined: bool, compression: str | None) -> None:
@@ -247,6 +247,7 @@ def test_chunks_of_dask_are_whole_chunks_and_worth_a_task(axes: list[tuple[int, 
         assert is_all or nbytes > 2**23
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_chunks", [1, 4095])
 def test_chunks_of_dask_are_fewer_than_the_chunks_of_the_files(shard_chunks: int, tmp_path: Path) -> None:
     data = np.arange(200 * 64 * 64, dtype="i4").reshape(200, 64, 64)

@@ -1,9 +1,8 @@
-"""A proxy that counts requests, a store behind it, and each of the codec pipelines."""
+"""A proxy that counts requests, and a store behind it."""
 
 from collections.abc import Iterator
 
 import pytest
-import zarr
 from obstore.store import MemoryStore, S3Store
 
 from integration.conftest import Bucket
@@ -12,14 +11,6 @@ from integration.request_counts.counting import objects_below
 from integration.request_counts.places import Place
 from integration.server import Server
 from parts_store import PartsStore
-from tests.conftest import PIPELINES
-
-
-@pytest.fixture(params=sorted(PIPELINES), autouse=True)
-def pipeline(request: pytest.FixtureRequest) -> Iterator[str]:
-    name: str = request.param
-    with zarr.config.set({"codec_pipeline.path": PIPELINES[name]}):
-        yield name
 
 
 @pytest.fixture
@@ -47,3 +38,10 @@ def place(request: pytest.FixtureRequest) -> Place:
         return Place(memory, memory, None)
     bucket: Bucket = request.getfixturevalue("bucket")
     return Place(request.getfixturevalue("objects"), bucket.store(), request.getfixturevalue("proxy"))
+
+
+@pytest.fixture(params=[False, True], ids=["in a thread", "in the event loop"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    """Return whether the store is called in the event loop, as by zarr's batched pipeline, or in a thread."""
+    is_async: bool = request.param
+    return is_async

@@ -133,10 +133,10 @@ class Caller:
         sync(self.store.exists(KEY))
 
 
-def caller(place: Place, level: Concurrency, k: int, pipeline: str) -> Caller:
+def caller(place: Place, level: Concurrency, k: int, *, is_async: bool) -> Caller:
     store = PartsStore(place.objects, concurrency=level)
     create_chunk(store, LAYOUTS[k])
-    return Caller(store, pipeline == "batched")
+    return Caller(store, is_async)
 
 
 def stored_parts(place: Place) -> set[str]:

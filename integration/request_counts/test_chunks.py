@@ -34,6 +34,7 @@ from parts_store import Part, PartsStore
 from parts_store.store.options import Concurrency
 
 
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("count", LAYOUTS)
 def test_the_first_write_of_a_chunk_is_one_put_for_each_part(
     proxy: CountingProxy, store: PartsStore, count: int
@@ -49,6 +50,7 @@ def test_the_first_write_of_a_chunk_is_one_put_for_each_part(
     assert seen[-1].key == "a/c/0/0"
 
 
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("count", LAYOUTS)
 def test_full_read_of_a_chunk_is_one_get_for_each_part(proxy: CountingProxy, store: PartsStore, count: int) -> None:
     array = create_chunk(store, LAYOUTS[count])
@@ -92,13 +94,13 @@ def test_the_size_of_a_chunk_is_one_head(proxy: CountingProxy, store: PartsStore
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("embeds", [True, False], ids=["small parts", "large parts"])
 def test_operations_on_a_chunk_cost_the_documented_requests(
-    place: Place, pipeline: str, level: Concurrency, k: int, request: pytest.FixtureRequest, *, embeds: bool
+    place: Place, level: Concurrency, k: int, request: pytest.FixtureRequest, *, is_async: bool, embeds: bool
 ) -> None:
     if not embeds:
         request.getfixturevalue("large_parts")
     for act, (is_there, do) in ACTS.items():
         here = place.below(act)
-        ours = caller(here, level, k, pipeline)
+        ours = caller(here, level, k, is_async=is_async)
         if is_there:
             ours.set(OLD)
         expected = table(k, embeds=embeds)[act][COLUMNS.index(place.column(level))]
@@ -120,8 +122,8 @@ def test_operations_on_a_chunk_cost_the_documented_requests(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_chunk_of_one_object_is_one_put_at_every_level(place: Place, pipeline: str, level: Concurrency) -> None:
-    ours = caller(place, level, 1, pipeline)
+def test_chunk_of_one_object_is_one_put_at_every_level(place: Place, level: Concurrency, *, is_async: bool) -> None:
+    ours = caller(place, level, 1, is_async=is_async)
     for value in (OLD, NEW):
         assert place.cost(ours.store, partial(ours.set, value)) == {"put": 1}
     assert place.cost(ours.store, ours.get) == {"get": 1}
@@ -155,8 +157,8 @@ def cut(whole: bytes, byte_range: ByteRequest) -> bytes:
 
 @pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("is_interrupted", [False, True], ids=["at rest", "interrupted"])
-def test_range_read_is_one_get_for_each_part_it_touches(place: Place, pipeline: str, *, is_interrupted: bool) -> None:
-    ours = caller(place, "writers", 3, pipeline)
+def test_range_read_is_one_get_for_each_part_it_touches(place: Place, *, is_async: bool, is_interrupted: bool) -> None:
+    ours = caller(place, "writers", 3, is_async=is_async)
     ours.set(OLD)
     if is_interrupted:
         abandon(ours.store, KEY, NEW, Death.ANCHOR)
@@ -172,11 +174,11 @@ def test_range_read_is_one_get_for_each_part_it_touches(place: Place, pipeline: 
 @pytest.mark.usefixtures("large_parts")
 @pytest.mark.parametrize("level", LEVELS)
 def test_read_after_interrupted_overwrite_costs_at_most_one_get_more(
-    place: Place, pipeline: str, level: Concurrency
+    place: Place, level: Concurrency, *, is_async: bool
 ) -> None:
     for k, death in itertools.product([2, 3], [Death.COPY, Death.ANCHOR, Death.ALL_PARTS]):
         here = place.below(f"{k} {death.value}")
-        ours = caller(here, level, k, pipeline)
+        ours = caller(here, level, k, is_async=is_async)
         ours.set(OLD)
         abandon(ours.store, KEY, NEW, death)
         more = 1 if death is Death.ANCHOR else 0
@@ -184,11 +186,11 @@ def test_read_after_interrupted_overwrite_costs_at_most_one_get_more(
         assert ours.get() == (OLD if death is Death.COPY else NEW)
 
 
-def test_read_without_bytes_of_the_anchor_gets_it_once(place: Place, pipeline: str) -> None:
+def test_read_without_bytes_of_the_anchor_gets_it_once(place: Place, *, is_async: bool) -> None:
     store = PartsStore(place.objects)
     parts = [Part("", size=10), Part(".rest")]
     ps.create_array(store, "a", parts=parts, shape=(64, 64), chunks=(64, 64), dtype="uint8")
-    ours = Caller(store, pipeline == "batched")
+    ours = Caller(store, is_async)
     ours.set(bytes(40))
     # Less than what is asked for is in the other part now.
     abandon(store, KEY, bytes(range(15)), Death.ANCHOR)
@@ -202,9 +204,9 @@ def test_read_without_bytes_of_the_anchor_gets_it_once(place: Place, pipeline: s
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("k", [2, 3])
 def test_change_after_interrupted_overwrite_checks_the_other_parts(
-    place: Place, pipeline: str, level: Concurrency, k: int
+    place: Place, level: Concurrency, k: int, *, is_async: bool
 ) -> None:
-    ours = caller(place, level, k, pipeline)
+    ours = caller(place, level, k, is_async=is_async)
     ours.set(OLD)
     abandon(ours.store, KEY, NEW, Death.ANCHOR)
     looks: dict[str, Costs] = {
@@ -226,9 +228,9 @@ def test_change_after_interrupted_overwrite_checks_the_other_parts(
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_part_written_by_another_client_costs_two_heads_and_one_put(
-    place: Place, pipeline: str, level: Concurrency, k: int
+    place: Place, level: Concurrency, k: int, *, is_async: bool
 ) -> None:
-    ours = caller(place, level, k, pipeline)
+    ours = caller(place, level, k, is_async=is_async)
     ours.set(OLD)
     tail = f"{KEY}.tail"
 
@@ -244,9 +246,9 @@ def test_part_written_by_another_client_costs_two_heads_and_one_put(
 @pytest.mark.parametrize("level", ["writers", "full"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
-    place: Place, pipeline: str, level: Concurrency, k: int
+    place: Place, level: Concurrency, k: int, *, is_async: bool
 ) -> None:
-    ours = caller(place, level, k, pipeline)
+    ours = caller(place, level, k, is_async=is_async)
     ours.set(OLD)
     theirs = PartsStore(place.uncounted, concurrency=level)
 
@@ -266,9 +268,9 @@ def test_write_that_lost_the_anchor_costs_one_look_and_is_finished(
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("level", ["writers", "full"])
 def test_leftovers_cost_one_put_instead_of_a_delete_if_etags_recur(
-    place: Place, pipeline: str, level: Concurrency, k: int
+    place: Place, level: Concurrency, k: int, *, is_async: bool
 ) -> None:
-    ours = caller(place, level, k, pipeline)
+    ours = caller(place, level, k, is_async=is_async)
     ours.set(OLD)
     abandon(ours.store, KEY, NEW, Death.COPY)
     usual = table(k, embeds=False)["overwrite"][COLUMNS.index(place.column(level))]

@@ -152,6 +152,7 @@ PLAIN: dict[str, tuple[Act, Act]] = {
 OF_SMALL_SHARDS = ("inner chunk", "inner chunks", "absent")
 
 
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("act", PLAIN)
 def test_arrays_without_parts_cost_the_same_as_with_zarrs_store(bucket: Bucket, proxy: CountingProxy, act: str) -> None:
     theirs, ours = both_logs(bucket, proxy, *PLAIN[act])
@@ -178,8 +179,6 @@ async def _put_all(objects: S3Store, keys: list[str]) -> None:
     await asyncio.gather(*map(put, keys))
 
 
-# A listing has no pipeline.
-@pytest.mark.parametrize("pipeline", ["batched"], indirect=True)
 @pytest.mark.parametrize("count", [1, 3])
 def test_listing_chunks_costs_pages_and_nothing_else(
     bucket: Bucket, proxy: CountingProxy, store: PartsStore, count: int
@@ -246,6 +245,7 @@ def write_holes(array: zarr.Array[Any]) -> None:
     array[10:30, 10:80] = VALUES[10:30, 10:80]
 
 
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("write", [write_dense, write_holes])
 @pytest.mark.parametrize(
     "parts",
@@ -274,6 +274,7 @@ def test_explain_lists_the_requests_that_the_read_then_makes(
         assert as_log(explained) == log_of(seen), name
 
 
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("count", LAYOUTS)
 def test_explain_lists_the_parts_of_chunks_without_shards(proxy: CountingProxy, store: PartsStore, count: int) -> None:
     array = create_chunk(store, LAYOUTS[count])

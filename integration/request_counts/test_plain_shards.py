@@ -12,6 +12,8 @@ from zarr.storage import ObjectStore
 from integration.request_counts.places import KEY, Costs, Place
 from parts_store import PartsStore
 
+pytestmark = pytest.mark.usefixtures("pipeline")
+
 # Shards of 400 KiB, of which an index and an inner chunk are read by themselves.
 VALUES = np.random.default_rng(0).integers(1, 250, (640, 1280)).astype("uint8")
 SHARD = np.s_[:640, :640]

@@ -34,6 +34,8 @@ from integration.writers import Death, abandon
 from parts_store import SHARD_INDEX, Part, PartsStore
 from parts_store.store.options import Concurrency
 
+pytestmark = pytest.mark.usefixtures("pipeline")
+
 
 def offsets_of(bucket: Bucket, shard: str) -> NDArray[Any]:
     """Where the shard's inner chunks begin, as its stored index says."""

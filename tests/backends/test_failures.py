@@ -49,6 +49,7 @@ for attempt in (store.verify, store.repair):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("resource") is None, reason="no limit of open files on this system")
 def test_too_many_open_files_are_not_called_wrong_credentials(tmp_path: Path) -> None:
     ps.create_array(ps.PartsStore.from_url(tmp_path), "a", parts=["", ".x"], shape=4, chunks=4, dtype="i4")
@@ -185,7 +186,7 @@ def failures_of(open_store: Callable[[], ps.PartsStore]) -> Iterator[BaseExcepti
             pytest.fail(f"{name} did not fail")
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_every_failure_of_a_server_is_a_storage_error(server: S3Server, answer: str) -> None:
     reply, codes = ANSWERS[answer]

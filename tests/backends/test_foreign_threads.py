@@ -15,10 +15,11 @@ import pytest
 
 from parts_store._compat import foreign_threads
 from parts_store._compat.foreign_threads import wait_for_foreign_threads
+from tests.effort import examples
 
 SECONDS = 300
 # Without the wait, one process of eight aborts when six run at a time on two cores.
-PROCESSES = 60
+PROCESSES = examples(60)
 CHILD = """
 import asyncio
 import obstore

@@ -20,6 +20,7 @@ from parts_store.backends import local_locks
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.engine.steps import Lock, Put
 from parts_store.errors import LocalPathError, StorageError
+from tests.effort import examples
 
 SHARED = "a/.parts-txn/array.lock"
 LOCK = Lock("a/.parts-txn/0123.lock", "test")
@@ -210,14 +211,15 @@ def test_only_one_of_many_processes_holds_a_lock(
     assert isinstance(backend, LocalBackend)
     (folder / "number").write_text("0")
     context = multiprocessing.get_context("spawn")
-    arguments = (str(folder), 300, lock, has_names)
+    times = examples(300)
+    arguments = (str(folder), times, lock, has_names)
     processes = [context.Process(target=count_under_lock, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert (folder / "number").read_text() == "900"
+    assert (folder / "number").read_text() == str(3 * times)
     assert files(folder) == ["number"]
 
 
@@ -283,7 +285,7 @@ def test_a_process_that_shares_a_lock_does_not_remove_the_file_of_another(
 # --- locks that are kept ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_a_shared_lock_is_kept_from_one_holder_to_the_next(
     backend: LocalBackend, folder: Path, *, has_names: bool
 ) -> None:

@@ -198,6 +198,7 @@ names = st.sampled_from(
 options_of_s3 = st.dictionaries(names, endpoints | st.booleans() | st.none() | st.integers(), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(st.builds("s3://{}".format, texts) | st.just("s3://bucket/data"), options_of_s3)
 def test_any_options_give_a_store_or_an_error_of_ours(url: str, options: Mapping[str, Any]) -> None:

@@ -171,7 +171,7 @@ def test_a_redirect_to_another_host_is_not_followed(here: Host, elsewhere: Host,
     assert here.seen
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @in_every_environment
 @pytest.mark.parametrize("code", CODES)
 def test_a_redirect_within_the_host_is_followed(here: Host, code: int) -> None:

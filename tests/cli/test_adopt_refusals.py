@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_adoption_leaves_the_repository_unchanged(
     made: Path, case: str, capsys: pytest.CaptureFixture[str]

@@ -35,6 +35,7 @@ def test_bench_prints_a_line_for_each_store_and_work(folder: Path, capsys: pytes
     assert call(["bench", folder, *SMALL, "--quiet"], capsys).out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("what", ["array", "group", "file", "nothing"])
 def test_bench_leaves_nothing_behind_and_hides_nothing(

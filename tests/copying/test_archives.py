@@ -26,7 +26,7 @@ def write_month(file: Path, first: int, days: int) -> Path:
     return file
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "has_executor"), [("memory", False), ("disk", False), ("disk", True), ("session", False)]
 )

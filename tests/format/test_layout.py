@@ -122,7 +122,7 @@ def test_any_range_in_a_bucket_reads_like_one_object(count: int, total: int, tag
                 assert b"".join(result.values[0] or ()) == sliced(value, wanted), (declared, sizes, wanted)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("max_gap", [0, 2])
 @pytest.mark.parametrize("max_nbytes", [1, 100])
 def test_any_two_ranges_read_together_as_each_by_itself(max_gap: int, max_nbytes: int) -> None:

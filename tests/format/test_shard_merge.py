@@ -94,7 +94,7 @@ def check(index: ShardIndex, base: Chunks, mine: Chunks, theirs: Chunks, **their
     assert (merged.shard is None) == (not any(each is not None for each in wanted)) or merged.shard is stored
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("location", LOCATIONS)
 def test_all_changes_of_two_inner_chunks(location: Literal["start", "end"]) -> None:
     index = index_for(2, location)

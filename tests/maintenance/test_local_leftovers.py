@@ -73,7 +73,7 @@ def kill_writer(folder: Path, key: str) -> Path:
     return folder / left
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["plain/c/1", "plain/c/7"])
 def test_unfinished_file_is_reported_and_removed_when_it_is_old(store: ps.PartsStore, folder: Path, key: str) -> None:
     before = files(folder)

@@ -70,6 +70,7 @@ pytestmark = pytest.mark.slow
 # --- after any interruption ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(25, usual=5)
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=ids)

@@ -119,6 +119,7 @@ def read_by_others(objects: Any, folder: Path) -> int | None:
     return next((number for number, values in enumerate(SHARD) if np.array_equal(found, values)), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 @pytest.mark.parametrize(
     ("place", "level"), [(place, level) for place in ("memory", "disk") for level in ("writers", "full")]
@@ -219,6 +220,7 @@ def test_retag_tags_chunks_of_another_program() -> None:
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], VALUES)
 
 
+@pytest.mark.slow
 def test_many_leftovers_are_removed_and_the_report_stays_short(objects: Any) -> None:
     store = ps.PartsStore(objects)
     create(store)

@@ -69,6 +69,7 @@ print(before[-4:], found[:4], set(found[4:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["open_array", "fast"])
 def test_ctrl_c_stops_chunks_that_have_not_begun(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store"), how, "1"]

@@ -194,7 +194,7 @@ def test_complex_numbers_keep_both_parts_for_every_fill_value(shards: Any) -> No
         np.testing.assert_array_equal(found.imag, written.imag, f"fill value {fill_value}")
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS, ids=["no parts", "two", "header"])
 @pytest.mark.parametrize("compressors", [None, "auto"])
 @pytest.mark.parametrize("pipeline", sorted(PIPELINES))

@@ -77,7 +77,7 @@ def test_a_power_cut_after_a_killed_writer_leaves_one_value(name: str, folder: P
     assert len(results) > 10
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["create", "overwrite", "delete and create", "document", "no parts"])
 def test_a_store_that_is_not_durable_loses_values(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskSync, "file", lambda _sync, _descriptor: None)

@@ -1,6 +1,7 @@
 """Two sessions that change one array: they conflict like arrays without parts, and never mix their bytes."""
 
 import itertools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from icechunk import BasicConflictSolver, IcechunkError, RebaseFailedError, Session
 
 from parts_store.errors import IncompleteChunkError
+from tests.effort import some
 from tests.sessions.failing import fail_at
 from tests.sessions.histories import (
     CHUNK,
@@ -53,7 +55,8 @@ def test_every_two_operations_by_every_solver_end_as_without_parts(stage: Stage,
     if solver.endswith("fail on delete"):
         # Where no array is deleted, such a solver does what the solver without "fail" does.
         names = [pair for pair in names if {DELETE_ARRAY, OVERWRITE_ARRAY} & {*pair}]
-    require_all_as_plain(stage, IN_THREE, [(*pair, solver) for pair in names])
+    cases = [(*pair, solver) for pair in names]
+    require_all_as_plain(stage, IN_THREE, some(cases, list(SOLVERS).index(solver)))
 
 
 OTHERS = {name: kind for name, kind in KINDS.items() if kind != IN_THREE}
@@ -63,17 +66,18 @@ OTHERS = {name: kind for name, kind in KINDS.items() if kind != IN_THREE}
 def test_every_two_operations_end_as_without_parts(stage: Stage, kind: Kind) -> None:
     """A chunk of two parts, or one that is kept whole, has less to go wrong: these kinds share the solvers."""
     solvers = itertools.cycle(FEW_SOLVERS)
-    for _ in range(list(KINDS.values()).index(kind)):
+    first = list(KINDS.values()).index(kind)
+    for _ in range(first):
         next(solvers)
-    require_all_as_plain(stage, kind, [(*pair, next(solvers)) for pair in pairs(list(OPERATIONS))])
+    require_all_as_plain(stage, kind, [(*pair, next(solvers)) for pair in some(pairs(list(OPERATIONS)), first)])
 
 
-def require_all_as_plain(stage: Stage, kind: Kind, cases: list[tuple[str, str, str]]) -> None:
+def require_all_as_plain(stage: Stage, kind: Kind, cases: Sequence[tuple[str, str, str]]) -> None:
     before = stage.scene(kind).cases
     for number, (first, second, solver) in enumerate(cases):
         interleaving = INTERLEAVINGS[(number + list(SOLVERS).index(solver)) % len(INTERLEAVINGS)]
         stage.require_as_plain(kind, first, second, solver, interleaving)
-    assert stage.scene(kind).cases - before == len(cases) >= len(OPERATIONS)
+    assert stage.scene(kind).cases - before == len(cases) >= len(some(list(OPERATIONS)))
 
 
 @by_kind

@@ -207,6 +207,7 @@ def write_in_process(folder: str, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4, usual=3)
 @pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 def test_processes_that_write_one_shard_lose_nothing(tmp_path: Path, shard_file: str, form: str) -> None:

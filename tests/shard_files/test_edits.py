@@ -61,7 +61,7 @@ def require_noticed_or_equal(array: zarr.Array[Any], path: Path, shard_file: str
     return noticed[0]
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(60, usual=7)
 @pytest.mark.parametrize(("form", "shard_file", "compression", "edit"), CASES)
 def test_changed_file_is_noticed_or_read_as_its_program_reads_it(
     tmp_path: Path, form: str, shard_file: str, compression: str, edit: edits.Edit

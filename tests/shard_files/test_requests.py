@@ -85,6 +85,7 @@ def test_seal_costs_the_first_read_of_a_shard_a_few_bytes(shard_file: str, compr
     assert 0 <= read - store.stats.bytes_read - (16 * 256 + 4) - 32 - sealed < 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_file", forms.EXTENSIONS)
 def test_python_process_without_this_package_reads_and_changes_the_array(tmp_path: Path, shard_file: str) -> None:
     layout: dict[str, Any] = {**LAYOUT, "shape": (600, 600)}

@@ -56,6 +56,10 @@ def test_the_first_example_is_read_as_others_wrote_it(kind: str, tmp_path: Path)
     assert not array[500:, 500:].any()
     if kind != "session":
         require_consolidated(place, FIRST_EXAMPLE, chunk, np.s_[500:, :500])
+    # A checksum that does not fit is found.
+    put_chunk(place, "a/c/1/0", {"": compressed, ".crc32c": bytes(4)})
+    with pytest.raises(ValueError, match="checksum"):
+        opened(place)[500:, :500]
 
 
 @pytest.mark.parametrize("kind", PLACES)

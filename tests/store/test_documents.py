@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import obstore
 import pytest
@@ -14,7 +13,7 @@ import zarr
 from obstore.store import LocalStore
 
 import parts_store as ps
-from parts_store.errors import IncompleteChunkError, PartsConfigError, UnknownTransformerError
+from parts_store.errors import PartsConfigError, UnknownTransformerError
 from tests.store.arrays import HEADER_DATA_INDEX, VALUES, content, create, create_sharded, get, keys_of
 
 
@@ -79,91 +78,6 @@ def test_arrays_created_by_zarr_get_parts_of_the_first_pattern(objects: Any) -> 
     with pytest.raises(PartsConfigError, match=r"array 'images/b', concat-parts, 'size'.*SHARD_INDEX"):
         zarr.create_array(store, name="images/b", **arguments)
     assert not any(key.startswith("images/b") for key in keys_of(objects))
-
-
-# The documents of the specification of concat-parts, as they stand there.
-CHECKSUM_APART: dict[str, Any] = {
-    "zarr_format": 3,
-    "node_type": "array",
-    "shape": [1000, 1000],
-    "data_type": "uint8",
-    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [500, 500]}},
-    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-    "codecs": [{"name": "zstd"}, {"name": "crc32c"}],
-    "storage_transformers": [
-        {
-            "name": "concat-parts",
-            "configuration": {"parts": [{"key_suffix": ""}, {"key_suffix": ".crc32c", "size": 4}]},
-        }
-    ],
-}
-HEADER_AND_INDEX_APART: dict[str, Any] = {
-    "zarr_format": 3,
-    "node_type": "array",
-    "shape": [10000, 10000],
-    "data_type": "uint8",
-    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [5000, 5000]}},
-    "chunk_key_encoding": {"name": "default"},
-    "storage_transformers": [
-        {
-            "name": "concat-parts",
-            "configuration": {
-                "parts": [
-                    {"key_suffix": ".header", "size": 64},
-                    {"key_suffix": ""},
-                    {"key_suffix": ".index", "size": 1604},
-                ]
-            },
-        }
-    ],
-    "codecs": [
-        {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": [500, 500],
-                "index_location": "end",
-                "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-                "codecs": [{"name": "packbits"}],
-            },
-        }
-    ],
-}
-
-
-def test_first_example_stores_the_checksum_in_its_own_object(objects: Any, pipeline: str) -> None:
-    obstore.put(objects, "a/zarr.json", json.dumps(CHECKSUM_APART).encode())
-    store = ps.PartsStore(objects)
-    values = np.random.default_rng(0).integers(0, 9, (1000, 1000)).astype("uint8")
-    array: Any = zarr.open(store, path="a")
-    array[...] = values
-    for key in ("a/c/0/0", "a/c/1/1"):
-        compressed = content(objects, key)
-        assert int.from_bytes(content(objects, f"{key}.crc32c"), "little") == google_crc32c.value(compressed)
-    np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], values)
-    array.attrs["title"] = "changed"
-    assert json.loads(content(objects, "a/zarr.json")) == {**CHECKSUM_APART, "attributes": {"title": "changed"}}
-    # A checksum that does not fit is found.
-    obstore.put(objects, "a/c/0/0.crc32c", b"\0\0\0\0")
-    with pytest.raises((ValueError, IncompleteChunkError)):
-        array[0, 0]
-
-
-def test_second_example_stores_header_and_index_in_own_objects(objects: Any, pipeline: str) -> None:
-    obstore.put(objects, "a/zarr.json", json.dumps(HEADER_AND_INDEX_APART).encode())
-    store = ps.PartsStore(objects)
-    values = np.random.default_rng(0).integers(1, 9, (1000, 1000)).astype("uint8")
-    array: Any = zarr.open(store, path="a")
-    array[4500:5500, 4500:5500] = values
-    assert len(content(objects, "a/c/0/0.header")) == 64
-    assert len(content(objects, "a/c/0/0")) == 250_000 - 64
-    index = np.frombuffer(content(objects, "a/c/0/0.index")[:-4], "<u8").reshape(10, 10, 2)
-    # Offsets count from the beginning of the assembled shard, the header included.
-    assert index[9, 9].tolist() == [0, 250_000]
-    assert (index[:9] == 2**64 - 1).all()
-    fresh = zarr.open_array(ps.PartsStore(objects), path="a")
-    np.testing.assert_array_equal(fresh[4500:5500, 4500:5500], values)
-    assert not np.asarray(fresh[4000:4500, 4000:4500]).any()
-    assert json.loads(content(objects, "a/zarr.json")) == HEADER_AND_INDEX_APART
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def is_there(selection: Any, index: bytes, nbytes: int) -> bool:
     return bool(start + length <= nbytes)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", sorted(PIPELINES))
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_no_read_returns_values_of_a_shard_that_was_cut_off(tmp_path: Path, parts: Any, pipeline: str) -> None:

@@ -481,6 +481,7 @@ def test_random_schedules_of_two_stores_never_read_or_write_another_array() -> N
     require_right(run_in_memory(range(examples(150))))
 
 
+@pytest.mark.slow
 def test_random_schedules_of_two_stores_on_a_local_disk(tmp_path: Path) -> None:
     require_right(run_on_disk(range(10_000, 10_000 + examples(60)), tmp_path))
 

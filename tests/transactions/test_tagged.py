@@ -57,6 +57,7 @@ def test_interrupted_operation_leaves_the_old_or_the_new_chunk(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(25, usual=5)
 @EVERY_PLACE
 @pytest.mark.parametrize("operation", OPERATIONS)
 @EVERY_LAYOUT

@@ -18,6 +18,7 @@ from parts_store.transactions import shards
 from parts_store.transactions.reading import ReadSettings
 from parts_store.transactions.rules import Level, Rules
 from parts_store.transactions.session import SessionProtocol
+from tests.effort import examples
 from tests.transactions.objects import Objects
 
 SLOTS, MAIN = 4, bytes(range(40))
@@ -63,7 +64,7 @@ def in_range(index: bytes) -> list[tuple[int, int]]:
 @pytest.mark.slow
 def test_wrong_indexes_raise_errors_or_read_the_named_bytes() -> None:
     outcomes: Counter[tuple[bool, bool]] = Counter()
-    for seed in range(10_000):
+    for seed in range(examples(10_000)):
         index = fuzzed(seed)
         is_sound = google_crc32c.value(index[:-4]).to_bytes(4, "little") == index[-4:]
         bucket = Objects(has_tags=False)
@@ -94,4 +95,4 @@ def test_wrong_indexes_raise_errors_or_read_the_named_bytes() -> None:
             assert [b"".join(value) for value in read.values] == [shard[each.start : each.end] for each in wanted]
     # All of them were met, often.
     assert len(outcomes) == 4
-    assert min(outcomes.values()) > 50
+    assert min(outcomes.values()) > examples(50)

@@ -10,6 +10,7 @@ import h5py
 import icechunk
 import numpy as np
 import xarray as xr
+import zarr
 
 import parts_store as ps
 from parts_store.virtual.adopt import adopt
@@ -93,6 +94,11 @@ def adopted_samples(
 
 def array(store: ps.PartsStore, name: str) -> Any:
     return ps.open_array(store, name)
+
+
+def arrays(store: ps.PartsStore, name: str) -> tuple[Any, Any]:
+    """Open an array with our codec pipeline, and with the one of zarr's configuration."""
+    return array(store, name), zarr.open_array(store, path=name, mode="r")
 
 
 def bits(values: Any, dtype: np.dtype[Any]) -> bytes:

@@ -36,7 +36,7 @@ def write(path: Path, first: int, days: int, layout: str, dtype: str = "f8") -> 
     return path
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_file_without_steps_adds_nothing(tmp_path: Path, layout: str, empty: int) -> None:

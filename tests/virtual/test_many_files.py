@@ -18,23 +18,7 @@ import parts_store as ps
 from parts_store.errors import AdoptionError, StoreConfigError
 from parts_store.virtual.parsers import file_parsers as parsers
 from tests.virtual.adopting import repository, settle, stored
-from tests.virtual.months import LAYOUTS, Layout, month, read, write, write_months
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_years_of_months_are_one_dataset_and_the_next_month_is_appended(tmp_path: Path, layout: Layout) -> None:
-    files = write_months(tmp_path / "data", layout, "2003-01", 25)
-    made = repository(tmp_path)
-    session = made.writable_session("main")
-    report = ps.adopt(tmp_path / "data/200[34]-*.nc", into=session, concat_dim="time")
-    assert report.is_complete
-    session.commit("two years")
-    xr.testing.assert_identical(stored(made.readonly_session("main")), read(files[:24]))
-    session = made.writable_session("main")
-    ps.adopt(files[24], into=session, append_dim="time")
-    session.commit("another month")
-    xr.testing.assert_identical(stored(made.readonly_session("main")), read(files))
+from tests.virtual.months import month, read, write, write_months
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +85,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | Any]:
                 yield client
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 def test_files_are_parsed_on_every_kind_of_executor(winter: Path, executor: Any) -> None:
     session = repository(winter).writable_session("main")
     seen: list[tuple[int, int]] = []

@@ -33,7 +33,7 @@ def open_ours(file: Path, loaded: tuple[str, ...]) -> xr.Dataset:
     return ps.open_virtual_dataset(file, loadable_variables=loaded)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("open_file", [open_virtual, open_ours], ids=["virtualizarr", "parts_store"])
 @pytest.mark.parametrize("loaded", [("time",), ("time", "y"), ("time", "y", "label", "depth")], ids=str)
 def test_dataset_of_many_files_reads_as_the_files(

@@ -80,7 +80,7 @@ def read_again(array: Any, selection: Any) -> Any:
 
 
 # zarr's batched pipeline does not tell for which write it reads a plain chunk.
-@pytest.mark.sampled(10)
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(("chosen", "sharded"), [("batched", True), ("fused", True), ("fused", False)])
 def test_threads_that_change_one_chunk_lose_no_update(
@@ -187,7 +187,7 @@ def test_range_read_beside_writers_returns_bytes_of_one_write(store: ps.PartsSto
     assert value_of(store, "a/c/0") == values[-1]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @KINDS
 def test_readers_of_a_shard_beside_its_writer_never_see_a_mixture(
     store: ps.PartsStore, pipeline: str, *, split: bool

@@ -11,9 +11,10 @@ from hypothesis import given
 import parts_store as ps
 from parts_store.errors import ManifestError, PartsStoreError
 from parts_store.manifests import PartsArray, PartsGroup
+from tests.effort import examples
 from tests.virtual.manifests.making import FEW, Kind, Made, drawn, metadata, simple
 
-FUZZED = 10_000
+FUZZED = examples(10_000)
 
 
 def example() -> PartsGroup:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import parts_store as ps
-from tests.virtual.adopting import array, bits
+from tests.virtual.adopting import arrays, bits
 
 DTYPES = [
     *("i1", "u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8", "?"),
@@ -63,12 +63,12 @@ def write(path: Path, name: str = "a", **options: Any) -> Path:
 
 def require_reads(store: ps.PartsStore, name: str, values: Any) -> None:
     """Whole, in slabs, and by single elements."""
-    found = array(store, name)
-    assert found.dtype.newbyteorder("<") == values.dtype.newbyteorder("<")
     selections: list[Any] = [np.s_[...], np.s_[:1], np.s_[-1:], np.s_[1::3]]
     selections += [tuple(slice(size // 3, size // 3 + 2) for size in values.shape), tuple(np.array(values.shape) - 1)]
-    for each in selections:
-        assert bits(found[each], values.dtype) == bits(values[each], values.dtype), each
+    for found in arrays(store, name):
+        assert found.dtype.newbyteorder("<") == values.dtype.newbyteorder("<")
+        for each in selections:
+            assert bits(found[each], values.dtype) == bits(values[each], values.dtype), each
 
 
 def reasons(report: Any) -> dict[str, str]:

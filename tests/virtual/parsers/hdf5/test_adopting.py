@@ -119,7 +119,7 @@ def interleaved(path: Path, variables: int, chunks: int, nbytes: int) -> Path:
     return path
 
 
-def test_a_whole_shard_is_read_without_the_other_variables_in_between(tmp_path: Path, pipeline: str) -> None:
+def test_a_whole_shard_is_read_without_the_other_variables_in_between(tmp_path: Path) -> None:
     nbytes, chunks = 40_000, 70
     path = interleaved(tmp_path / "a.h5", 3, chunks, nbytes)
     report, store = adopted(path)
@@ -137,7 +137,7 @@ def test_a_whole_shard_is_read_without_the_other_variables_in_between(tmp_path: 
             assert store.stats.bytes_read <= nbytes + index
 
 
-def test_chunks_side_by_side_are_read_together(tmp_path: Path, pipeline: str) -> None:
+def test_chunks_side_by_side_are_read_together(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", data=np.arange(10_000, dtype="i4"), chunks=(100,))
     write(path, "b", data=np.arange(10_000, dtype="i4"), chunks=(100,))
     _, store = adopted(path)
@@ -148,7 +148,7 @@ def test_chunks_side_by_side_are_read_together(tmp_path: Path, pipeline: str) ->
     assert store.stats.bytes_read < 40_000 + 100 * 16 + 4 + 2 * 2**14
 
 
-def test_a_shard_with_holes_is_read_whole(tmp_path: Path, pipeline: str) -> None:
+def test_a_shard_with_holes_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         made = file.create_dataset("a", (100,), "i4", chunks=(10,), fillvalue=-1, maxshape=(None,))

@@ -14,14 +14,15 @@ import parts_store as ps
 from parts_store.errors import AdoptionError, PartsStoreError, SessionError
 from parts_store.virtual.adopt import adopt
 from parts_store.virtual.parsers import hdf5
-from tests.virtual.adopting import adopted, array, bits, repository, settle
+from tests.effort import examples
+from tests.virtual.adopting import adopted, array, arrays, bits, repository, settle
 from tests.virtual.parsers.hdf5.files import reasons, write
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("layout", ["chunked", "contiguous"])
-def test_a_file_that_was_changed_is_never_misread(tmp_path: Path, layout: str, pipeline: str) -> None:
+def test_a_file_that_was_changed_is_never_misread(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "a.h5"
     write(path, data=np.arange(100), chunks=(10,) if layout == "chunked" else None)
     session = repository(tmp_path).writable_session("main")
@@ -31,9 +32,9 @@ def test_a_file_that_was_changed_is_never_misread(tmp_path: Path, layout: str, p
     assert array(store, "a")[:].tolist() == list(range(100))
     with h5py.File(path, "r+") as file:
         file["a"][...] = 0
-    for selection in (np.s_[:], np.s_[3], np.s_[95:]):
+    for selection, changed in itertools.product((np.s_[:], np.s_[3], np.s_[95:]), arrays(store, "a")):
         with pytest.raises(SessionError, match="has changed"):
-            array(store, "a")[selection]
+            changed[selection]
     path.unlink()
     with pytest.raises(SessionError):
         array(store, "a")[:]
@@ -83,7 +84,7 @@ def test_a_failed_read_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("wrong", ["past the file", "past the span", "far away", "half a hole", "empty", "checksum"])
-def test_an_index_that_points_elsewhere_is_an_error_and_never_values(tmp_path: Path, wrong: str, pipeline: str) -> None:
+def test_an_index_that_points_elsewhere_is_an_error_and_never_values(tmp_path: Path, wrong: str) -> None:
     import google_crc32c
 
     path = write(tmp_path / "a.h5", data=np.arange(8000, dtype="i4"), chunks=(100,), compression="gzip")
@@ -109,13 +110,13 @@ def test_an_index_that_points_elsewhere_is_an_error_and_never_values(tmp_path: P
     length = stop - first
     reference = ps.Reference(path.resolve().as_uri(), first, length)
     store.set_parts("a/c/0", [reference, index])
-    opened = array(store, "a")
-    for selection in (np.s_[:], np.s_[400:450], 420):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
-            opened[selection]
-        assert not isinstance(caught.value, AssertionError)
-    if wrong != "checksum":
-        assert opened[0:50].tolist() == list(range(50))
+    for opened in arrays(store, "a"):
+        for selection in (np.s_[:], np.s_[400:450], 420):
+            with pytest.raises(Exception) as caught:  # noqa: PT011
+                opened[selection]
+            assert not isinstance(caught.value, AssertionError)
+        if wrong != "checksum":
+            assert opened[0:50].tolist() == list(range(50))
 
 
 def small_file(path: Path, libver: str = "earliest") -> Path:
@@ -175,9 +176,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         assert require_right_or_refused(path, session) == "refused"
 
 
-@pytest.mark.parametrize("copies", [20, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_flipped_bits_never_become_other_values_than_h5py_reads(tmp_path: Path, libver: str, copies: int) -> None:
+def test_flipped_bits_never_become_other_values_than_h5py_reads(tmp_path: Path, libver: str) -> None:
+    copies = examples(150)
     data = small_file(tmp_path / "whole.h5", libver).read_bytes()
     random = np.random.default_rng(copies)
     path = tmp_path / "a.h5"

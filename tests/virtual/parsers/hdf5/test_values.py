@@ -33,7 +33,7 @@ from tests.virtual.parsers.hdf5.files import (
 pytestmark = pytest.mark.slow
 
 
-def test_every_type_and_filter_is_read_bit_for_bit(tmp_path: Path, pipeline: str) -> None:
+def test_every_type_and_filter_is_read_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     expected = {}
     with h5py.File(path, "w") as file:
@@ -98,7 +98,7 @@ def test_without_imagecodecs_its_filters_are_loaded(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_contiguous_compact_scalar_and_never_written(tmp_path: Path, dtype: str, pipeline: str) -> None:
+def test_contiguous_compact_scalar_and_never_written(tmp_path: Path, dtype: str) -> None:
     path, values = tmp_path / "a.h5", any_bits((6, 5), dtype)
     with h5py.File(path, "w") as file:
         file["contiguous"] = values
