@@ -17,6 +17,8 @@ import pytest
 import zarr
 from hypothesis import HealthCheck, settings
 from obstore.store import LocalStore, MemoryStore
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.registry import register_pipeline
 
 from parts_store.engine import executor
 from tests import effort
@@ -60,8 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[test] += 1
 
 
+class Batched(BatchedCodecPipeline):
+    """zarr's default pipeline, by a name that is not the default, so that no store replaces it."""
+
+
+register_pipeline(Batched)
+
 PIPELINES = {
-    "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    "batched": f"{Batched.__module__}.Batched",
     "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
     "parts": "parts_store.pipeline.codec_pipeline.PartsCodecPipeline",
 }
