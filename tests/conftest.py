@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.registry import register_pipeline
 
 from parts_store.engine import executor
 
@@ -25,8 +27,14 @@ from tests.effort import (  # noqa: F401
 os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "300s")
 
 
+class Batched(BatchedCodecPipeline):
+    """zarr's default pipeline, by a name that is not the default, so that no store replaces it."""
+
+
+register_pipeline(Batched)
+
 PIPELINES = {
-    "batched": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    "batched": f"{Batched.__module__}.Batched",
     "fused": "zarr.core.codec_pipeline.FusedCodecPipeline",
     "parts": "parts_store.pipeline.codec_pipeline.PartsCodecPipeline",
 }

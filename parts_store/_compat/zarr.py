@@ -26,7 +26,9 @@ from zarr.abc.store import _store_supports_sync_io as supports_sync_io
 from zarr.codecs import ShardingCodec
 
 # What zarr does with an array that is assigned to a Zarr array; see `is_converted_by_zarr`.
-from zarr.core.array import _set_selection
+# It also makes the pipeline of an array with what zarr's configuration says.
+# Ask: a store that names the pipeline of its arrays, so that no configuration has to be changed.
+from zarr.core.array import _set_selection, create_codec_pipeline
 
 # Codecs and metadata documents cannot be written without these classes, which zarr names in the signatures of its
 # public codec classes. Ask: a public address, for example in `zarr.abc.codec` and `zarr.metadata`.
@@ -38,7 +40,7 @@ from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding
 # the same private names, and ten methods that only pass on their arguments.
 # Ask: methods without an event loop in `zarr.abc.codec.CodecPipeline`, and a public address of the fused pipeline.
 from zarr.core.chunk_utils import ChunkTransform, scatter_chunk
-from zarr.core.codec_pipeline import FusedCodecPipeline, codecs_from_list_unchecked
+from zarr.core.codec_pipeline import BatchedCodecPipeline, FusedCodecPipeline, codecs_from_list_unchecked
 
 # `zarr.dtype.parse_dtype` guesses from strings; this function takes a NumPy data type as it is.
 # Ask: a public address.
@@ -71,6 +73,7 @@ __all__ = [
     "ArrayConfig",
     "ArraySpec",
     "ArrayV3Metadata",
+    "BatchedCodecPipeline",
     "ChunkGridMetadata",
     "ChunkTransform",
     "DefaultChunkKeyEncoding",
@@ -83,6 +86,7 @@ __all__ = [
     "async_group_of",
     "can_sync",
     "codecs_from_list_unchecked",
+    "create_codec_pipeline",
     "decode_sync",
     "encode_sync",
     "get_data_type_from_native_dtype",

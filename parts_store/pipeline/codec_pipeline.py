@@ -25,9 +25,11 @@ from zarr.storage import StorePath
 
 from parts_store._compat.zarr import (
     ArraySpec,
+    BatchedCodecPipeline,
     ChunkTransform,
     FusedCodecPipeline,
     codecs_from_list_unchecked,
+    create_codec_pipeline,
     scatter_chunk,
     supports_sync_io,
 )
@@ -333,4 +335,24 @@ def _is_on_parts_store(batch: Sequence[ChunkItem]) -> bool:
     return is_ours and all(item[0].store is store for item in batch)
 
 
+class AutomaticPipeline(BatchedCodecPipeline):
+    """The choice of a pipeline: ours for arrays on a `PartsStore`, and zarr's default for all others.
+
+    A `PartsStore` puts it in place of zarr's default into zarr's configuration. It is never the pipeline of an array.
+    """
+
+    @classmethod
+    @override
+    def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Any:
+        pipeline = create_codec_pipeline(array_metadata)
+        is_ours = issubclass(type(store), PartsStore) and store.is_fast
+        return PartsCodecPipeline.replacing(pipeline) if is_ours else pipeline
+
+    @classmethod
+    @override
+    def from_codecs(cls, codecs: Iterable[Codec], *, batch_size: int | None = None) -> Any:
+        return BatchedCodecPipeline.from_codecs(codecs, batch_size=batch_size)
+
+
 register_pipeline(PartsCodecPipeline)
+register_pipeline(AutomaticPipeline)

@@ -1,11 +1,15 @@
 """StoreOptions: all options of a store in one value, validated when it is made."""
 
 import fnmatch
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import Final, Literal
+
+import zarr
 
 from parts_store.engine.backend import Place
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
@@ -22,6 +26,9 @@ DEFAULT_COALESCED: Final = 16 << 20
 DEFAULT_RETRIES: Final = 3
 DEFAULT_INDEX_CACHE: Final = 64 << 20
 DEFAULT_MIN_AGE: Final = FORGOTTEN_AFTER
+
+# An environment variable: "0" leaves zarr's configuration alone.
+FAST: Final = "PARTS_STORE_FAST"
 
 type Concurrency = Literal["exclusive", "writers", "full"]
 """What the writers of a chunk promise."""
@@ -51,10 +58,12 @@ class StoreOptions:
     shard_file: FileFormat | None = None
     # Whether a write is on the disk when it returns.
     durable: bool = False
+    # Whether arrays that zarr opens get the pipeline of this package.
+    fast: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         """Raise `StoreConfigError` for the first option with an invalid value."""
-        for option in ("must_understand", "durable"):
+        for option in ("must_understand", "durable", "fast"):
             if not isinstance(getattr(self, option), bool):
                 raise StoreConfigError(option, "True or False", describe(getattr(self, option)))
         levels = [level.value for level in Level]
@@ -66,6 +75,11 @@ class StoreOptions:
                 # A NumPy integer becomes one of Python, which does not overflow.
                 object.__setattr__(self, option, parse_count(option, found))
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether arrays that zarr opens get the pipeline of this package."""
+        return self.fast and os.environ.get(FAST) != "0"
+
     def parts_of(self, path: str) -> ConcatParts | None:
         """Return the parts of a new array at a path, by the first pattern that matches; None if none does."""
         return next((parts for pattern, parts in self.parts if fnmatch.fnmatchcase(path, pattern)), None)
@@ -73,6 +87,19 @@ class StoreOptions:
 
 # The keyword arguments of `PartsStore`. The other options are those of the method `with_parts`.
 OPTIONS: Final = tuple(each.name for each in fields(StoreOptions) if each.name not in ("split", "shard_file"))
+
+
+def choose_pipeline(options: StoreOptions) -> None:
+    """Let zarr give arrays on a `PartsStore` the pipeline of this package, unless its configuration names another one.
+
+    zarr asks the configured class for the pipeline of an array. `zarr.config.reset()` names zarr's default again, so
+    every new store looks.
+    """
+    default = zarr.config.defaults[0]["codec_pipeline"]["path"]
+    if options.is_fast and zarr.config.get("codec_pipeline.path") == default:
+        # Registers the class.
+        import_module("parts_store.pipeline.codec_pipeline")
+        zarr.config.set({"codec_pipeline.path": "parts_store.pipeline.codec_pipeline.AutomaticPipeline"})
 
 
 def protocol_of(options: StoreOptions, backend: Place) -> ChunkProtocol:

@@ -89,6 +89,10 @@ class PartsStore(ZarrMethods):
         Whether a write or a delete that has returned survives a power failure, and an interrupted one leaves the old
         value or the new one. On a local disk, every write then waits for the disk. S3, GCS and Azure do this anyway.
         Memory cannot, and refuses it.
+    fast
+        Whether arrays on a `PartsStore` that zarr or xarray opens get the codec pipeline of this package. For this,
+        zarr's configuration gets another class in place of zarr's default pipeline, which gives arrays of all other
+        stores zarr's default. The environment variable `PARTS_STORE_FAST=0` does the same as False for all stores.
 
     Raises
     ------
@@ -118,10 +122,13 @@ class PartsStore(ZarrMethods):
         retries: int = DEFAULT_RETRIES,
         must_understand: bool = True,
         durable: bool = False,
+        fast: bool = True,
     ) -> None:
         patterns = parse_patterns(parts)
         options = StoreOptions(
-            read_only, patterns, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand, durable=durable
+            *(read_only, patterns, concurrency, index_cache_bytes, coalesce_gap, retries, must_understand),
+            durable=durable,
+            fast=fast,
         )
         self._open_backend(_backend_of(store, options), options)
 
@@ -210,6 +217,11 @@ class PartsStore(ZarrMethods):
     def must_understand(self) -> bool:
         """Whether arrays created through this store tell software without concat-parts to refuse them."""
         return self._options.must_understand
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether arrays on this store that zarr opens get the codec pipeline of this package."""
+        return self._options.is_fast
 
     def with_parts(
         self,

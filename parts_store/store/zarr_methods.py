@@ -21,7 +21,7 @@ from parts_store.format.shard_index import ShardIndex
 from parts_store.store.catalog import Catalog, OwnedChunk
 from parts_store.store.chunk_reads import Locate
 from parts_store.store.operations import Operations, VersionedValue
-from parts_store.store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions
+from parts_store.store.options import DEFAULT_COALESCED, DEFAULT_GAP, StoreOptions, choose_pipeline
 from parts_store.store.shown_keys import ShownKeys
 from parts_store.store.stored_views import remove_views
 from parts_store.transactions import locking
@@ -46,6 +46,7 @@ class ZarrMethods(Store):
         self._backend = backend
         self._options = options
         self._operations = operations
+        choose_pipeline(options)
 
     @property
     def catalog(self) -> Catalog:

@@ -1,18 +1,22 @@
 """Arrays use our pipeline: by `ps.fast()`, or because `ps` opened them."""
 
 import pickle
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from obstore.store import LocalStore, MemoryStore
 
 import parts_store as ps
 from parts_store.errors import StoreConfigError
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
+from tests.conftest import PIPELINES
 
 
 def pipeline_of(array: Any) -> type[object]:
@@ -63,7 +67,7 @@ def test_arrays_on_other_stores_work_while_fast() -> None:
 @pytest.fixture
 def array(tmp_path: Path) -> zarr.Array[Any]:
     """Return an array in parts that was opened."""
-    store = ps.PartsStore(LocalStore(tmp_path))
+    store = ps.PartsStore(LocalStore(tmp_path), fast=False)
     created = ps.create_array(store, "a", parts=["", ps.Part(".t", size=1)], shape=4, chunks=2, dtype="i4")
     assert pipeline_of(created) is PartsCodecPipeline
     opened = ps.open_array(store, "a", mode="r+")
@@ -119,3 +123,81 @@ def test_an_array_keeps_the_pipeline_with_another_configuration(array: zarr.Arra
     assert changed.nchunks_initialized == 2
     array[...] = 0
     assert array.nchunks_initialized == 0
+
+
+@pytest.fixture
+def usual_configuration() -> Iterator[None]:
+    """Begin with zarr's default pipeline."""
+    with zarr.config.set({"codec_pipeline.path": DEFAULT}):
+        yield
+
+
+DEFAULT = zarr.config.defaults[0]["codec_pipeline"]["path"]
+SIZE: Any = {"name": "a", "shape": (8,), "chunks": (2,), "shards": (4,), "dtype": "i4"}
+
+
+@pytest.mark.usefixtures("usual_configuration")
+def test_zarr_gives_arrays_on_a_parts_store_our_pipeline_and_others_its_own() -> None:
+    other = zarr.storage.MemoryStore()
+    before = pipeline_of(zarr.create_array(other, **SIZE))
+    store = ps.PartsStore.from_url("memory://")
+    assert pipeline_of(zarr.create_array(store, **SIZE)) is PartsCodecPipeline
+    assert pipeline_of(zarr.open_array(store, path="a")) is PartsCodecPipeline
+    assert pipeline_of(zarr.open_group(store)["a"]) is PartsCodecPipeline
+    array: Any = zarr.open_group(other)["a"]
+    array[:] = 5
+    assert pipeline_of(array) is before
+    assert array[:].tolist() == [5] * 8
+    assert zarr.registry.get_pipeline_class().from_codecs(array.metadata.codecs).__class__ is before
+
+
+@pytest.mark.usefixtures("usual_configuration")
+def test_a_new_store_chooses_again_after_the_configuration_was_reset() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    zarr.create_array(store, **SIZE)
+    with zarr.config.set({"codec_pipeline.path": DEFAULT}):
+        assert pipeline_of(zarr.open_array(store, path="a")) is not PartsCodecPipeline
+        assert pipeline_of(zarr.open_array(store.with_read_only(True), path="a")) is PartsCodecPipeline
+
+
+@pytest.mark.usefixtures("usual_configuration")
+@pytest.mark.parametrize("by", ["option", "environment", "another pipeline"])
+def test_the_configuration_is_left_alone_on_request(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    if by == "environment":
+        monkeypatch.setenv("PARTS_STORE_FAST", "0")
+    chosen = PIPELINES["fused"] if by == "another pipeline" else DEFAULT
+    with zarr.config.set({"codec_pipeline.path": chosen}):
+        store = ps.PartsStore.from_url("memory://", **({"fast": False} if by == "option" else {}))
+        assert pipeline_of(zarr.create_array(store, **SIZE)).__name__ == chosen.rpartition(".")[2]
+
+
+PROGRAM = """
+import pickle, sys, zarr
+store = pickle.load(sys.stdin.buffer)
+print(type(zarr.open_array(store, path="a").async_array.codec_pipeline).__name__)
+"""
+
+
+@pytest.mark.usefixtures("usual_configuration")
+def test_a_process_that_unpickles_a_store_chooses_our_pipeline(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    zarr.create_array(store, **SIZE)
+    call = [sys.executable, "-c", PROGRAM]
+    printed = subprocess.run(call, input=pickle.dumps(store), capture_output=True, check=True).stdout
+    assert printed.decode().strip() == "PartsCodecPipeline"
+
+
+@pytest.mark.usefixtures("usual_configuration")
+def test_xarray_reads_a_parts_store_with_our_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ps.PartsStore.from_url("memory://")
+    xr.Dataset({"t": ("x", np.arange(8))}).to_zarr(store, consolidated=False, zarr_format=3)
+    read: list[object] = []
+    original = PartsCodecPipeline.read
+
+    async def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        read.append(self)
+        return await original(self, *args, **kwargs)
+
+    monkeypatch.setattr(PartsCodecPipeline, "read", note)
+    assert xr.open_zarr(store, consolidated=False)["t"].load().to_numpy().tolist() == list(range(8))
+    assert read
