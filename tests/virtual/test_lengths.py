@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import parts_store as ps
 from parts_store.errors import AdoptionError
 from parts_store.manifests import PartsArray
-from parts_store.virtual.description import plain_chunk_shape, rows_of_file
+from parts_store.virtual.description import CannotBeReadError, Contiguous, Header, plain_chunk_shape, rows_of_file
 from tests.virtual.adopting import joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
@@ -206,3 +207,11 @@ def test_chunks_of_a_contiguous_array_follow_each_other(shape: tuple[int, ...]) 
         values = numbers[region].ravel()
         assert np.array_equal(values, np.arange(values[0], values[0] + len(values)))
         assert (int(found.offsets[place]), int(found.lengths[place])) == (5 + 8 * int(values[0]), 8 * len(values))
+
+
+def test_array_of_too_many_chunks_is_refused() -> None:
+    shape = (2**24, 512, 256)
+    header = Header("v", shape, np.dtype("<i2"), 0, {}, ("z", "y", "x"))
+    assert Contiguous(header, 0).header is header
+    with pytest.raises(CannotBeReadError, match="16,777,217 chunks, and at most 16,777,216 can be listed"):
+        Contiguous(replace(header, shape=(2**24 + 1, *shape[1:])), 0)

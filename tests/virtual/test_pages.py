@@ -223,3 +223,17 @@ def test_a_file_of_another_length_is_appended_by_references(at_once: int, shard_
     assert lengths == expected
     xr.testing.assert_equal(stored(session), read(files))
     assert ps.PartsStore.from_session(session).verify().is_clean
+
+
+def test_an_array_with_values_of_its_own_is_not_cut(tmp_path: Path) -> None:
+    files = archive(tmp_path, [36, 24])
+    session = joined(files[:1], "time")
+    array = zarr.open_array(ps.PartsStore.from_session(session), path="v")
+    assert array.chunks == (36, 50, 40)
+    array[:] = values = np.zeros(array.shape)
+    # The next values are stored like them.
+    report = ps.adopt(files[1], into=session, append_dim="time")
+    (found,) = [each for each in report.arrays if each.path == "v"]
+    assert "loaded, because the values of the stored array are not in files" in found.plan
+    expected = np.concatenate([values, read(files)["v"].values[36:]])
+    assert np.array_equal(stored(session)["v"], expected)
