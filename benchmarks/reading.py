@@ -12,7 +12,6 @@ Everything is on a local disk. The contestants take turns, medians are shown, an
 
 import argparse
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ import tifffile
 import virtualizarr
 import xarray as xr
 import zarr
+from numpy.typing import NDArray
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import LocalStore
 from virtualizarr.parsers import HDFParser
@@ -36,19 +36,19 @@ REPEAT = 3
 type Timed = Mapping[str, Callable[[], Any]]
 
 
-def medians(contestants: Timed, repeat: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the median seconds of each contestant, which take turns, and what it returned."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+def medians(contestants: Timed, repeat: int) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the median seconds and processor seconds of each contestant, which take turns, and what it returned."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     returned: dict[str, Any] = {}
     for number in range(repeat + 1):
         names = list(contestants)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             returned[name] = contestants[name]()
             # The first time, modules are imported and files come into the cache of the system.
             if number:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in seconds.items()}, returned
+                seconds[name].append((time.perf_counter() - start, time.process_time() - processor))
+    return {name: np.median(each, axis=0) for name, each in seconds.items()}, returned
 
 
 # --- months -----------------------------------------------------------------------------------------------------------
@@ -130,9 +130,10 @@ def run_months(folder: Path, months: int, shape: tuple[int, int], repeat: int) -
         "mean": lambda values: values.mean("time"),
     }
     days = sum(xr.open_dataset(each, engine="h5netcdf").sizes["time"] for each in files)
-    print(f"{months} files, {days} chunks of {4 * shape[0] * shape[1]:,} bytes; seconds, medians of {repeat}\n")
+    print(f"{months} files, {days} chunks of {4 * shape[0] * shape[1]:,} bytes")
+    print(f"seconds (processor), medians of {repeat}\n")
     print(f"{'':<24}{'tasks':>8}" + "".join(f"{name:>16}" for name in ("open", *reads)))
-    rows: dict[str, dict[str, float]] = {name: {} for name in openers}
+    rows: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in openers}
 
     def opening(opener: Callable[[], xr.Dataset]) -> Callable[[], int]:
         def run() -> int:
@@ -158,11 +159,13 @@ def run_months(folder: Path, months: int, shape: tuple[int, int], repeat: int) -
         for each, found in values.items():
             np.testing.assert_allclose(found, values["open_mfdataset, file"], rtol=1e-4)
             rows[each][name] = seconds[each]
-    for name, row in rows.items():
-        print(f"{name:<24}{tasks[name]:>8}" + "".join(f"{row[each]:>16.3f}" for each in ("open", *reads)))
     ours = rows["parts_store"]
+    for name, row in rows.items():
+        shown = ("{:.2f} ({:.2f})".format(*row[each]) for each in ours)
+        print(f"{name:<24}{tasks[name]:>8}" + "".join(f"{text:>16}" for text in shown))
     for name in list(openers)[1:]:
-        print(f"{f'relative to {name}':<32}" + "".join(f"{ours[e] / rows[name][e]:>16.2f}" for e in ours))
+        shown = ("{:.2f} ({:.2f})".format(*(ours[each] / rows[name][each])) for each in ours)
+        print(f"{f'relative to {name}':<32}" + "".join(f"{text:>16}" for text in shown))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -194,10 +197,10 @@ def run_pages(folder: Path, count: int, repeat: int) -> None:
     seconds, _ = medians({"parts_store": pages(array), "tifffile": pages(other)}, repeat)
     store.stats.reset()
     array[order[0]]
-    print(f"\n{count} pages of {values[0].nbytes:,} bytes in random order; milliseconds for a page\n")
+    print(f"\n{count} pages of {values[0].nbytes:,} bytes in random order; milliseconds (processor) for a page\n")
     for name, each in seconds.items():
-        print(f"{name:<24}{1000 * each / count:>8.2f}")
-    print(f"relative to tifffile: {seconds['parts_store'] / seconds['tifffile']:.2f}")
+        print(f"{name:<24}" + "{:.2f} ({:.2f})".format(*(1000 * each / count)))
+    print("relative to tifffile: {:.2f} ({:.2f})".format(*(seconds["parts_store"] / seconds["tifffile"])))
     print(f"bytes that one page reads: {store.stats.bytes_read:,}")
     view.close()
 
