@@ -93,13 +93,14 @@ bench-quick: minio ## the most important rows of `make bench`, in about two minu
 bench-docs: $(VENV)/ready ## write the results of the last `make bench` into docs/speed.md and docs/images/speed.svg
 	$(BIN)/python -m benchmarks.speed --from bench-output --publish
 
-bench-details: minio ## measure codecs, transactions, sessions and adoption, as ratios to what they are built on
+bench-details: minio ## measure codecs, transactions, sessions, adoption and reading, as ratios to what they are built on
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.transactions
 	$(BIN)/python -m benchmarks.durability
 	$(BIN)/python -m benchmarks.sessions
 	$(BIN)/python -m benchmarks.adoption
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.reading
 
 bench-archive: minio ## adopt archives of up to 100 million chunks, against VirtualiZarr, in less than ten minutes
 	$(BIN)/python -m benchmarks.archive

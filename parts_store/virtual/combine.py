@@ -22,10 +22,17 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from parts_store.errors import AdoptionError, StoreConfigError, describe
 from parts_store.redaction import hide_in_url
-from parts_store.virtual.description import count_of_chunks
+from parts_store.virtual.description import plain_chunk_shape
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.meaning import find_difference
-from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fill_value_of, refer_to_same_bytes
+from parts_store.virtual.manifests.operations import (
+    can_cut_rows,
+    contiguous_range,
+    cut_range,
+    cut_rows,
+    fill_value_of,
+    refer_to_same_bytes,
+)
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.ome_zarr import join_attributes
 from parts_store.virtual.options import AdoptOptions
@@ -319,9 +326,8 @@ def _join_variable(
         _require_codecs(files, name, arrays)
         axis = variables[0].dims.index(dim)
         stored_length = options.stored_lengths.get(files[0].path_of(name), 0)
-        references, reason = _aligned([array.references for array in arrays], axis, stored_length)
-        if reason is not None and nbytes > options.max_loaded_nbytes:
-            references, reason = _in_blocks([array.references for array in arrays], axis, reason)
+        is_large = nbytes > options.max_loaded_nbytes
+        references, reason = _aligned([each.references for each in arrays], axis, stored_length, is_large=is_large)
         if reason is None:
             aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=True)]
             return xr.Variable(variables[0].dims, np.concatenate(aligned, axis), variables[0].attrs), None
@@ -356,64 +362,55 @@ def _other_codecs(first: Sequence[object], other: Sequence[object]) -> str:
     return "filters may be left out of its chunks in one of the files; " if is_left_out else ""
 
 
-def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tuple[Sequence[References], str | None]:
+def _aligned(
+    arrays: Sequence[References], axis: int, stored_length: int, *, is_large: bool
+) -> tuple[Sequence[References], str | None]:
     """Return arrays whose chunks can be joined along an axis; or why they cannot be joined without loading them.
 
-    They get the length of the chunks of the stored array that they are appended to, if there is one. An array that is
-    one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the next file may have
-    another length.
+    Uncompressed arrays are cut into chunks whose length divides the lengths of all of them, and that of the chunks of
+    the stored array that they are appended to, if there is one. Small rows are joined if they are too large to load.
     """
+    can_cut = all(can_cut_rows(each, axis) for each in arrays)
+    merged = [_merged(each, axis) for each in arrays] if can_cut else []
+    is_contiguous = can_cut and None not in merged
+    if is_contiguous:
+        arrays = [each for each in merged if each is not None]
     first = arrays[0].chunk_shape
     if any(_without(each.chunk_shape, axis) != _without(first, axis) for each in arrays):
         other = next(each.chunk_shape for each in arrays if _without(each.chunk_shape, axis) != _without(first, axis))
         return arrays, f"its chunks have different shapes, {first} and {other}"
-    can_cut = all(can_cut_rows(each, axis) for each in arrays)
-    if can_cut and stored_length and _common_length(arrays, axis) % stored_length == 0:
-        return [cut_rows(each, axis, stored_length) for each in arrays], None
-    row_nbytes = math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
-    length = first[axis]
+    lengths = [each.metadata.shape[axis] for each in arrays]
+    length, row_nbytes = first[axis], math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
     is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
-        each.metadata.shape[axis] % length == 0 for each in arrays[:-1]
+        each % length == 0 for each in lengths[:-1]
     )
-    if can_cut and (not is_regular or all(_is_contiguous(each, axis) for each in arrays)):
-        return [cut_rows(each, axis) for each in arrays], "its rows are small" if row_nbytes < _SMALL_CHUNK else None
+    if can_cut and (stored_length or is_contiguous or not is_regular):
+        common = math.gcd(stored_length, *lengths, *(each.chunk_shape[axis] for each in arrays))
+        is_as_stored = common == stored_length
+        if row_nbytes < _SMALL_CHUNK and not is_large and not is_as_stored:
+            return arrays, "its rows are small"
+        rows = common if is_as_stored else plain_chunk_shape((common, row_nbytes), 1)[0]
+        if rows * row_nbytes < _SMALL_CHUNK and not is_as_stored:
+            where = "of the files and of stored chunks" if stored_length else "of the files"
+            return arrays, f"its rows are small, the lengths {where} have no common divisor above {common:,}"
+        return [cut_rows(each, axis, rows) for each in arrays], None
     if not is_regular:
-        lengths = ", ".join(str(each) for each in sorted({each.metadata.shape[axis] for each in arrays})[:3])
-        return arrays, f"its compressed chunks are not on one grid, in files of the lengths {lengths}"
+        shown = ", ".join(map(str, sorted(set(lengths))[:3]))
+        return arrays, f"its compressed chunks are not on one grid, in files of the lengths {shown}"
     return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
 
 
-def _in_blocks(arrays: Sequence[References], axis: int, reason: str) -> tuple[Sequence[References], str | None]:
-    """Return arrays whose rows are too small in chunks of as many rows as all chunks and lengths are multiples of.
-
-    The chunks have up to 32 MiB. If they cannot be cut, or would be small, the reason is returned why.
-    """
-    shapes = {_without(each.chunk_shape, axis) for each in arrays}
-    if len(shapes) > 1 or not all(can_cut_rows(each, axis) for each in arrays):
-        return arrays, reason
-    row_nbytes = math.prod(*shapes) * arrays[0].dtype.itemsize
-    common = _common_length(arrays, axis)
-    rows = common // count_of_chunks((common,), row_nbytes)
-    if rows * row_nbytes < _SMALL_CHUNK:
-        return arrays, f"{reason}, the lengths of the files have no common divisor above {common:,}"
-    return [cut_rows(each, axis, rows) for each in arrays], None
-
-
-def _common_length(arrays: Sequence[References], axis: int) -> int:
-    """Return the largest length that divides the chunks and the lengths of all arrays along an axis."""
-    return math.gcd(*(length for each in arrays for length in (each.chunk_shape[axis], each.metadata.shape[axis])))
+def _merged(array: References, axis: int) -> References | None:
+    """Return an array as one chunk along an axis; None if its chunks are single rows, or no range of one file."""
+    if array.chunk_shape[axis] == 1 or (found := contiguous_range(array)) is None:
+        return None
+    shape = list(array.chunk_shape)
+    shape[axis] = array.metadata.shape[axis]
+    return cut_range(array, found, tuple(shape))
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:axis] + shape[axis + 1 :]
-
-
-def _is_contiguous(array: References, axis: int) -> bool:
-    """Return whether the chunks of an array follow each other in the file, along an axis with more than one row."""
-    (columns,) = array.columns()
-    offsets, lengths = columns.offsets.reshape(-1), columns.lengths.reshape(-1)
-    is_one_row = array.chunk_shape[axis] == 1 or math.prod(_without(array.grid, axis)) != 1
-    return not is_one_row and bool((offsets[:-1] + lengths[:-1] == offsets[1:]).all())
 
 
 # --- variables that are loaded ----------------------------------------------------------------------------------------

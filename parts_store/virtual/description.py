@@ -38,9 +38,14 @@ TEXT: Final = np.dtypes.StringDType()
 _BACKSLASH: Final = "%5C"
 # Names that a Zarr node cannot have, besides those of periods alone.
 _INVALID_NAMES: Final = (NODES_FOLDER, PROTOCOL_FOLDER, DOCUMENT)
-# The largest number of bytes in a chunk of a contiguous array, and the largest number of such chunks.
-_MAX_NBYTES: Final = 1 << 25
-_MAX_CHUNKS: Final = 4096
+# What is below a leading axis and has at least so many bytes, such as a page of a stack, is not joined to a chunk with
+# others.
+_PAGE_NBYTES: Final = 1 << 18
+# The largest number of bytes in a chunk of uncompressed values, if the lengths allow it, and the smallest one.
+_MAX_NBYTES: Final = 1 << 22
+_MIN_NBYTES: Final = 1 << 12
+# A table of more chunks would not fit into memory.
+_MAX_CHUNKS: Final = 1 << 24
 
 
 type Json = dict[str, Any]
@@ -227,6 +232,11 @@ class Contiguous:
     # The URL of another file that has the bytes.
     location: str | None = None
 
+    def __post_init__(self) -> None:
+        chunk_shape = plain_chunk_shape(self.header.shape, self.header.dtype.itemsize)
+        if (count := math.prod(self.header.shape) // math.prod(chunk_shape)) > _MAX_CHUNKS:
+            raise CannotBeReadError(f"{count:,} chunks, and at most {_MAX_CHUNKS:,} can be listed")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayValues:
@@ -340,10 +350,7 @@ def why_invalid(name: str) -> str | None:
 
 
 def group_of(description: Description, location: str, checksums: Checksums) -> PartsGroup:
-    """Return what a file contains as a group of arrays of references to it. All names must be valid in Zarr.
-
-    A contiguous array is in chunks of whole rows, of up to 32 MiB.
-    """
+    """Return what a file contains as a group of arrays of references to it. All names must be valid in Zarr."""
     known: dict[str, ArrayV3Metadata] = {}
     arrays = {
         each.header.name: PartsArray.of(_references(each, location, checksums, known), None, ())
@@ -423,23 +430,40 @@ def _paths(array: Chunked, location: str) -> NDArray[Any]:
 
 
 def rows_of_file(location: str, offset: int, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Columns]:
-    """Return the shape of a chunk, and the chunks of an array that is at one offset of a file, in C order.
+    """Return the shape of a chunk, and the chunks of an array that is at one offset of a file, in C order."""
+    chunk_shape = plain_chunk_shape(shape, itemsize)
+    grid = tuple(length // chunk for length, chunk in zip(shape, chunk_shape, strict=True))
+    return chunk_shape, Columns.of_range(location, offset, grid, math.prod(chunk_shape) * itemsize)
 
-    Each chunk has the same number of whole rows, and up to 32 MiB.
+
+def plain_chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of the chunks that uncompressed values in C order are cut into; it divides the shape.
+
+    A chunk is a page: what is below the leading axes, the fewest last axes with 256 KiB together. If that has more than
+    4 MiB, a chunk is as many of its rows as divide their number and have up to 4 MiB. For an array that is joined with
+    others, pass the greatest common divisor of all their lengths.
     """
-    count = count_of_chunks(shape, itemsize)
-    grid = tuple(count if axis == 0 else 1 for axis in range(len(shape)))
-    length = np.uint64(math.prod(shape) * itemsize // count)
-    offsets = np.uint64(offset) + np.arange(count, dtype=np.uint64) * length
-    paths = np.full(grid, location, np.dtypes.StringDType())
-    chunk_shape = tuple(length // count if axis == 0 else length for axis, length in enumerate(shape))
-    return chunk_shape, Columns(paths, offsets.reshape(grid), np.full(grid, length), {})
+    row_nbytes = itemsize
+    for axis in reversed(range(len(shape))):
+        if row_nbytes * shape[axis] >= _PAGE_NBYTES or axis == 0:
+            return (*[1] * axis, _rows_of_chunk(shape[axis], row_nbytes), *shape[axis + 1 :])
+        row_nbytes *= shape[axis]
+    return ()
 
 
-def count_of_chunks(shape: tuple[int, ...], itemsize: int) -> int:
-    """Return how many chunks of whole rows an array is divided into, such that all have the same size."""
-    if not shape:
-        return 1
-    fewest = -(-shape[0] // max(1, _MAX_NBYTES // (math.prod(shape[1:]) * itemsize)))
-    # A prime number of rows has no divisor in this range. Then the array is one large chunk.
-    return next((count for count in range(fewest, min(shape[0], _MAX_CHUNKS) + 1) if shape[0] % count == 0), 1)
+def _rows_of_chunk(length: int, row_nbytes: int) -> int:
+    """Return the largest divisor of a length with up to 4 MiB of rows; the next one if these have less than 4 KiB.
+
+    The rows of a very long prime length would be very many chunks.
+    """
+    divisors = _divisors(length)
+    fitting = max((rows for rows in divisors if rows * row_nbytes <= _MAX_NBYTES), default=1)
+    if fitting * row_nbytes >= _MIN_NBYTES:
+        return fitting
+    return min((rows for rows in divisors if rows > fitting), default=fitting)
+
+
+@cache
+def _divisors(number: int) -> frozenset[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return frozenset([*small, *(number // divisor for divisor in small)])

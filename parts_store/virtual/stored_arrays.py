@@ -36,8 +36,15 @@ from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
 from parts_store.virtual.manifests.from_store import referred_array
 from parts_store.virtual.manifests.meaning import find_difference, require_same_meaning
-from parts_store.virtual.manifests.operations import concatenate, merge_checksums
-from parts_store.virtual.manifests.references import References, chunk_shape_of, document_of, grid_of, parse_metadata
+from parts_store.virtual.manifests.operations import can_cut_rows, concatenate, cut_rows, merge_checksums
+from parts_store.virtual.manifests.references import (
+    References,
+    chunk_shape_of,
+    document_of,
+    grid_of,
+    parse_metadata,
+    storage_order,
+)
 from parts_store.virtual.manifests.shards import (
     ChunkTable,
     Cut,
@@ -211,15 +218,18 @@ def require_no_other_groups(store: PartsStore, groups: Sequence[str], dim: str, 
 # --- an array ---------------------------------------------------------------------------------------------------------
 
 
-def require_alike(stored: StoredArray, new: PartsArray, free: Sequence[str]) -> None:
-    """Raise `ManifestError` unless new chunks fit in a stored array, whose length may differ along some dimensions."""
+def require_alike(stored: StoredArray, new: PartsArray, free: Sequence[str], *, is_cut: bool = False) -> None:
+    """Raise `ManifestError` unless new chunks fit in a stored array, whose length may differ along some dimensions.
+
+    With `is_cut`, the stored chunks will be cut to the new ones.
+    """
     require_same_form(stored, new, free)
     old, added = stored.chunk_metadata, new.metadata
     mine, theirs = document_of(old), document_of(added)
     for what, expected, found in (
         ("fill value", mine["fill_value"], theirs["fill_value"]),
         ("codecs", mine["codecs"], theirs["codecs"]),
-        ("chunk shape", chunk_shape_of(old), chunk_shape_of(added)),
+        ("chunk shape", chunk_shape_of(added if is_cut else old), chunk_shape_of(added)),
         ("parts", None if stored.is_cut else stored.parts, new.declared_parts),
     ):
         if expected != found:
@@ -319,7 +329,9 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
             given = along[name].attrs
             require_same_meaning(array.path, _without_default(array.metadata.attributes, given), given)
     unlike: dict[Hashable, xr.Variable] = {
-        name: along[name] for name, array in stored.items() if _has_to_be_loaded(along[name], array, options)
+        name: along[name]
+        for name, array in stored.items()
+        if _has_to_be_loaded(along[name], array, store, options, dim)
     }
     origins = [
         (next(iter(variable.data.references.locations()), "no file"), stored[name].path)
@@ -332,12 +344,33 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
     return dataclasses.replace(group, dataset=group.dataset.assign(loaded), notes={**group.notes, **notes})
 
 
-def _has_to_be_loaded(variable: xr.Variable, stored: StoredArray, options: AdoptOptions) -> bool:
+def _has_to_be_loaded(
+    variable: xr.Variable, stored: StoredArray, store: PartsStore, options: AdoptOptions, dim: str
+) -> bool:
     """Return whether a stored array is not in parts, and has other chunks or codecs than a variable to append to it."""
     if is_loaded(variable) or variable.nbytes > options.max_loaded_nbytes or stored.parts is not None:
         return False
     old, new = stored.chunk_metadata, variable.data.metadata
+    if old.codecs == new.codecs and _divides_chunks(stored, variable.data, dim) and _is_in_file(store, stored):
+        return False
     return bool(chunk_shape_of(old) != chunk_shape_of(new) or old.codecs != new.codecs)
+
+
+def _divides_chunks(stored: StoredArray, new: PartsArray, dim: str) -> bool:
+    """Return whether stored chunks could be cut along a dimension such that they have the shape of the new ones."""
+    old, added = stored.chunk_metadata, new.metadata
+    names = list(old.dimension_names or ())
+    if dim not in names or len(old.shape) != len(added.shape) or not storage_order(old):
+        return False
+    chunks = zip(names, chunk_shape_of(old), chunk_shape_of(added), strict=True)
+    is_alike = all(length % chunk == 0 if name == dim else length == chunk for name, length, chunk in chunks)
+    return is_alike and chunk_shape_of(old) != chunk_shape_of(added)
+
+
+def _is_in_file(store: PartsStore, stored: StoredArray) -> bool:
+    """Return whether the first chunk of a stored array without parts is a reference to a file."""
+    first = [0] * len(stored.metadata.shape)
+    return bool(store.session.chunk_type(f"/{stored.path}", first) == ChunkType.virtual)
 
 
 def _without_default(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,15 +411,22 @@ def max_index_of(store: PartsStore) -> int:
 
 def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, shard_chunks: int) -> Planned:
     """Return how an array is continued along a dimension; raise `ManifestError` if that is not possible."""
-    require_alike(stored, new, [dim])
+    divides = _divides_chunks(stored, new, dim) and (stored.is_cut or _is_in_file(store, stored))
+    require_alike(stored, new, [dim], is_cut=divides)
     require_whole_chunks(stored, dim)
     old, added = stored.chunk_metadata, new.references
     axis = list(old.dimension_names or ()).index(dim)
-    shape = _longer(old.shape, axis, added.metadata.shape[axis])
-    alone = plan_of(added, shard_chunks, max_index=max_index_of(store))
 
     def join(before: References) -> References:
+        if divides:
+            # The file has another length than those before it, so that all chunks have to be shorter.
+            return concatenate([_with_finer_chunks(stored.path, before, added, axis), added], axis)
         return concatenate([before, added], axis)
+
+    if divides:
+        return _cut_again(store, stored, added, join, shard_chunks)
+    shape = _longer(old.shape, axis, added.metadata.shape[axis])
+    alone = plan_of(added, shard_chunks, max_index=max_index_of(store))
 
     if stored.is_cut and stored.parts is not None:
         counts = math.prod(counts_of(stored.metadata))
@@ -406,6 +446,14 @@ def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: st
             return again
     first = _behind_rows(len(shape), axis, old.shape[axis] // chunk_shape_of(old)[axis])
     return Continuation(stored, shape, added, first), "appended as references of their own"
+
+
+def _with_finer_chunks(path: str, before: References, added: References, axis: int) -> References:
+    """Return an array in the chunks of another one; raise `ManifestError` if its own cannot be cut to them."""
+    if not can_cut_rows(before, axis):
+        expected = f"chunks of the length {before.chunk_shape[axis]}, as those that are stored and cannot all be cut"
+        raise ManifestError(f"array {path!r}", expected, f"{added.chunk_shape[axis]}; {_LOAD}")
+    return cut_rows(before, axis, added.chunk_shape[axis])
 
 
 def _longer(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:

@@ -1,6 +1,9 @@
 """Files of unusual lengths: without steps along the dimension, with large variables, or contiguous."""
 
+import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import parts_store as ps
-from parts_store.errors import AdoptionError, ManifestError
+from parts_store.errors import AdoptionError
 from parts_store.manifests import PartsArray
-from parts_store.virtual.description import rows_of_file
+from parts_store.virtual.description import CannotBeReadError, Contiguous, Header, plain_chunk_shape, rows_of_file
 from tests.virtual.adopting import joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
@@ -105,7 +110,10 @@ def test_a_series_that_is_too_large_to_load_is_cut_into_blocks(tmp_path: Path, l
     for found in (virtual.load(), stored(session)):
         xr.testing.assert_equal(found, read(files, "n"))
     other = series(tmp_path / "other.nc", 601)
-    with pytest.raises(ManifestError, match=r"array 'v': expected the chunk shape"):
+    message = (
+        r"other.nc.*variable 'v': its rows are small, the lengths of the files and of stored chunks have no common"
+    )
+    with pytest.raises(AdoptionError, match=message):
         ps.adopt(other, into=session, append_dim="n", max_loaded_nbytes=1000)
 
 
@@ -119,30 +127,91 @@ def test_a_series_without_a_common_length_is_loaded_or_refused(tmp_path: Path) -
     xr.testing.assert_equal(stored(session), read(files, "n"))
 
 
+# --- the chunks of contiguous arrays ----------------------------------------------------------------------------------
+
 URL = "s3://bucket/file"
+PAGE, LARGE, SMALL = 1 << 18, 1 << 22, 1 << 12
+LENGTHS = (1, 2, 3, 60, 97, 512, 1021, 8000)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 12, 97, 4096, 4097, 2**20, 2**20 + 7, 10**7 + 19, 2**25 + 1])
-@pytest.mark.parametrize("columns", [1, 3, 2**20, 2**26])
-def test_contiguous_array_is_cut_into_equal_chunks(rows: int, columns: int) -> None:
-    chunk_shape, columns_of_manifest = rows_of_file(URL, 100, (rows, columns), 1)
-    found = chunk_shape[0]
-    assert rows % found == 0
-    assert rows // found <= 4096
-    small = [count for count in range(1, 4097) if rows % count == 0 and rows // count * columns <= 2**25]
-    # The largest that are not too large, if there are any; few enough in any case.
-    assert rows // found == (small[0] if small else rows // found)
-    if not small:
-        assert rows // found in (1, rows)
-    # One after the other, from the offset to the end.
-    ranges = list(zip(columns_of_manifest.offsets.flat, columns_of_manifest.lengths.flat, strict=True))
-    assert [int(offset) for offset, _ in ranges] == [100 + at * found * columns for at in range(len(ranges))]
-    assert sum(int(length) for _, length in ranges) == rows * columns
+def ranges_of_bytes(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """All shapes of chunks that divide an array, and are one range of its bytes; with their sizes."""
+    for axis, length in enumerate(shape):
+        for rows in range(1, length + 1):
+            if length % rows == 0:
+                found = (*[1] * axis, rows, *shape[axis + 1 :])
+                yield math.prod(found) * itemsize, found
 
 
-@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4)])
-def test_arrays_of_any_number_of_axes_are_described(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("itemsize", [1, 2, 8])
+def test_contiguous_array_is_cut_into_pages_or_groups_of_rows(axes: int, itemsize: int) -> None:
+    for shape in itertools.product(LENGTHS, repeat=axes):
+        whole = math.prod(shape) * itemsize
+        slabs = [math.prod(shape[axis:]) * itemsize for axis in range(axes)]
+        # The smallest slab that is worth a chunk of its own; a chunk is never more than one of them.
+        page = min((nbytes for nbytes in slabs if nbytes >= PAGE), default=whole)
+        sizes = [(nbytes, found) for nbytes, found in ranges_of_bytes(shape, itemsize) if nbytes <= page]
+        fitting = max(sizes[at][0] for at in range(len(sizes)) if sizes[at][0] <= LARGE)
+        if fitting < SMALL and fitting < whole:
+            fitting = min(nbytes for nbytes, _ in sizes if nbytes > fitting)
+        found = plain_chunk_shape(shape, itemsize)
+        assert (math.prod(found) * itemsize, found) in sizes, shape
+        assert math.prod(found) * itemsize == fitting, shape
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=5), st.integers(1, 1 << 24))
+def test_rows_of_joined_files_divide_all_their_lengths(lengths: list[int], row: int) -> None:
+    common = math.gcd(*lengths)
+    (rows, _) = plain_chunk_shape((common, row), 1)
+    assert all(length % rows == 0 for length in lengths)
+    assert rows == 1 or row < PAGE
+    others = [count for count in range(1, common + 1) if common % count == 0]
+    # Few enough bytes, and no larger chunk has; or the next one after chunks that are too small.
+    if rows * row <= LARGE:
+        assert all(count <= rows or count * row > LARGE for count in others if row < PAGE)
+    else:
+        assert row >= PAGE or max(count for count in others if count < rows) * row < SMALL
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk_shape"),
+    [
+        # The stack of 60 pages of 512 KiB; with channels; with pages of 10 kB, of which many are a chunk.
+        ((60, 512, 512), (1, 512, 512)),
+        ((60, 3, 512, 512), (1, 1, 512, 512)),
+        ((100_000, 50, 100), (400, 50, 100)),
+        # Pages of 128 MB; a series; a series of a prime length; pages of a prime number.
+        ((8000, 8000), (250, 8000)),
+        ((5, 8000, 8000), (1, 250, 8000)),
+        ((8_760_000,), (1_752_000,)),
+        ((10_000_019,), (10_000_019,)),
+        ((997, 100, 100), (1, 100, 100)),
+    ],
+)
+def test_stacks_images_and_series_are_cut_as_the_page_says(
+    shape: tuple[int, ...], chunk_shape: tuple[int, ...]
+) -> None:
+    assert plain_chunk_shape(shape, 2) == chunk_shape
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4), (3, 512, 512), (2, 3000, 3000), (3000, 50, 50)])
+def test_chunks_of_a_contiguous_array_follow_each_other(shape: tuple[int, ...]) -> None:
     chunk_shape, found = rows_of_file(URL, 5, shape, 8)
     assert len(chunk_shape) == found.paths.ndim == len(shape)
     assert int(found.lengths.sum()) == 8 * math.prod(shape)
     assert set(found.paths.flat) == {URL}
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    for place in np.ndindex(found.offsets.shape):
+        region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, chunk_shape, strict=True))
+        values = numbers[region].ravel()
+        assert np.array_equal(values, np.arange(values[0], values[0] + len(values)))
+        assert (int(found.offsets[place]), int(found.lengths[place])) == (5 + 8 * int(values[0]), 8 * len(values))
+
+
+def test_array_of_too_many_chunks_is_refused() -> None:
+    shape = (2**24, 512, 256)
+    header = Header("v", shape, np.dtype("<i2"), 0, {}, ("z", "y", "x"))
+    assert Contiguous(header, 0).header is header
+    with pytest.raises(CannotBeReadError, match="16,777,217 chunks, and at most 16,777,216 can be listed"):
+        Contiguous(replace(header, shape=(2**24 + 1, *shape[1:])), 0)

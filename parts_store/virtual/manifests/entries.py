@@ -1,5 +1,6 @@
 """The entries of manifests: pieces of chunks, columns of a manifest, and checksums of files. Pure."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,13 @@ class Columns:
         """Return columns that can be written to, in which all chunks are missing."""
         paths = np.full(grid, MISSING_CHUNK_PATH, np.dtypes.StringDType())
         return cls(paths, np.zeros(grid, np.uint64), np.zeros(grid, np.uint64), {})
+
+    @classmethod
+    def of_range(cls, location: str, offset: int, grid: tuple[int, ...], nbytes: int) -> "Columns":
+        """Return chunks of `nbytes` bytes that follow each other in a file, in C order of the grid."""
+        offsets = np.uint64(offset) + np.arange(math.prod(grid), dtype=np.uint64) * np.uint64(nbytes)
+        paths = np.full(grid, location, np.dtypes.StringDType())
+        return cls(paths, offsets.reshape(grid), np.full(grid, nbytes, np.uint64), {})
 
     def manifest(self) -> ChunkManifest:
         """Return the manifest with these columns."""

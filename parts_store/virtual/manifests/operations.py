@@ -18,16 +18,25 @@ from virtualizarr.manifests import ManifestArray, array_api
 from zarr.codecs import BytesCodec
 
 from parts_store._compat.virtualizarr import copy_and_replace_metadata
+from parts_store._compat.zarr import ArrayV3Metadata, unstable_types
 from parts_store.errors import ManifestError, describe
 from parts_store.redaction import hide_in_url
-from parts_store.virtual.manifests.entries import Checksum, Checksums, Columns, Piece, key_of, nbytes_of
+from parts_store.virtual.manifests.entries import (
+    Checksum,
+    Checksums,
+    Columns,
+    FileRange,
+    Piece,
+    key_of,
+    nbytes_of,
+)
 from parts_store.virtual.manifests.meaning import find_difference
 from parts_store.virtual.manifests.references import (
     References,
     as_manifest_errors,
     storage_order,
 )
-from parts_store.virtual.store_access import parse_integer
+from parts_store.virtual.store_access import Span, parse_integer
 
 
 def require_alike(arrays: Sequence[References], subject: str, names: Sequence[str] = ()) -> None:
@@ -357,5 +366,47 @@ def cut_rows(array: References, axis: int, rows: int = 1) -> References:
     cut = Columns(paths, offsets, np.where(is_there, nbytes, np.uint64(0)), {})
     shape = list(array.chunk_shape)
     shape[axis] = rows
-    metadata = copy_and_replace_metadata(array.metadata, new_chunks=shape)
-    return References.checked(metadata, [cut.manifest()], array.checksums)
+    return References.checked(_with_chunks(array.metadata, shape), [cut.manifest()], array.checksums)
+
+
+def contiguous_range(array: References) -> FileRange | None:
+    """Return the range of a file that is exactly the values of an array, in storage order; None if there is none."""
+    order, shape, chunk_shape = storage_order(array.metadata), array.metadata.shape, array.chunk_shape
+    if len(array.manifests) != 1 or not order or 0 in shape:
+        return None
+    (columns,) = array.columns()
+    locations = columns.locations()
+    if len(locations) != 1 or not columns.is_in_file.all() or (columns.lengths != array.nbytes_of_plain_chunk).any():
+        return None
+    # The first axis whose chunks are longer than 1: those after it must be one chunk, as long as the array.
+    first = next((position for position, axis in enumerate(order) if chunk_shape[axis] != 1), len(order))
+    if any(shape[axis] % chunk_shape[axis] for axis in order):
+        return None
+    if any(chunk_shape[axis] != shape[axis] for axis in order[first + 1 :]):
+        return None
+    offsets = columns.offsets.transpose(order).reshape(-1)
+    if (np.diff(offsets) != array.nbytes_of_plain_chunk).any():
+        return None
+    start = int(offsets[0])
+    return FileRange(locations[0], Span(start, start + len(offsets) * array.nbytes_of_plain_chunk))
+
+
+def cut_range(array: References, found: FileRange, chunk_shape: tuple[int, ...]) -> References:
+    """Return an array in other chunks, given its `contiguous_range`.
+
+    Every chunk must be one range of bytes, and the chunk shape must divide the shape.
+    """
+    order, shape = storage_order(array.metadata), array.metadata.shape
+    grid = tuple(shape[axis] // chunk_shape[axis] for axis in order)
+    nbytes = math.prod(chunk_shape) * array.dtype.itemsize
+    stored = Columns.of_range(found.location, found.span.start, grid, nbytes)
+    back = np.argsort(order)
+    paths, offsets, lengths = (each.transpose(back) for each in (stored.paths, stored.offsets, stored.lengths))
+    columns = Columns(paths, offsets, lengths, {})
+    return References.checked(_with_chunks(array.metadata, chunk_shape), [columns.manifest()], array.checksums)
+
+
+def _with_chunks(metadata: ArrayV3Metadata, chunk_shape: Sequence[int]) -> ArrayV3Metadata:
+    # The metadata was accepted before, with a data type that zarr may warn of.
+    with unstable_types():
+        return copy_and_replace_metadata(metadata, new_chunks=list(chunk_shape))

@@ -1,13 +1,15 @@
-"""Correct what VirtualiZarr's parser for netCDF3 files gets wrong: types of attributes, and names that end with NUL."""
+"""Correct what VirtualiZarr's parser for netCDF3 files returns: types of attributes, NUL after names, and chunks."""
 
 from dataclasses import replace
 from typing import Any, Final, override
 
 from parts_store._compat.virtualizarr import NETCDF3_TYPES, NetCDF3Header
 from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store.virtual.description import plain_chunk_shape
 from parts_store.virtual.existing_files import FileReader
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.manifests.operations import contiguous_range, cut_range
 from parts_store.virtual.manifests.references import References, document_of
 from parts_store.virtual.report import Skipped
 from parts_store.virtual.store_access import BYTES, to_member, type_name
@@ -22,7 +24,8 @@ def corrected(group: PartsGroup, reader: FileReader) -> tuple[PartsGroup, tuple[
     arrays, skipped = {}, []
     for name, array in group.arrays.items():
         shown = name if (plain := _plain(name)) in group.arrays else plain
-        document = document_of(array.metadata)
+        cut = _cut(array.references)
+        document = document_of(cut.metadata)
         document["dimension_names"] = [_plain(each) for each in document.get("dimension_names") or ()]
         document["attributes"] = {_plain(key): value for key, value in document["attributes"].items()}
         kinds = {_plain(key): kind for key, kind in types[name].items() if kind is not None}
@@ -34,10 +37,17 @@ def corrected(group: PartsGroup, reader: FileReader) -> tuple[PartsGroup, tuple[
             kinds[_MISSING_VALUE] = BYTES
         # A document does not have the byte order of the data type, which reports and virtual datasets show.
         metadata = replace(ArrayV3Metadata.from_dict(document | to_member(kinds)), data_type=array.metadata.data_type)
-        references = References(metadata, array.manifests, array.checksums)
+        references = References(metadata, cut.manifests, cut.checksums)
         arrays[shown] = PartsArray.of(references, array.declared_parts, array.registries)
     attributes = {_plain(key): value for key, value in group.attributes.items()}
     return PartsGroup(arrays, attributes=attributes), tuple(skipped)
+
+
+def _cut(references: References) -> References:
+    """Return a variable in chunks of pages or rows. Records of several variables alternate, and stay as they are."""
+    if (found := contiguous_range(references)) is None:
+        return references
+    return cut_range(references, found, plain_chunk_shape(references.metadata.shape, references.dtype.itemsize))
 
 
 def _plain(name: str) -> str:

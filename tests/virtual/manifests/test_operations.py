@@ -2,17 +2,20 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from obspec_utils.registry import ObjectStoreRegistry
+from obstore.store import LocalStore
 
 import parts_store as ps
 from parts_store.errors import ManifestError, PartsConfigError
 from parts_store.manifests import PartsArray
-from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows
+from parts_store.virtual.manifests.operations import can_cut_rows, contiguous_range, cut_range, cut_rows
 from tests.effort import examples
 from tests.virtual.manifests.making import (
     FEW,
@@ -245,3 +248,67 @@ def test_rows_are_cut_where_they_are_ranges_of_bytes(order: tuple[int, ...], chu
 def test_chunks_that_are_not_plain_ranges_are_not_cut(kind: Kind, found: dict[str, Any]) -> None:
     document, _ = encode(np.zeros((3, 2), "<i2"), kind)
     assert not can_cut_rows(PartsArray(document, [{"0.0": found}]).references, 0)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_chunks_that_follow_each_other_are_cut_in_any_other_way(order: tuple[int, ...], tmp_path: Path) -> None:
+    """In every chunk shape, for every order of the axes in the file: values that are one range of bytes, or not."""
+    shape = (4, 3, 2)
+    values = np.arange(24, dtype="<i2").reshape(shape)
+    stored = np.ascontiguousarray(values.transpose(order))
+    (tmp_path / "a.raw").write_bytes(b"head" + stored.tobytes() + b"tail")
+    codecs = [
+        {"name": "transpose", "configuration": {"order": list(order)}},
+        {"name": "bytes", "configuration": {"endian": "little"}},
+    ]
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    arrays, shapes = [], []
+    for chunks in itertools.product(*([size for size in (1, 2, 3, 4) if length % size == 0] for length in shape)):
+        numbers = np.arange(24).reshape(stored.shape).transpose(np.argsort(order))
+        manifest, is_range = {}, True
+        for index in np.ndindex(*(length // size for length, size in zip(shape, chunks, strict=True))):
+            region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(index, chunks, strict=True))
+            inside = numbers[region].transpose(order).ravel()
+            is_range &= bool(np.array_equal(inside, np.arange(inside[0], inside[0] + len(inside))))
+            where = {"path": (tmp_path / "a.raw").as_uri(), "offset": 4 + 2 * int(inside[0]), "length": 2 * len(inside)}
+            manifest[".".join(map(str, index))] = where
+        document = {
+            "shape": list(shape),
+            "data_type": "int16",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
+            "chunk_key_encoding": {"name": "default"},
+            "codecs": codecs,
+            "fill_value": 0,
+        }
+        array = PartsArray(document, [manifest])
+        found = contiguous_range(array.references)
+        assert (found is not None) == is_range, chunks
+        if found is not None:
+            assert (found.span.start, found.span.stop) == (4, 52)
+            arrays.append((array.references, found))
+            shapes.append(chunks)
+    for (references, found), chunks in itertools.product(arrays, shapes):
+        cut = PartsArray.of(cut_range(references, found, chunks), None, ())
+        assert cut.references.chunk_shape == chunks
+        assert np.array_equal(cut.load(registry), values)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {**entry(12, 12), "path": "s3://bucket/other"},
+        entry(13, 12),
+        entry(0, 12),
+        {**entry(), "data": bytes(12)},
+        None,
+    ],
+    ids=["other file", "gap", "twice", "inlined", "missing"],
+)
+def test_other_chunks_are_not_one_range_of_a_file(second: dict[str, Any] | None) -> None:
+    document, _ = encode(np.zeros((6, 2), "<i2"), Kind("<i2", "plain", 1, (3, 2)))
+    manifest = {"0.0": entry(0, 12)} | ({} if second is None else {"1.0": second})
+    assert contiguous_range(PartsArray(document, [manifest]).references) is None
+    together = {"0.0": entry(0, 12), "1.0": entry(12, 12)}
+    found = contiguous_range(PartsArray(document, [together]).references)
+    assert found is not None
+    assert (found.span.start, found.span.stop) == (0, 24)

@@ -19,6 +19,7 @@ from parts_store.virtual.description import (
     Contiguous,
     Header,
     Json,
+    rows_of_file,
 )
 from parts_store.virtual.parsers.hdf5.attributes import shown
 
@@ -93,8 +94,8 @@ def _source(mapped: Any, header: Header, describe: Describe) -> _MappedSource:
             if is_missing and np.asarray(found.fill_value).tobytes() != np.asarray(header.fill_value).tobytes():
                 raise _not_regular("a source has another fill value")
         case Contiguous(offset=offset, location=None):
-            chunk_shape, codecs = found.shape, ()
-            offsets, lengths = (np.full((1,) * len(chunk_shape), each, np.uint64) for each in (offset, found.nbytes))
+            chunk_shape, columns = rows_of_file(location, offset, found.shape, found.dtype.itemsize)
+            codecs, offsets, lengths = (), columns.offsets, columns.lengths
         case _:
             raise _not_regular(f"zarr cannot decode {shown(mapped.dset_name)!r}")
     if math.prod(chunk_shape) * found.dtype.itemsize > _MAX_NBYTES:

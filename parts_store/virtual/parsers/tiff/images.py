@@ -20,7 +20,7 @@ from parts_store.virtual.description import (
     Contiguous,
     Header,
     NoReferenceError,
-    count_of_chunks,
+    plain_chunk_shape,
 )
 from parts_store.virtual.parsers.tiff.codecs import PageCodecs, codecs_of, require_bounded, require_decoded_size
 from parts_store.virtual.parsers.tiff.files import MAX_SEGMENTS, TiffSource, TiffSources
@@ -275,14 +275,14 @@ class ImageReader:
         return np.where(offsets == MISSING, "", found)
 
     def _whole_pages(self, image: Image, header: Header) -> Chunked:
-        """Return pages without compression, each of which is in one piece, as chunks of whole rows."""
+        """Return pages without compression, each of which is in one piece, as chunks of pages or of rows of them."""
         page = image.keyframe
-        count = count_of_chunks(page.shape, header.dtype.itemsize)
-        layout = plan_layout(image.shape, page, (page.shape[0] // count, *page.shape[1:]), len(image.pages))
+        layout = plan_layout(image.shape, page, plain_chunk_shape(page.shape, header.dtype.itemsize), len(image.pages))
         nbytes = math.prod(layout.chunk_shape) * header.dtype.itemsize
         starts = np.array([each.dataoffsets[0] for each in image.pages if each is not None], np.uint64)
-        self._require_ends(image.pages, starts + np.uint64(nbytes * count))
-        offsets = (starts[:, None] + np.arange(count, dtype=np.uint64) * np.uint64(nbytes)).reshape(layout.grid)
+        within = np.arange(layout.per_page, dtype=np.uint64) * np.uint64(nbytes)
+        self._require_ends(image.pages, starts + np.uint64(nbytes * layout.per_page))
+        offsets = (starts[:, None] + within).reshape(layout.grid)
         sizes = np.full(layout.grid, nbytes, np.uint64)
         locations = self._locations(image.pages, offsets)
         return Chunked(header, layout.chunk_shape, (), offsets, sizes, locations=locations)
