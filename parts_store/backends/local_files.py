@@ -30,7 +30,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest
 from parts_store.engine.steps import Found, Missing, Outcome, OutOfRange
 from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError, describe
 from parts_store.format.keys import is_protocol_key
-from parts_store.format.layout import Span, Wanted, resolve
+from parts_store.format.layout import Span, Wanted, pieces_of, resolve
 
 try:
     import fcntl
@@ -214,9 +214,10 @@ def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False, 
     """
     descriptor = _create(path, key)
     try:
-        view = memoryview(data).cast("B")
-        while view.nbytes:
-            view = view[os.write(descriptor, view) :]
+        for piece in pieces_of(data):
+            rest = piece
+            while rest.nbytes:
+                rest = rest[os.write(descriptor, rest) :]
         if has_own_time:
             now = time.time_ns()
             os.utime(descriptor if _HAS_TIME_OF_DESCRIPTOR else path, ns=(now, now))

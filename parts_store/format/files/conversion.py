@@ -15,6 +15,7 @@ from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
 from parts_store.format.files.tiff_metadata import ArrayDescription, ImageMetadata, image_metadata
+from parts_store.format.layout import BufferChain
 from parts_store.format.shard_index import Table, encode_table, is_hole
 
 # The size that most compressed fill tiles do not exceed.
@@ -27,7 +28,7 @@ def file_of(
     coordinates: Sequence[int],
     array_shape: Sequence[int],
     array: ArrayDescription,
-) -> memoryview:
+) -> BufferChain:
     """Return a shard as a file, followed by its index.
 
     Parameters
@@ -93,10 +94,10 @@ def _image_metadata(
 
 def _tiff(
     file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...], metadata: ImageMetadata
-) -> memoryview:
+) -> BufferChain:
     start, end = tiff_around(file, table, data.nbytes, extent, metadata)
     index = _encode(file, _moved(table, len(start)))
-    return memoryview(b"".join((start, data, build_tail(index, end), index)))
+    return _chained(start, data, build_tail(index, end) + index)
 
 
 def _hdf5(
@@ -106,7 +107,7 @@ def _hdf5(
     extent: tuple[int, ...],
     name: str,
     attributes: Mapping[str, Any],
-) -> memoryview:
+) -> BufferChain:
     # h5py is an extra, and takes a while to import.
     from parts_store.format.files.hdf5 import hdf5_image, hdf5_template, slots_in  # noqa: PLC0415
 
@@ -121,7 +122,11 @@ def _hdf5(
     else:
         pieces, found = hdf5_image(file, _inner_chunks(data, table), extent, name, attributes)
         index = file.index.encode(found)
-    return memoryview(b"".join((*pieces, build_tail(index), index)))
+    return _chained(*pieces, build_tail(index) + index)
+
+
+def _chained(*pieces: bytes | memoryview) -> BufferChain:
+    return BufferChain(tuple(map(memoryview, pieces)))
 
 
 def _moved(table: Table, nbytes: int) -> Table:
