@@ -1,6 +1,7 @@
 """Shards that are TIFF and HDF5 files on a real S3 server: written, copied, and changed by other programs."""
 
 import io
+from collections.abc import Buffer
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,8 @@ def test_an_object_in_several_buffers_is_the_same_as_in_one(bucket: Bucket, nbyt
     backend = ObjectBackend(bucket.store())
     view = memoryview(data)
     chain = BufferChain((view[:16], view[16 : 9 << 20], view[9 << 20 :]))
-    for key, value in {"one": data, "several": chain}.items():
+    both: dict[str, Buffer] = {"one": data, "several": chain}
+    for key, value in both.items():
         assert backend.perform_sync(Put(key, value, None, None, "test")) == Done()
         assert bucket.read(key) == data
     # The ETag of an object that was uploaded in parts has their number.
