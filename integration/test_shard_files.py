@@ -1,6 +1,7 @@
 """Shards that are TIFF and HDF5 files on a real S3 server: written, copied, and changed by other programs."""
 
 import io
+from collections.abc import Buffer
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import zarr
 
 import parts_store as ps
 from integration.conftest import Bucket
+from parts_store.backends.object_store import ObjectBackend
+from parts_store.engine.steps import Done, Put
+from parts_store.format.layout import BufferChain
 from tests.shard_files import edits, forms
 
 READS = {"stored": edits.STORED, "part": np.s_[20:22, 30:34], "hole": edits.HOLE, "whole": edits.SHARD}
@@ -150,3 +154,20 @@ def test_files_are_written_by_many_clients_and_published_by_copies(
         path = tmp_path / "a" / "c" / str(row) / f"{column}{extension}"
         np.testing.assert_array_equal(edits.read(path, shard_file), part)
     assert store.verify().is_clean
+
+
+@pytest.mark.parametrize("nbytes", [0, 5 << 20, (5 << 20) + 1, 11 << 20])
+def test_an_object_in_several_buffers_is_the_same_as_in_one(bucket: Bucket, nbytes: int) -> None:
+    data = np.random.default_rng(nbytes).bytes(nbytes)
+    backend = ObjectBackend(bucket.store())
+    view = memoryview(data)
+    chain = BufferChain((view[:16], view[16 : 9 << 20], view[9 << 20 :]))
+    both: dict[str, Buffer] = {"one": data, "several": chain}
+    for key, value in both.items():
+        assert backend.perform_sync(Put(key, value, None, None, "test")) == Done()
+        assert bucket.read(key) == data
+    # The ETag of an object that was uploaded in parts has their number.
+    etags = {str(bucket.client.stat_object(bucket.name, key).etag) for key in ("one", "several")}
+    assert len(etags) == 1
+    parts = -(-nbytes // (5 << 20))
+    assert etags.pop().endswith(f"-{parts}") == (parts > 1)

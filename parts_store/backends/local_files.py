@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Buffer, Callable, Iterator, Mapping
+from collections.abc import Buffer, Callable, Iterator, Mapping, Sequence
 from typing import Final, override
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest
@@ -30,7 +30,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest
 from parts_store.engine.steps import Found, Missing, Outcome, OutOfRange
 from parts_store.errors import ConcurrentWriteError, LocalPathError, StoreConfigError, describe
 from parts_store.format.keys import is_protocol_key
-from parts_store.format.layout import Span, Wanted, resolve
+from parts_store.format.layout import BufferChain, Span, Wanted, pieces_of, resolve
 
 try:
     import fcntl
@@ -197,6 +197,9 @@ def _sync_above(root: str) -> None:
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _HAS_TIME_OF_DESCRIPTOR: Final = os.utime in os.supports_fd
+_HAS_WRITEV: Final = hasattr(os, "writev")
+# How many buffers Linux and macOS write at once.
+_MAX_PIECES: Final = 1024
 # How often something is tried again because another process removed a folder or a lock file at that moment.
 MAX_TRIES: Final = 1000
 
@@ -214,15 +217,20 @@ def write_new(path: str, key: str, data: Buffer, *, has_own_time: bool = False, 
     """
     descriptor = _create(path, key)
     try:
-        view = memoryview(data).cast("B")
-        while view.nbytes:
-            view = view[os.write(descriptor, view) :]
+        rest = BufferChain(pieces_of(data))
+        while rest.nbytes:
+            rest = rest[_write_some(descriptor, rest.pieces) :]
         if has_own_time:
             now = time.time_ns()
             os.utime(descriptor if _HAS_TIME_OF_DESCRIPTOR else path, ns=(now, now))
         sync.file(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_some(descriptor: int, pieces: Sequence[memoryview]) -> int:
+    """Write as much of some buffers as the operating system takes at once; return the number of bytes."""
+    return os.writev(descriptor, pieces[:_MAX_PIECES]) if _HAS_WRITEV else os.write(descriptor, pieces[0])
 
 
 def _create(path: str, key: str) -> int:

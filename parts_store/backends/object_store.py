@@ -3,7 +3,7 @@
 Carries out requests. Knows nothing about chunks and parts.
 """
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Buffer, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Never, NoReturn, assert_never
@@ -36,7 +36,7 @@ from parts_store.engine.backend import (
 )
 from parts_store.engine.steps import Outcome
 from parts_store.errors import ServerFeatureError, StoreConfigError, raise_translated
-from parts_store.format.layout import Wanted
+from parts_store.format.layout import Wanted, pieces_of
 from parts_store.format.references import Reference, ReferenceTable
 from parts_store.format.tags import ATTRIBUTE
 from parts_store.redaction import hide_in_url, hide_secrets
@@ -46,6 +46,8 @@ type Calls[T] = Generator[tuple[Any, str, tuple[Any, ...], dict[str, Any]], Any,
 
 It yields the module or object, the name of its function, and the arguments, and receives what the function returns."""
 
+# obstore sends larger objects in parts of this size.
+_PART_NBYTES: Final = 5 << 20
 _STORES: Final = (AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store)
 
 
@@ -174,7 +176,7 @@ class ObjectBackend:
         """Write an object; repeat a conditional PUT only if it was surely not carried out."""
         options = _put_options(put, keeps_tags=self._keeps_tags)
         # A store in memory keeps the buffer that it is given, which the caller may change later.
-        data = bytes(put.data) if isinstance(self.store, MemoryStore) else put.data
+        data = bytes(put.data) if isinstance(self.store, MemoryStore) else _unjoined(put.data)
         if put.condition is None:
             yield obstore, "put", (self.store, put.key, data), options
             return steps.Done()
@@ -273,6 +275,15 @@ def _options(wanted: Wanted) -> Any:
             return {"range": {"suffix": suffix}}
 
 
+def _unjoined(data: Buffer) -> list[memoryview]:
+    """Return data as buffers that obstore sends without a copy.
+
+    Before each buffer, obstore waits until it may send another part of an object. It does not wait between the parts
+    of one buffer.
+    """
+    return [piece[at : at + _PART_NBYTES] for piece in pieces_of(data) for at in range(0, piece.nbytes, _PART_NBYTES)]
+
+
 def _refuse(request: steps.Lock | steps.Move | steps.Refer) -> Never:
     raise TypeError(f"an object store has no locks, renames and references: {request}")
 
@@ -291,6 +302,8 @@ def _put_options(put: steps.Put, *, keeps_tags: bool) -> dict[str, Any]:
     if put.condition is not None or put.tag is not None:
         # One request for each part, so that the part is stored completely or not at all, with one kind of ETag.
         options["use_multipart"] = False
+    else:
+        options["use_multipart"] = sum(piece.nbytes for piece in pieces_of(put.data)) > _PART_NBYTES
     return options
 
 

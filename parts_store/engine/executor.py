@@ -17,6 +17,7 @@ from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Found, Outcome, StepRequest, Steps
 from parts_store.errors import ConcurrentWriteError
 from parts_store.forks import require_own_process
+from parts_store.format.layout import pieces_of
 
 # The first wait before a retry; each further wait is twice as long.
 _FIRST_WAIT_SECONDS = 0.01
@@ -307,7 +308,8 @@ def _count(request: BackendRequest, outcome: Outcome, stats: Stats) -> None:
         case steps.Head():
             stats.count("head")
         case steps.Put(data=data):
-            written = 0 if isinstance(outcome, steps.Refused | steps.Failed) else memoryview(data).nbytes
+            is_written = not isinstance(outcome, steps.Refused | steps.Failed)
+            written = sum(piece.nbytes for piece in pieces_of(data)) if is_written else 0
             stats.count("put", nbytes_written=written)
         case steps.Refer():
             stats.count("put")

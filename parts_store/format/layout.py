@@ -4,7 +4,7 @@ If the sizes of parts are not known, a read first tries the place where the byte
 (counted from the end that the request counts from) is large enough. The response says the size of that part.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Buffer, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -74,6 +74,41 @@ def require_byte_request(wanted: object) -> None:
     """Raise `TypeError`, with the message of zarr, unless `wanted` is a byte request or None."""
     if wanted is not None and not isinstance(wanted, RangeByteRequest | OffsetByteRequest | SuffixByteRequest):
         raise TypeError(f"Unexpected byte_range, got {wanted!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferChain:
+    """The bytes of several buffers, one buffer behind the other.
+
+    A disk gets the buffers as they are. Whatever else takes a buffer gets a copy of all of them in one.
+    """
+
+    pieces: tuple[memoryview, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    def __getitem__(self, wanted: slice) -> "BufferChain":
+        start, stop, _ = wanted.indices(self.nbytes)
+        found, at = [], 0
+        for piece in self.pieces:
+            found.append(piece[max(0, start - at) : max(0, stop - at)])
+            at += piece.nbytes
+        return BufferChain(tuple(piece for piece in found if piece.nbytes))
+
+    def __buffer__(self, _flags: int, /) -> memoryview:
+        return memoryview(b"".join(self.pieces))
+
+
+type Encoded = memoryview | BufferChain
+"""The bytes of a chunk that is written, or of a part of it."""
+
+
+def pieces_of(data: Buffer) -> tuple[memoryview, ...]:
+    """Return the buffers that data consists of."""
+    return data.pieces if isinstance(data, BufferChain) else (memoryview(data).cast("B"),)
 
 
 @dataclass(frozen=True, slots=True)

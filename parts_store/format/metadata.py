@@ -25,6 +25,7 @@ from parts_store.format.files.description import MEMBER as SHARD_FILE
 from parts_store.format.files.seal import Ends
 from parts_store.format.files.tiff_metadata import ArrayDescription, neighbours
 from parts_store.format.keys import ARRAY_V2, DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join
+from parts_store.format.layout import Encoded
 from parts_store.format.parts import NAME, ConcatParts, Part
 from parts_store.format.shard_index import CODEC, ShardIndex, is_sharded, shard_index_of
 
@@ -77,7 +78,7 @@ class ArrayRecord:
         ends = self.ends if self.placement is PartPlacement.BESIDE else None
         return Chunk(key, self.parts, path, self.placement is PartPlacement.SPLIT, self.layout, ends)
 
-    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> memoryview:
+    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> Encoded:
         """Return a chunk as it is stored: a shard as a file, if the document says so."""
         return _as_stored(self.stored, self.encoding, chunk, value, around)
 
@@ -96,7 +97,7 @@ class ArrayRecord:
 
 def _as_stored(
     document: Document, encoding: ChunkKeyEncoding, chunk: Chunk, value: memoryview, around: Around | None
-) -> memoryview:
+) -> Encoded:
     """Return a chunk as it is stored: a shard as a file, if the document says so."""
     if (format_name := recorded_format(document)) is None:
         return value
@@ -495,7 +496,7 @@ class PlainLayout:
     # The bytes that are usually compared with the seals of the files, None if shards are not such files.
     ends: Ends | None = None
 
-    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> memoryview:
+    def as_stored(self, chunk: Chunk, value: memoryview, around: Around | None = None) -> Encoded:
         """Return a shard as it is stored: as a file, if the document says so."""
         return value if self.of_files is None else _as_stored(self.of_files, self.encoding, chunk, value, around)
 

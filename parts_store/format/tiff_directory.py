@@ -17,6 +17,7 @@ ASCII, SHORT, LONG, RATIONAL, DOUBLE, LONG8 = 2, 3, 4, 5, 12, 16
 GRAY, RGB, RGBA = 1, 3, 4
 # The size of an entry of a directory that is not a BigTIFF's.
 ENTRY_NBYTES: Final = 12
+WIDTH, HEIGHT = 256, 257
 STRIP_OFFSETS, ROWS_PER_STRIP, STRIP_BYTE_COUNTS = 273, 278, 279
 TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_BYTE_COUNTS = 322, 323, 324, 325
 
@@ -55,8 +56,8 @@ def image_tags(
 ) -> Iterator[DirectoryTag]:
     """Yield the tags that describe the pixels of an image, without those that say where the pixels are."""
     sample_format = SAMPLE_FORMAT[dtype.kind]
-    yield DirectoryTag.number_of(256, width)  # ImageWidth
-    yield DirectoryTag.number_of(257, height)  # ImageLength
+    yield DirectoryTag.number_of(WIDTH, width)
+    yield DirectoryTag.number_of(HEIGHT, height)
     yield DirectoryTag(258, SHORT, (dtype.itemsize * 8,) * samples)  # BitsPerSample
     yield DirectoryTag(259, SHORT, (COMPRESSION[compression],))  # Compression
     yield DirectoryTag(262, SHORT, (2 if is_rgb else 1,))  # PhotometricInterpretation: RGB or BlackIsZero

@@ -150,7 +150,7 @@ class ShardLayout:
         encoded, lengths[order] = self.codecs.encode(chunks.view(np.uint8))
         stops = np.cumsum(lengths[order])
         offsets[order] = stops - lengths[order] + np.uint64(self._data_start)
-        return self._assemble(encoded, int(stops[-1]), self._write_index(offsets, lengths))
+        return self._assemble(encoded, self._write_index(offsets, lengths))
 
     def _encode_dense(self, values: NDArray[Any]) -> Bytes | None:
         """Copy values directly to where they are stored; None if some inner chunks are not stored."""
@@ -206,15 +206,10 @@ class ShardLayout:
         """Where the inner chunks begin: behind the index, if the index comes first."""
         return self.index.nbytes if self.index.location == "start" else 0
 
-    def _assemble(self, encoded: Sequence[Any], nbytes: int, index: bytes) -> Bytes:
+    def _assemble(self, encoded: Sequence[Any], index: bytes) -> Bytes:
         """Return the bytes of a shard: the inner chunks, and the index before or after them."""
-        shard = np.empty(nbytes + len(index), np.uint8)
-        start = self._data_start
-        index_start = 0 if start else nbytes
-        shard[index_start : index_start + len(index)] = np.frombuffer(index, np.uint8)
-        data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
-        shard[start : start + nbytes] = np.frombuffer(data, np.uint8)
-        return shard
+        pieces = (index, *encoded) if self._data_start else (*encoded, index)
+        return np.frombuffer(b"".join(pieces), np.uint8)
 
     @property
     def _axes(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ from parts_store.format.keys import (
     may_be_chunk,
     split,
 )
-from parts_store.format.layout import plan_split, require_no_empty
+from parts_store.format.layout import Encoded, plan_split, require_no_empty
 from parts_store.format.metadata import ONE_OBJECT, Around, ArrayRecord, Document, PlainLayout, plain_layout
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import CODEC, ShardIndex
@@ -291,12 +291,12 @@ class OwnedChunk:
             return False
         return len(sizes) == 2 and index.location == "end" and sizes[-1] == index.nbytes
 
-    def cut(self, value: memoryview) -> list[memoryview]:
+    def cut(self, value: memoryview) -> list[Encoded]:
         """Return the value as it is stored: whole, or in parts. Raise if it does not fit the array's parts."""
-        value = self.record.as_stored(self.chunk, value, self.around)
-        spans = plan_split(self.record.parts, value.nbytes, self.chunk.chunk_key)
+        encoded = self.record.as_stored(self.chunk, value, self.around)
+        spans = plan_split(self.record.parts, encoded.nbytes, self.chunk.chunk_key)
         is_whole = self.record.placement is PartPlacement.WHOLE
-        stored = [value] if is_whole else [value[span.start : span.stop] for span in spans]
+        stored = [encoded] if is_whole else [encoded[span.start : span.stop] for span in spans]
         if self.record.placement is not PartPlacement.BESIDE:
             require_no_empty(self.chunk.parts, [each.nbytes for each in stored], self.chunk.chunk_key)
         return stored
@@ -337,7 +337,7 @@ class Other:
         """Return whether a key in the array is spelled like that of a chunk, and not like that of a stray file."""
         return self.array is not None and may_be_chunk(key[len(join(self.array, "")) :])
 
-    def as_stored(self, key: str, value: memoryview) -> memoryview:
+    def as_stored(self, key: str, value: memoryview) -> Encoded:
         """Return the value as it is stored: a shard as a file, if the array says so."""
         return value if self.layout is None else self.layout.as_stored(self.chunk(key), value, self.around)
 

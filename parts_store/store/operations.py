@@ -19,7 +19,7 @@ from parts_store.errors import (
 )
 from parts_store.format import metadata
 from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, is_metadata, is_node_key, is_protocol_key, split
-from parts_store.format.layout import Wanted, require_byte_request, require_fit, require_no_empty, resolve
+from parts_store.format.layout import Encoded, Wanted, require_byte_request, require_fit, require_no_empty, resolve
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import ShardIndex
@@ -345,7 +345,7 @@ class Operations:
         self,
         chunk: Chunk,
         index: ShardIndex | None,
-        cut: Callable[[memoryview], Sequence[memoryview]],
+        cut: Callable[[memoryview], Sequence[Encoded]],
         value: memoryview | None,
         read: WholeRead | None,
     ) -> Steps[None]:
@@ -365,7 +365,7 @@ class Operations:
             yield from self._write_as_seen(chunk, None if value is None else cut(value), read.seen, before)
 
     def _write_as_seen(
-        self, chunk: Chunk, data: Sequence[memoryview] | None, seen: Seen, before: CatalogEntry | None
+        self, chunk: Chunk, data: Sequence[Encoded] | None, seen: Seen, before: CatalogEntry | None
     ) -> Steps[None]:
         """Write or delete a chunk on the condition that it has not changed.
 
@@ -519,5 +519,5 @@ def _require_array(read: WholeRead | None, owner: OwnedChunk | Other) -> WholeRe
     return read
 
 
-def _put(key: str, value: memoryview) -> Steps[None]:
+def _put(key: str, value: Encoded) -> Steps[None]:
     yield (Put(key, value, None, None, "data"),)

@@ -83,6 +83,7 @@ from parts_store.engine.steps import (
 )
 from parts_store.errors import ConcurrentWriteError, IncompleteChunkError
 from parts_store.format.keys import JOURNAL, Chunk
+from parts_store.format.layout import Encoded
 from parts_store.format.tags import Tag
 from parts_store.transactions import locking, reading
 from parts_store.transactions.protocol import Change, ChunkProtocol
@@ -101,13 +102,13 @@ class JournaledProtocol(ChunkProtocol):
     locks_arrays: ClassVar[bool] = True
 
     @override
-    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+    def write(self, chunk: Chunk, data: Sequence[Encoded], seen: Seen | None = None) -> Steps[None]:
         anchor = yield from self._enter(chunk)
         require_still(seen, anchor, chunk.chunk_key)
         yield from _write(chunk, data, self.rules, is_new=anchor is None)
 
     @override
-    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+    def write_if_absent(self, chunk: Chunk, data: Sequence[Encoded]) -> Steps[None]:
         if (yield from self._enter(chunk)) is None:
             yield from _write(chunk, data, self.rules, is_new=True)
 
@@ -246,7 +247,7 @@ def _remove(chunk: Chunk) -> Steps[None]:
     yield from remove(chunk.other_keys, "the rest of the chunk")
 
 
-def _write(chunk: Chunk, data: Sequence[memoryview], rules: Rules, *, is_new: bool) -> Steps[None]:
+def _write(chunk: Chunk, data: Sequence[Encoded], rules: Rules, *, is_new: bool) -> Steps[None]:
     """Stage all parts, write a journal unless the chunk is new or has one part, and move the parts."""
     tag = Tag(rules.new_generation(), "s", tuple(part.nbytes for part in data))
     keys = staged_keys(chunk, tag.generation)

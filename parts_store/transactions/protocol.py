@@ -31,7 +31,7 @@ from parts_store.engine.steps import DATA, Done, Entry, Found, Put, Steps, head,
 from parts_store.errors import ChunkSizeError, ConcurrentWriteError, SessionError, StoreConfigError
 from parts_store.format import metadata
 from parts_store.format.keys import PROTOCOL_FOLDER, Chunk, PartPlacement, is_node_key, is_protocol_key, join
-from parts_store.format.layout import Wanted
+from parts_store.format.layout import Encoded, Wanted
 from parts_store.format.metadata import ArrayRecord, Document
 from parts_store.format.references import Reference
 from parts_store.format.shard_index import NotMergedError, Shard, ShardIndex, empty_shard, is_empty, merge_shards
@@ -69,17 +69,17 @@ class Change:
     # None if no inner chunk is left.
     mine: Shard
     # Cuts a shard into the parts of the chunk.
-    cut: Callable[[memoryview], Sequence[memoryview]]
+    cut: Callable[[memoryview], Sequence[Encoded]]
     # Raises an error if the array is not the same any more.
     confirm: Callable[[], Steps[None]]
 
     @property
-    def parts(self) -> Sequence[memoryview] | None:
+    def parts(self) -> Sequence[Encoded] | None:
         """The parts to write, None if no inner chunk is left."""
         return None if self.mine is None else self.cut(self.mine)
 
     @property
-    def empty_parts(self) -> Sequence[memoryview] | None:
+    def empty_parts(self) -> Sequence[Encoded] | None:
         """The parts of a shard without inner chunks, None if such a shard does not fit the parts."""
         try:
             return self.cut(empty_shard(self.index))
@@ -111,7 +111,7 @@ class Change:
         return merged.differs
 
 
-type PartData = memoryview | Reference
+type PartData = Encoded | Reference
 """The bytes of a part, or a reference to a range of an existing file."""
 
 
@@ -142,7 +142,7 @@ class ChunkProtocol(ABC):
     # --- writing a chunk ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+    def write(self, chunk: Chunk, data: Sequence[Encoded], seen: Seen | None = None) -> Steps[None]:
         """Write all parts of a chunk, whether it exists or not.
 
         `seen` is what the caller read of the chunk to compute the new value. If the chunk has changed since, the write
@@ -154,7 +154,7 @@ class ChunkProtocol(ABC):
         return False
 
     @abstractmethod
-    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+    def write_if_absent(self, chunk: Chunk, data: Sequence[Encoded]) -> Steps[None]:
         """Write all parts of a chunk unless it exists."""
 
     @abstractmethod
@@ -371,11 +371,11 @@ class ReadOnlyProtocol(ChunkProtocol):
         return Features(serverless_levels=())
 
     @override
-    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+    def write(self, chunk: Chunk, data: Sequence[Encoded], seen: Seen | None = None) -> Steps[None]:
         _refuse(chunk)
 
     @override
-    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+    def write_if_absent(self, chunk: Chunk, data: Sequence[Encoded]) -> Steps[None]:
         _refuse(chunk)
 
     @override

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, override
 from parts_store.engine.steps import Found, Get, Put, Refer, StepRequest, Steps, content, head, remove
 from parts_store.errors import PartsConfigError, SessionError
 from parts_store.format.keys import DOCUMENT, Chunk, ChunkKeyEncoding, PartPlacement, join, part_node
+from parts_store.format.layout import Encoded
 from parts_store.format.metadata import ArrayRecord, Document, dump, parse
 from parts_store.format.references import Reference
 from parts_store.format.tags import Tag
@@ -66,7 +67,7 @@ class SessionProtocol(ChunkProtocol):
         return self.write(chunk, data)
 
     @override
-    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+    def write_if_absent(self, chunk: Chunk, data: Sequence[Encoded]) -> Steps[None]:
         yield from lock_chunk(chunk.side_folder, shares_array=False)
         if (yield from head(chunk.anchor_key, reading.EXISTS)) is None:
             yield from _write_parts(chunk, data, self.rules, is_new=True)

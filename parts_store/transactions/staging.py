@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from parts_store.engine.steps import Entry, Found, Outcome, Put, Steps, get
 from parts_store.format.keys import Chunk
-from parts_store.format.layout import Span
+from parts_store.format.layout import Encoded, Span
 from parts_store.format.tags import Tag
 
 _MAGIC = b"PARTSTXN1\n"
@@ -73,7 +73,7 @@ def key_of(chunk: Chunk, generation: str) -> str:
     return f"{chunk.side_folder}/{generation}"
 
 
-def stage(chunk: Chunk, data: Sequence[memoryview], tag: Tag, kind: StagingKind = "write") -> Put:
+def stage(chunk: Chunk, data: Sequence[Encoded], tag: Tag, kind: StagingKind = "write") -> Put:
     """Return the request that writes the staged copy."""
     header = {
         "key": chunk.relative,
@@ -115,7 +115,7 @@ def read_copy(chunk: Chunk, tag: Tag) -> Steps[dict[int, Found] | None]:
     return None if copy is None else unstage(chunk, copy, tag)
 
 
-def embed(chunk: Chunk, data: Sequence[memoryview], tag: Tag) -> Tag:
+def embed(chunk: Chunk, data: Sequence[Encoded], tag: Tag) -> Tag:
     """Return the tag of an anchor that contains the other parts."""
     return replace(tag, embedded=b"".join(_others(chunk, data)))
 
@@ -146,7 +146,7 @@ def _digest(etag: str) -> str:
     return blake2b(etag.encode(), digest_size=4).hexdigest()
 
 
-def _others(chunk: Chunk, data: Sequence[memoryview]) -> list[memoryview]:
+def _others(chunk: Chunk, data: Sequence[Encoded]) -> list[Encoded]:
     return [part for index, part in enumerate(data) if index != chunk.parts.anchor]
 
 

@@ -56,7 +56,7 @@ from parts_store.engine import steps
 from parts_store.engine.steps import Found, Steps
 from parts_store.errors import ConcurrentWriteError
 from parts_store.format.keys import Chunk
-from parts_store.format.layout import Wanted
+from parts_store.format.layout import Encoded, Wanted
 from parts_store.transactions import reading, server, staging
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import (
@@ -99,14 +99,14 @@ class TaggedProtocol(ChunkProtocol):
     # --- writing and deleting -------------------------------------------------------------------------------------
 
     @override
-    def write(self, chunk: Chunk, data: Sequence[memoryview], seen: Seen | None = None) -> Steps[None]:
+    def write(self, chunk: Chunk, data: Sequence[Encoded], seen: Seen | None = None) -> Steps[None]:
         may_create = seen is not None or hash(chunk.chunk_key) not in self.existing
         ended = yield from write_chunk(chunk, data, self.rules, seen, may_create=may_create)
         self._remember(chunk)
         require_written(chunk, ended, seen)
 
     @override
-    def write_if_absent(self, chunk: Chunk, data: Sequence[memoryview]) -> Steps[None]:
+    def write_if_absent(self, chunk: Chunk, data: Sequence[Encoded]) -> Steps[None]:
         if not self.rules.has_conditions and (yield from reading.exists(chunk)):
             return
         # A chunk that exists by now was written before or after this write: either way the caller gets what it wants.

@@ -16,6 +16,7 @@ from parts_store.engine import steps
 from parts_store.engine.steps import Condition, Entry, Found, Outcome, Steps
 from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, LayoutChangedError
 from parts_store.format.keys import Chunk
+from parts_store.format.layout import Encoded
 from parts_store.format.tags import Mode, Tag
 from parts_store.transactions import reading, staging
 from parts_store.transactions.reading import NOT_AS_SEEN, WHOSE, Absent, Seen, Version, is_of_layout, require_layout
@@ -75,7 +76,7 @@ def require_written(chunk: Chunk, ended: Ended, seen: Seen | None) -> None:
 
 
 def write_chunk(
-    chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None, *, may_create: bool = True
+    chunk: Chunk, data: Sequence[Encoded], rules: Rules, seen: Seen | None, *, may_create: bool = True
 ) -> Steps[Ended]:
     """Write all parts of a chunk; return how the last attempt ended."""
     if len(data) > 1:
@@ -87,7 +88,7 @@ def write_chunk(
     return Ended((yield from writer.commit(condition, seen)), writer.lost)
 
 
-def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[Ended]:
+def _write_parts(chunk: Chunk, data: Sequence[Encoded], rules: Rules, seen: Seen | None) -> Steps[Ended]:
     """Create a chunk; write over it if it exists."""
     creation = Writer(chunk, rules, _tag(chunk, data, rules, "c" if seen is None else "u"), dict(enumerate(data)))
     end = yield from creation.create()
@@ -103,7 +104,7 @@ def _write_parts(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: S
         raise
 
 
-def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> Steps[Ended]:
+def _write_over(chunk: Chunk, data: Sequence[Encoded], rules: Rules, seen: Seen | None) -> Steps[Ended]:
     """Write all parts of a chunk over whatever is there."""
     if isinstance(seen, Absent) and (yield from reading.exists(chunk)):
         return Ended(End.SUPERSEDED, None)
@@ -111,7 +112,7 @@ def _write_over(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Se
     return Ended((yield from writer.overwrite(seen)), writer.lost)
 
 
-def _overwriter(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Seen | None) -> "Writer":
+def _overwriter(chunk: Chunk, data: Sequence[Encoded], rules: Rules, seen: Seen | None) -> "Writer":
     # Every attempt has its own generation, so that parts of a failed create are not taken for parts of this write.
     tag = _tag(chunk, data, rules, "s" if seen is None else "m")
     if rules.embeds(chunk):
@@ -119,7 +120,7 @@ def _overwriter(chunk: Chunk, data: Sequence[memoryview], rules: Rules, seen: Se
     return Writer(chunk, rules, tag, dict(enumerate(data)))
 
 
-def _tag(chunk: Chunk, data: Sequence[memoryview], rules: Rules, mode: Mode) -> Tag:
+def _tag(chunk: Chunk, data: Sequence[Encoded], rules: Rules, mode: Mode) -> Tag:
     return Tag(rules.new_generation(), mode, tuple(part.nbytes for part in data), chunk.layout)
 
 
@@ -149,7 +150,7 @@ class Writer:
     chunk: Chunk
     rules: Rules
     tag: Tag
-    data: Mapping[int, memoryview]
+    data: Mapping[int, Encoded]
     # The error of the last request for a part without a response. The request may be carried out at any later time.
     lost: Exception | None = field(default=None)
     # A part could not be written although the anchor is of this generation. Readers need the staged copy.

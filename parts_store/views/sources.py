@@ -15,9 +15,8 @@ import numpy as np
 from parts_store.errors import StoreConfigError
 from parts_store.format.files.description import ShardFile
 from parts_store.format.shard_index import Table, is_hole
-from parts_store.format.tiff_directory import STRIP_OFFSETS, TILE_OFFSETS
+from parts_store.format.tiff_directory import HEIGHT, STRIP_OFFSETS, TILE_OFFSETS, WIDTH
 
-_WIDTH, _HEIGHT = 256, 257
 _SIZES: Final = {3: "H", 4: "I", 16: "Q"}
 
 
@@ -201,7 +200,7 @@ def read_tiff(file: Excerpt, *, has_pages: bool, has_tiles: bool = False) -> Fil
             if kind not in _SIZES:
                 continue
             form = f"{order}{values}{_SIZES[kind]}"
-            if tag in (_WIDTH, _HEIGHT) and not seen and values == 1:
+            if tag in (WIDTH, HEIGHT) and not seen and values == 1:
                 (sizes[tag],) = struct.unpack_from(form, data, place + entry.size)
             elif tag in (STRIP_OFFSETS, TILE_OFFSETS) and has_tiles:
                 nbytes = values * struct.calcsize(_SIZES[kind])
@@ -213,7 +212,7 @@ def read_tiff(file: Excerpt, *, has_pages: bool, has_tiles: bool = False) -> Fil
         (at,) = struct.unpack_from(f"{order}{offset}", data, entries * step)
     if len(sizes) != 2:
         raise ValueError("a TIFF file without an image")
-    return FileContent(len(seen), (sizes[_HEIGHT], sizes[_WIDTH]), tiles=tuple(tiles))
+    return FileContent(len(seen), (sizes[HEIGHT], sizes[WIDTH]), tiles=tuple(tiles))
 
 
 def is_node_name(name: object) -> TypeGuard[str]:

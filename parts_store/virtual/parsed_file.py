@@ -32,7 +32,7 @@ from parts_store.virtual.existing_files import (
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksums, number_paths
 from parts_store.virtual.manifests.group import PartsGroup
-from parts_store.virtual.parsers import hdf5, netcdf3
+from parts_store.virtual.parsers import hdf5, netcdf3, tiff
 from parts_store.virtual.parsers.n5 import dataset as n5_dataset
 from parts_store.virtual.parsers.n5.container import MAX_NBYTES
 from parts_store.virtual.registered_files import Registries, find_store, parse_registry
@@ -68,7 +68,7 @@ TIFF: Final = Format(
     "TIFF",
     "parts_store.virtual.parsers.file_parsers:TIFF",
     "parts_store[tiff]",
-    (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    tiff.SIGNATURES,
 )
 N5: Final = Format("N5", "parts_store.virtual.parsers.file_parsers:N5")
 ZARR: Final = Format("Zarr", "virtualizarr.parsers:ZarrParser", "virtualizarr[zarr]")

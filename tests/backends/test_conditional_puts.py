@@ -14,6 +14,7 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 from parts_store.backends.conditional_puts import SingleRequests, pauses, was_not_carried_out, without_retries
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Condition, Done, IfAbsent, IfMatch, Lost, Outcome, Put, Refused
+from parts_store.format.layout import BufferChain
 from tests.s3_server import Call, Reply, S3Server, refusal
 
 MANY: Any = {"max_retries": 3, "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 2}}
@@ -54,6 +55,14 @@ def test_put_that_was_not_carried_out_is_repeated(server: S3Server, perform: Per
     assert isinstance(outcome, Done)
     assert server.objects() == {"k": b"b"}
     assert server.counts() == {"PUT": 4}
+
+
+def test_repeated_put_sends_all_of_its_buffers_again(server: S3Server, perform: Perform) -> None:
+    fail(server, 3, refusal(503))
+    data = BufferChain((memoryview(b"abc"), memoryview(b""), memoryview(b"de")))
+    outcome = perform(ObjectBackend(server.store(retry_config=MANY)), Put("k", data, None, IfAbsent(), ""))
+    assert isinstance(outcome, Done)
+    assert [call.body for call in server.calls] == [b"abcde"] * 4
 
 
 def test_repeated_put_is_not_sent_more_often_than_configured(server: S3Server, perform: Perform) -> None:

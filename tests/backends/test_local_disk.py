@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,12 @@ from obstore.store import LocalStore, MemoryStore
 from zarr.core.buffer import cpu
 
 import parts_store as ps
+from parts_store.backends import local_files
 from parts_store.backends.local_disk import LocalBackend
 from parts_store.backends.object_store import ObjectBackend
 from parts_store.engine.steps import Delete, Done, Found, Head, IfAbsent, Lock, Missing, Move, Put
 from parts_store.errors import ConcurrentWriteError
+from parts_store.format.layout import BufferChain
 from parts_store.format.tags import Tag
 
 LOCK = Lock("a/.parts-txn/0123.lock", "test")
@@ -55,6 +60,33 @@ def etag_of(backend: LocalBackend, key: str) -> str:
     assert isinstance(found, Found)
     assert found.etag is not None
     return found.etag
+
+
+def cut(data: bytes, sizes: Sequence[int]) -> BufferChain:
+    """Return data in buffers of these sizes, and one with the rest."""
+    stops = [0, *accumulate(sizes), len(data)]
+    return BufferChain(tuple(memoryview(data)[start:stop] for start, stop in pairwise(stops)))
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (100,), (1, 30, 0, 7), (1,) * 90])
+@pytest.mark.parametrize("limit", [1, 7, 64, 1000])
+@pytest.mark.parametrize("has_writev", [True, False])
+def test_all_bytes_are_written_if_the_system_takes_a_few_at_once(
+    monkeypatch: pytest.MonkeyPatch, backend: LocalBackend, sizes: tuple[int, ...], limit: int, has_writev: bool
+) -> None:
+    original = os.write
+    monkeypatch.setattr(os, "writev", lambda at, buffers: original(at, b"".join(buffers)[:limit]), raising=False)
+    monkeypatch.setattr(os, "write", lambda at, data: original(at, data[:limit]))
+    monkeypatch.setattr(local_files, "_HAS_WRITEV", has_writev)
+    data = bytes(range(100))
+    assert backend.perform_sync(Put("a/c/0", cut(data, sizes), None, None, "test")) == Done()
+    assert obstore.get(backend.store, "a/c/0").bytes().to_bytes() == data
+
+
+def test_more_buffers_are_written_than_the_system_takes_at_once(backend: LocalBackend) -> None:
+    data = bytes(range(250)) * 20
+    assert backend.perform_sync(Put("a/c/0", cut(data, (1,) * 4999), None, None, "test")) == Done()
+    assert obstore.get(backend.store, "a/c/0").bytes().to_bytes() == data
 
 
 @pytest.mark.slow

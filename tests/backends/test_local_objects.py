@@ -214,7 +214,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", fail)
+        patched.setattr(local_files, "_write_some", fail)
         with pytest.raises(PartsStoreError, match="No space left"):
             LocalBackend(store).perform_sync(Put("a/c/0", b"new", None, None, "test"))
     assert [each.read_bytes() for each in folder.rglob("*") if each.is_file()] == [b"old"]
@@ -223,9 +223,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_system_calls_that_read_and_write_less_than_asked_are_continued(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pread, write = os.pread, os.write
+    pread = os.pread
     monkeypatch.setattr(os, "pread", lambda file, nbytes, start: pread(file, min(nbytes, 3), start))
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
+    monkeypatch.setattr(local_files, "_write_some", lambda file, pieces: os.write(file, pieces[0][:3]))
     local_files.write(str(folder / "x"), "x", bytes(range(10)))
     assert (folder / "x").read_bytes() == bytes(range(10))
     found = local_files.read(str(folder / "x"), "x", RangeByteRequest(1, 9))

@@ -8,7 +8,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteReques
 
 from parts_store.engine.steps import Get, Head
 from parts_store.errors import ChunkSizeError, PartsConfigError
-from parts_store.format.layout import Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split
+from parts_store.format.layout import BufferChain, Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split
 from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from tests.transactions.objects import (
@@ -237,3 +237,26 @@ def test_writing_several_unsized_parts_is_refused_by_name() -> None:
         with pytest.raises(PartsConfigError, match=r"found '\.a', '\.c', ''") as caught:
             plan_split(parts, nbytes, KEY)
         assert caught.value.member == "parts"
+
+
+# --- bytes in several buffers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", list(itertools.product(range(3), repeat=3)))
+def test_every_range_of_a_chain_has_the_bytes_of_the_joined_buffers(sizes: tuple[int, ...]) -> None:
+    joined = bytes(range(1, sum(sizes) + 1))
+    chain = BufferChain(tuple(map(memoryview, pieces(joined, sizes))))
+    assert chain.nbytes == len(joined)
+    assert bytes(chain) == bytes(memoryview(chain)) == b"".join([chain]) == joined
+    for start, stop in itertools.product([None, *range(-8, 8)], repeat=2):
+        taken = chain[start:stop]
+        assert bytes(taken) == joined[start:stop]
+        assert taken.nbytes == len(joined[start:stop])
+        assert all(piece.nbytes for piece in taken.pieces)
+
+
+def test_a_range_of_a_chain_is_not_a_copy() -> None:
+    buffers = [bytearray(b"abc"), bytearray(b"def")]
+    taken = BufferChain(tuple(map(memoryview, buffers)))[2:5]
+    buffers[0][2], buffers[1][0] = ord("x"), ord("y")
+    assert bytes(taken) == b"xye"

@@ -110,7 +110,7 @@ class Recorder:
         """Record what happens within the block; kill the writer after so many events."""
         self.lives = lives
         with contextlib.ExitStack() as patches:
-            for name in ("open", "write", "replace", "link", "unlink", "mkdir", "rmdir", "fsync"):
+            for name in ("open", "writev", "replace", "link", "unlink", "mkdir", "rmdir", "fsync"):
                 real = getattr(os, name)
                 watched = getattr(self, f"_{name}")
                 patches.enter_context(mock.patch.object(os, name, _bound(watched, real)))
@@ -128,10 +128,10 @@ class Recorder:
             self.events.append(Create(str(self.relative(path)), self.renumber(descriptor)))
         return descriptor
 
-    def _write(self, real: Any, descriptor: int, data: Any) -> int:
+    def _writev(self, real: Any, descriptor: int, buffers: Any) -> int:
         self.live()
-        nbytes: int = real(descriptor, data)
-        self.events.append(Write(self.number(descriptor), bytes(data)[:nbytes]))
+        nbytes: int = real(descriptor, buffers)
+        self.events.append(Write(self.number(descriptor), b"".join(buffers)[:nbytes]))
         return nbytes
 
     def _replace(self, real: Any, source: str, target: str) -> None:

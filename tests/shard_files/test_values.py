@@ -171,7 +171,7 @@ def test_conversion_of_a_file_changes_nothing(tmp_path: Path, shard_file: str) -
     file = describe_shards(shard_file, json.loads(store["zarr.json"].to_bytes()))
     shard = memoryview(store["c/0/0"].to_bytes())
     once = file_of(file, shard, (0, 0), (40, 50), ArrayDescription("a", {}))
-    assert bytes(file_of(file, once, (0, 0), (40, 50), ArrayDescription("a", {}))) == bytes(once)
+    assert bytes(file_of(file, memoryview(once), (0, 0), (40, 50), ArrayDescription("a", {}))) == bytes(once)
     assert bytes(file_of(file, shard, (0, 0), (40, 50), ArrayDescription("a", {}))) == bytes(once)
 
 

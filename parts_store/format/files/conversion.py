@@ -5,8 +5,10 @@ which contains the same inner chunks, and of an index with offsets into the file
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
 from parts_store.format.files.tiff_metadata import ArrayDescription, ImageMetadata, image_metadata
+from parts_store.format.layout import BufferChain
 from parts_store.format.shard_index import Table, encode_table, is_hole
 
 # The size that most compressed fill tiles do not exceed.
@@ -27,7 +30,7 @@ def file_of(
     coordinates: Sequence[int],
     array_shape: Sequence[int],
     array: ArrayDescription,
-) -> memoryview:
+) -> BufferChain:
     """Return a shard as a file, followed by its index.
 
     Parameters
@@ -45,17 +48,15 @@ def file_of(
         What the documents say about the array: its name, which a dataset has, and attributes.
     """
     data, index = shard[: -file.index.nbytes], bytes(shard[-file.index.nbytes :])
-    table = file.index.decode(index)
-    if table is None or not _is_inside(table, data.nbytes):
-        raise CodecError("sharding_indexed", "a shard with a valid index", f"{shard.nbytes} other bytes")
-    _require_sizes(file, table)
     extent = _extent(file, coordinates, array_shape)
+    description: _Description
     if file.format == "tiff":
-        metadata = _image_metadata(file, coordinates, array_shape, extent, array)
-        # Programs that find the description of ImageJ expect images without compression one behind the other.
-        is_sorted = metadata.of_first is not None and not file.codecs
-        return _tiff(file, *_packed(data, table, is_sorted=is_sorted), extent, metadata)
-    return _hdf5(file, data, table, extent, array.name, array.attributes)
+        description = _image_metadata(file, coordinates, array_shape, extent, array)
+    else:
+        description = _Dataset(array.name, json.dumps(array.attributes))
+    # Without compression, most shards of an array have the same index.
+    frame = (_make_frame if file.codecs else _known_frame)(file, index, data.nbytes, extent, description)
+    return _hdf5_of_library(file, data, index, extent, array) if frame is None else frame.around(data)
 
 
 def usual_ends(file: ShardFile) -> Ends:
@@ -91,37 +92,87 @@ def _image_metadata(
     return image_metadata(array, extent[:y], (origin[y], origin[x]), (array_shape[y], array_shape[x]))
 
 
-def _tiff(
-    file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...], metadata: ImageMetadata
-) -> memoryview:
-    start, end = tiff_around(file, table, data.nbytes, extent, metadata)
-    index = _encode(file, _moved(table, len(start)))
-    return memoryview(b"".join((start, data, build_tail(index, end), index)))
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    """What an HDF5 file says about its dataset: a name, and attributes as JSON text."""
+
+    name: str
+    attributes: str
 
 
-def _hdf5(
-    file: ShardFile,
-    data: memoryview,
-    table: Table,
-    extent: tuple[int, ...],
-    name: str,
-    attributes: Mapping[str, Any],
-) -> memoryview:
+type _Description = ImageMetadata | _Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What a file has besides its inner chunks, and the shard's index behind it."""
+
+    start: bytes
+    # Where the inner chunks are in the shard, in their order in the file. None if they are all of its data.
+    chunks: Sequence[tuple[int, int]] | None
+    end: bytes
+
+    def around(self, data: memoryview) -> BufferChain:
+        """Return a file with the inner chunks of a shard."""
+        packed = data if self.chunks is None else b"".join(data[at : at + nbytes] for at, nbytes in self.chunks)
+        return BufferChain(tuple(map(memoryview, (self.start, packed, self.end))))
+
+
+def _make_frame(
+    file: ShardFile, index: bytes, nbytes: int, extent: tuple[int, ...], description: _Description
+) -> _Frame | None:
+    """Return the frame of a shard with this index and so many bytes before it; None if only HDF5 can make the file.
+
+    The arguments are all that decides its bytes, so that the same arguments have the same frame.
+    """
+    table = file.index.decode(index)
+    if table is None or not _is_inside(table, nbytes):
+        raise CodecError("sharding_indexed", "a shard with a valid index", f"{nbytes + len(index)} other bytes")
+    _require_sizes(file, table)
+    if isinstance(description, ImageMetadata):
+        return _tiff_frame(file, table, nbytes, extent, description)
+    return _hdf5_frame(file, table, nbytes, extent, description)
+
+
+_known_frame: Final = lru_cache(maxsize=16)(_make_frame)
+
+
+def _tiff_frame(file: ShardFile, table: Table, nbytes: int, extent: tuple[int, ...], metadata: ImageMetadata) -> _Frame:
+    # Programs that find the description of ImageJ expect images without compression one behind the other.
+    chunks, packed = _pack(table, nbytes, is_sorted=metadata.of_first is not None and not file.codecs)
+    start, end = tiff_around(file, packed, _total(packed), extent, metadata)
+    index = _encode(file, _moved(packed, len(start)))
+    return _Frame(start, chunks, build_tail(index, end) + index)
+
+
+def _hdf5_frame(
+    file: ShardFile, table: Table, nbytes: int, extent: tuple[int, ...], dataset: _Dataset
+) -> _Frame | None:
     # h5py is an extra, and takes a while to import.
-    from parts_store.format.files.hdf5 import hdf5_image, hdf5_template, slots_in  # noqa: PLC0415
+    from parts_store.format.files.hdf5 import hdf5_template, slots_in  # noqa: PLC0415
 
-    pieces: Sequence[bytes | memoryview]
-    template, slots = hdf5_template(file, extent, name, json.dumps(attributes)), slots_in(file, extent)
+    template, slots = hdf5_template(file, extent, dataset.name, dataset.attributes), slots_in(file, extent)
     is_stored = ~is_hole(table)
     is_inside = is_stored.sum() == is_stored[slots].sum()
-    if template is not None and is_inside and template.can_hold(table[slots]):
-        packed, places = _packed(data, table)
-        moved = _moved(places, template.nbytes)
-        pieces, index = (template.start_of_file(moved[slots], packed.nbytes), packed), _encode(file, moved)
-    else:
-        pieces, found = hdf5_image(file, _inner_chunks(data, table), extent, name, attributes)
-        index = file.index.encode(found)
-    return memoryview(b"".join((*pieces, build_tail(index), index)))
+    if template is None or not is_inside or not template.can_hold(table[slots]):
+        return None
+    chunks, packed = _pack(table, nbytes)
+    moved = _moved(packed, template.nbytes)
+    index = _encode(file, moved)
+    return _Frame(template.start_of_file(moved[slots], _total(packed)), chunks, build_tail(index) + index)
+
+
+def _hdf5_of_library(
+    file: ShardFile, data: memoryview, index: bytes, extent: tuple[int, ...], array: ArrayDescription
+) -> BufferChain:
+    """Return a file that the HDF5 library makes, which takes longer."""
+    from parts_store.format.files.hdf5 import hdf5_image  # noqa: PLC0415
+
+    ranges = file.index.ranges_of(index, range(file.index.slots)) or ()
+    chunks = [None if inner is None else data[inner.start : inner.end] for inner in ranges]
+    pieces, found = hdf5_image(file, chunks, extent, array.name, array.attributes)
+    index = file.index.encode(found)
+    return BufferChain(tuple(map(memoryview, (*pieces, build_tail(index) + index))))
 
 
 def _moved(table: Table, nbytes: int) -> Table:
@@ -153,15 +204,10 @@ def _is_inside(table: Table, nbytes: int) -> bool:
     return bool(np.all(offsets <= limit) and np.all(lengths <= limit - offsets))
 
 
-def _inner_chunks(data: memoryview, table: Table) -> list[memoryview | None]:
-    rows = zip(is_hole(table).tolist(), table.tolist(), strict=True)
-    return [None if is_missing else data[at : at + nbytes] for is_missing, (at, nbytes) in rows]
+def _pack(table: Table, nbytes: int, *, is_sorted: bool = False) -> tuple[Sequence[tuple[int, int]] | None, Table]:
+    """Return where the inner chunks are, one after the other, and where they are without other bytes between them.
 
-
-def _packed(data: memoryview, table: Table, *, is_sorted: bool = False) -> tuple[memoryview, Table]:
-    """Return the inner chunks without other bytes between them, and where they are.
-
-    They keep their order, or are sorted in C order.
+    They keep their order, or are sorted in C order. The first result is None if there are no bytes between them.
     """
     native = table.astype(np.uint64)
     stored = np.flatnonzero(~is_hole(native))
@@ -169,8 +215,13 @@ def _packed(data: memoryview, table: Table, *, is_sorted: bool = False) -> tuple
         stored = stored[np.argsort(native[stored, 0], kind="stable")]
     offsets, sizes = native[stored].T
     starts = np.cumsum(sizes) - sizes
-    if np.array_equal(offsets, starts) and int(sizes.sum()) == data.nbytes:
-        return data, native
-    chunks = [data[at : at + nbytes] for at, nbytes in native[stored].tolist()]
+    if np.array_equal(offsets, starts) and int(sizes.sum()) == nbytes:
+        return None, native
+    chunks = [(at, size) for at, size in native[stored].tolist()]
     native[stored, 0] = starts
-    return memoryview(b"".join(chunks)), native
+    return chunks, native
+
+
+def _total(table: Table) -> int:
+    """Return the size of all inner chunks."""
+    return int(table[~is_hole(table), 1].sum())

@@ -96,7 +96,7 @@ def neighbours(path: str, attributes: Mapping[str, Any]) -> dict[str, str]:
 class ImageMetadata:
     """Tags of a file that are not about where its pixels are."""
 
-    of_all: Sequence[DirectoryTag] = ()
+    of_all: tuple[DirectoryTag, ...] = ()
     # The description of all images of the file, which the first one has.
     of_first: DirectoryTag | None = None
 
@@ -130,7 +130,7 @@ def image_metadata(
 
 def _geo_tags(
     array: ArrayDescription, axes: Sequence[str | None], origin: tuple[int, int], image_shape: tuple[int, int]
-) -> Sequence[DirectoryTag]:
+) -> tuple[DirectoryTag, ...]:
     """Return the tags of GeoTIFF for an image that starts at this row and column of the array.
 
     `axes` are the names of the height and the width, and `image_shape` is that of the whole array.
@@ -156,7 +156,7 @@ def _geo_tags(
         }
         entries = (number for key, value in keys.items() for number in (key, 0, 1, value))
         tags.append(DirectoryTag(_GEO_KEYS, SHORT, (*_GEO_VERSION, len(keys), *entries)))
-    return tags
+    return tuple(tags)
 
 
 def _scale_tags(array: ArrayDescription, leading: Sequence[int]) -> ImageMetadata:
@@ -176,9 +176,9 @@ def _scale_tags(array: ArrayDescription, leading: Sequence[int]) -> ImageMetadat
         if unit and width.unit == height.unit and unit.isascii() and unit.isprintable():
             lines.append(f"unit={unit}")
     if not lines:
-        return ImageMetadata(tags)
+        return ImageMetadata(tuple(tags))
     text = "".join(f"{line}\n" for line in ("ImageJ=1.54p", *lines))
-    return ImageMetadata(tags, DirectoryTag(_DESCRIPTION, ASCII, (*text.encode(), 0)))
+    return ImageMetadata(tuple(tags), DirectoryTag(_DESCRIPTION, ASCII, (*text.encode(), 0)))
 
 
 def _stack_lines(axes: Sequence[Axis], lengths: Sequence[int]) -> list[str]:

@@ -5,15 +5,15 @@ from typing import BinaryIO, Final, cast
 
 from parts_store.virtual.description import Description, OpenOther, open_no_other
 
-_SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
-__all__ = ["describe", "recognise"]
+__all__ = ["SIGNATURES", "describe", "recognise"]
 
 
 def recognise(file: BinaryIO, nbytes: int) -> bool:  # noqa: ARG001 - the interface of a format
     """Return whether a file begins with the signature of TIFF or BigTIFF."""
     file.seek(0)
-    return file.read(4) in _SIGNATURES
+    return file.read(4) in SIGNATURES
 
 
 def describe(file: BinaryIO, nbytes: int, open_other: OpenOther = open_no_other) -> Description:
