@@ -13,6 +13,7 @@ from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
 from parts_store.errors import ConcurrentWriteError, StoreConfigError, describe
 from parts_store.format import georeference, metadata
+from parts_store.format.coordinates import Coordinates, is_node_name
 from parts_store.format.files.description import describe_shards, recorded_format
 from parts_store.format.files.tiff import usual_directories_nbytes
 from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
@@ -29,7 +30,6 @@ from parts_store.views.sources import (
     NotReadError,
     ShardSource,
     ViewedArray,
-    is_node_name,
     needs_index,
     place_source,
     read_tiff,
@@ -280,14 +280,14 @@ def _build(store: PartsStore, array: ViewedArray, sources: Sequence[ShardSource]
         case "ome":
             return ome_of(array, sources, attributes.get("", {}))
         case "hdf5":
-            from parts_store.views.hdf5 import Coordinates, hdf5_of  # noqa: PLC0415
+            from parts_store.views.hdf5 import hdf5_of  # noqa: PLC0415
 
             coordinates = {}
             for name, length in zip(array.dimension_names, array.shape, strict=True):
                 if name and documents.get(name, {}).get("shape") == [length]:
                     opened = zarr.open_array(store, path=array.folder + name, mode="r")
-                    if opened.dtype.kind in "biufcOTU":
-                        coordinates[name] = Coordinates(np.asarray(opened[...]), attributes[name])
+                    if (found := Coordinates.of(np.asarray(opened[...]), attributes[name])) is not None:
+                        coordinates[name] = found
             return hdf5_of(array, sources, coordinates)
     assert_never(view_format)
 

@@ -5,12 +5,13 @@ which contains the same inner chunks, and of an index with offsets into the file
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from parts_store.errors import CodecError
+from parts_store.format.coordinates import Coordinates, Dimensions, numbers_of
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
@@ -55,7 +56,8 @@ def file_of(
         # Programs that find the description of ImageJ expect images without compression one behind the other.
         is_sorted = metadata.of_first is not None and not file.codecs
         return _tiff(file, *_packed(data, table, is_sorted=is_sorted), extent, metadata)
-    return _hdf5(file, data, table, extent, array.name, array.attributes)
+    dimensions = _dimensions(file, coordinates, array_shape, extent, array)
+    return _hdf5(file, data, table, extent, array, dimensions)
 
 
 def usual_ends(file: ShardFile) -> Ends:
@@ -91,6 +93,23 @@ def _image_metadata(
     return image_metadata(array, extent[:y], (origin[y], origin[x]), (array_shape[y], array_shape[x]))
 
 
+def _dimensions(
+    file: ShardFile,
+    coordinates: Sequence[int],
+    array_shape: Sequence[int],
+    extent: tuple[int, ...],
+    array: ArrayDescription,
+) -> Dimensions:
+    """Return the names of the dimensions of a shard, and the part of their coordinates that belongs to it."""
+    found: list[tuple[str | None, Coordinates | None]] = []
+    for axis, name in enumerate(array.dimension_names):
+        whole = array.coordinates.get(name or "")
+        fits = whole is not None and len(whole.values) == array_shape[axis]
+        start = coordinates[axis] * file.shard_shape[axis]
+        found.append((name, whole.cut(start, extent[axis]) if whole is not None and fits else None))
+    return tuple(found)
+
+
 def _tiff(
     file: ShardFile, data: memoryview, table: Table, extent: tuple[int, ...], metadata: ImageMetadata
 ) -> memoryview:
@@ -104,22 +123,25 @@ def _hdf5(
     data: memoryview,
     table: Table,
     extent: tuple[int, ...],
-    name: str,
-    attributes: Mapping[str, Any],
+    array: ArrayDescription,
+    dimensions: Dimensions,
 ) -> memoryview:
     # h5py is an extra, and takes a while to import.
     from parts_store.format.files.hdf5 import hdf5_image, hdf5_template, slots_in  # noqa: PLC0415
 
     pieces: Sequence[bytes | memoryview]
-    template, slots = hdf5_template(file, extent, name, json.dumps(attributes)), slots_in(file, extent)
+    attributes, slots = json.dumps(array.attributes), slots_in(file, extent)
+    template = hdf5_template(file, extent, array.name, attributes, dimensions)
     is_stored = ~is_hole(table)
     is_inside = is_stored.sum() == is_stored[slots].sum()
     if template is not None and is_inside and template.can_hold(table[slots]):
         packed, places = _packed(data, table)
         moved = _moved(places, template.nbytes)
-        pieces, index = (template.start_of_file(moved[slots], packed.nbytes), packed), _encode(file, moved)
+        start = template.start_of_file(moved[slots], packed.nbytes, numbers_of(dimensions))
+        pieces, index = (start, packed), _encode(file, moved)
     else:
-        pieces, found = hdf5_image(file, _inner_chunks(data, table), extent, name, attributes)
+        chunks = _inner_chunks(data, table)
+        pieces, found, _ = hdf5_image(file, chunks, extent, array.name, array.attributes, dimensions)
         index = file.index.encode(found)
     return memoryview(b"".join((*pieces, build_tail(index), index)))
 
