@@ -227,15 +227,19 @@ def digest_of(entry: CatalogEntry) -> str:
     return entry.digest if isinstance(entry, ArrayRecord) else ""
 
 
-def described(entry: CatalogEntry | None) -> Document | None:
-    """Return the stored document of an array without its attributes, None if it is not known."""
+def stored_document(entry: CatalogEntry | None) -> Document | None:
+    """Return the stored document of an array of Zarr v3, None if it is not known."""
     match entry:
         case ArrayRecord(stored=document):
-            found: Document | None = document
+            return document
         case PlainArray(stored):
-            found = metadata.parse(stored)
-        case _:
-            found = None
+            return metadata.parse(stored)
+    return None
+
+
+def described(entry: CatalogEntry | None) -> Document | None:
+    """Return the stored document of an array without its attributes, None if it is not known."""
+    found = stored_document(entry)
     return None if found is None else {name: value for name, value in found.items() if name != "attributes"}
 
 
