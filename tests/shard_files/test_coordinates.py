@@ -502,6 +502,31 @@ def test_coordinates_are_read_once_for_all_shards_of_an_array() -> None:
     assert shard(store, "g/other/c/0/1")["x"].values.tolist() == [0, 1, 2, 7, *range(4, 16)]
 
 
+def test_coordinates_are_read_before_shards_are_written_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ps.PartsStore(MemoryStore())
+    zarr.create_array(store, name="g/x", data=np.arange(64))
+    cube: Any = ps.create_array(store, "g/cube", shard_file="hdf5", dimension_names=["y", "x"], **LARGE)
+    backend: Any = type(store._backend)
+    perform, perform_sync = backend.perform, backend.perform_sync
+    # What the event loop carries out, and everything: in memory, the former calls the latter.
+    of_loop: list[str] = []
+    seen: list[str] = []
+
+    async def watched(self: Any, request: Any) -> Any:
+        of_loop.append(type(request).__name__)
+        return await perform(self, request)
+
+    def watched_sync(self: Any, request: Any) -> Any:
+        seen.append(type(request).__name__)
+        return perform_sync(self, request)
+
+    monkeypatch.setattr(backend, "perform", watched)
+    monkeypatch.setattr(backend, "perform_sync", watched_sync)
+    cube[...] = 1
+    assert seen == ["Get"] * 3 + ["Put"] * 16
+    assert of_loop == ["Get"] * 3, "the threads that write shards read nothing"
+
+
 def test_readers_do_not_read_coordinates() -> None:
     counts = []
     for names in (None, ["y", "x"]):
