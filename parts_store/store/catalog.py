@@ -51,6 +51,9 @@ from parts_store.format.shard_index import CODEC, ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import read_attributes, read_coordinates
 
+# Of how many nodes it is remembered what the files of shards take from them.
+_MAX_NODES: Final = 1000
+
 type Stamp = tuple[int, ...]
 """Identifies the file of a `zarr.json` on a local disk. An empty stamp is equal to that of no file."""
 
@@ -664,6 +667,8 @@ class Catalog:
             found |= new
             if since == self.epoch:
                 known |= new
+                for node in list(known)[:-_MAX_NODES]:
+                    known.pop(node, None)
         return {name: found[node] for name, node in nodes.items()}
 
     def _forget_around(self) -> None:

@@ -24,6 +24,7 @@ from zarr.codecs import GzipCodec, ZstdCodec
 import parts_store as ps
 from parts_store.errors import StorageError
 from parts_store.format.files.hdf5 import hdf5_template
+from parts_store.store import catalog
 from tests.interoperability import installed
 from tests.interoperability.matrix import PROGRAMS
 from tests.shard_files import forms
@@ -525,6 +526,21 @@ def test_coordinates_are_read_before_shards_are_written_at_the_same_time(monkeyp
     cube[...] = 1
     assert seen == ["Get"] * 3 + ["Put"] * 16
     assert of_loop == ["Get"] * 3, "the threads that write shards read nothing"
+
+
+def test_the_coordinates_of_few_groups_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "_MAX_NODES", 2)
+    store, arrays = ps.PartsStore(MemoryStore()), list[Any]()
+    for number in range(4):
+        zarr.create_array(store, name=f"{number}/x", data=np.arange(64) * number)
+        array = ps.create_array(store, f"{number}/cube", shard_file="hdf5", dimension_names=["y", "x"], **LARGE)
+        array[...] = 1
+        assert shard(store, f"{number}/cube/c/0/0")["x"].values.tolist() == [number * at for at in range(16)]
+        arrays.append(array)
+    for number, gets in ((3, {}), (0, {"get": 3})):
+        calls(store)
+        arrays[number][...] = 3
+        assert calls(store) == {**gets, "put": 16}
 
 
 def test_readers_do_not_read_coordinates() -> None:
