@@ -339,7 +339,7 @@ PROBLEMS: dict[str, Callable[[ps.PartsStore], object]] = {
     "a group": lambda store: zarr.create_group(store, path="x"),
     "Zarr v2": lambda store: create_x(store, zarr_format=2),
     "parts": lambda store: ps.create_array(
-        store, "x", parts=["", ps.Part(".end", size=4)], data=EIGHT, compressors=None
+        store, "x", parts=[".data", ps.Part(".end", size=4)], data=EIGHT, compressors=None
     ),
     "dates": lambda store: create_x(store, data=EIGHT.astype("datetime64[s]")),
     "texts with zero bytes": create_texts,
