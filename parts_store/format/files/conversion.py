@@ -43,7 +43,7 @@ def file_of(
     array_shape
         The shape of the array. The image or dataset in the file ends where the array ends.
     array
-        What the documents say about the array: its name, which a dataset has, and attributes.
+        What the documents say about the array: its name, which a dataset has, attributes, and coordinates.
     """
     data, index = shard[: -file.index.nbytes], bytes(shard[-file.index.nbytes :])
     table = file.index.decode(index)

@@ -1,7 +1,8 @@
 """HDF5 files made without the HDF5 library, from one of its files that differs only in its chunks.
 
 The library takes long to write many chunks. The files of shards with the same dataset differ in the chunks, the index
-of the chunks (a Fixed Array), and the size of the file. The HDF5 File Format Specification describes their bytes:
+of the chunks (a Fixed Array), the size of the file, and the numbers of coordinates, whose places the library tells. The
+HDF5 File Format Specification describes the bytes of the others:
 
 | structure  | bytes                                                                                               |
 |------------|-----------------------------------------------------------------------------------------------------|
