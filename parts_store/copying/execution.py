@@ -29,9 +29,10 @@ from parts_store.errors import (
     describe,
 )
 from parts_store.executors import ExecutorLike, Workers, open_workers
+from parts_store.format.files.description import recorded_format
 from parts_store.format.files.seal import Ends
 from parts_store.format.keys import is_metadata, join, side_folder_of, split
-from parts_store.format.metadata import ArrayRecord, PlainLayout, is_array, parse
+from parts_store.format.metadata import Around, ArrayRecord, PlainLayout, is_array, parse
 from parts_store.format.shard_index import ShardIndex, has_same_chunks
 from parts_store.progress import ProgressLike, report_progress, require_progress
 from parts_store.redaction import hide_secrets
@@ -156,7 +157,8 @@ def copy(
         target_path.require_empty(writing, into, "to")
     documents = {join(into, key): data for key, data in contents.documents.items()}
     documents |= _missing_groups(contents, ancestors)
-    copier = ChunkCopier(reading, writing, start, into, verify, max_concurrency)
+    around = _read_around(reading, contents, start, into)
+    copier = ChunkCopier(reading, writing, start, into, verify, max_concurrency, around)
     with open_workers(executor) as workers, report_progress(progress, "copy", "chunks") as update:
         job = _CopyJob(copier, writing, into, contents, documents, update)
         try:
@@ -243,6 +245,16 @@ def _missing_groups(contents: Contents, ancestors: Mapping[str, Documents]) -> d
     return {join(path, name): data for path, documents in ancestors.items() if not documents}
 
 
+def _read_around(source: PartsStore, contents: Contents, path: str, to: str) -> dict[str, Around]:
+    """Return what the nodes that are copied say about arrays whose shards are files, by the paths of their copies."""
+    found: dict[str, Around] = {}
+    for key, data in contents.arrays.items():
+        document, (below, _) = parse(data), split(key)
+        if below and document is not None and recorded_format(document) is not None:
+            found[join(to, below)] = source.carry_out(source.catalog.around(join(path, below), document))
+    return found
+
+
 async def _collect(keys: AsyncIterator[str]) -> list[str]:
     return [key async for key in keys]
 
@@ -262,6 +274,8 @@ class ChunkCopier:
     verify: bool
     # How many chunks are copied at the same time.
     max_concurrency: int
+    # What the files of shards contain of other nodes, which may be copied later, by the paths of the new arrays.
+    around: Mapping[str, Around]
 
     async def copy(self, key: str) -> int:
         """Copy the chunk at a key below the path, and return its size."""
@@ -311,6 +325,7 @@ class ChunkCopier:
             destination = self.destination.with_own_catalog()
             for key, document in batch.arrays.items():
                 destination.catalog.expect(split(join(self.to, key))[0], document)
+        destination.catalog.fixed_around = self.around
         sizes: list[int] = []
         copier = replace(self, destination=destination)
 
@@ -344,6 +359,7 @@ class _CopyJob:
 
     def carry_out(self, workers: Workers | None) -> None:
         """Copy everything; if that fails in an object store, delete what was written."""
+        self.destination.catalog.fixed_around = self.copier.around
         try:
             self._report()
             if self.destination.session is not None:

@@ -19,6 +19,7 @@ from zarr.registry import get_codec_class
 
 from parts_store._compat.zarr import read_metadata, repaired
 from parts_store.errors import PartsConfigError, PartsStoreError, StoreConfigError, UnknownTransformerError, describe
+from parts_store.format.coordinates import CoordinateArray, coordinate_paths
 from parts_store.format.files.conversion import file_of, usual_ends
 from parts_store.format.files.description import FORMATS, FileFormat, describe_shards, member_of, recorded_format
 from parts_store.format.files.description import MEMBER as SHARD_FILE
@@ -31,8 +32,8 @@ from parts_store.format.shard_index import CODEC, ShardIndex, is_sharded, shard_
 
 type Document = dict[str, Any]
 
-type Around = Mapping[str, Mapping[str, Any]]
-"""The attributes of nodes that say something about an array, by what the nodes are: `group`, `grid_mapping`."""
+type Around = Mapping[str, Any]
+"""What other nodes say about an array: members of `ArrayDescription`."""
 
 # Members that zarr requires and the specification's examples leave out.
 _DEFAULT_CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -116,10 +117,26 @@ def _whole(parts: ConcatParts) -> ConcatParts:
 
 
 def nodes_around(path: str, document: Document) -> dict[str, str]:
-    """Return the paths of the nodes that the files of an array's shards depend on, by what they are."""
+    """Return the paths of the nodes whose attributes the files of an array's shards contain, by what they are."""
     if recorded_format(document) != "tiff":
         return {}
     return neighbours(path, attributes_of(document))
+
+
+def coordinates_around(path: str, document: Document) -> dict[str, str]:
+    """Return the paths of the arrays of which the files of an array's shards contain a part, by their dimensions."""
+    names = document.get("dimension_names")
+    if recorded_format(document) != "hdf5" or not isinstance(names, list):
+        return {}
+    return coordinate_paths(path, names)
+
+
+def coordinate_array(path: str, stored: bytes | None) -> CoordinateArray | None:
+    """Return the array with this stored document, None if there is none that can be coordinates."""
+    document = None if stored is None else parse(stored)
+    if document is None or not is_array(document) or document.get("storage_transformers"):
+        return None
+    return CoordinateArray.at(path, complete(document))
 
 
 def attributes_of(document: Mapping[str, Any] | None) -> Mapping[str, Any]:

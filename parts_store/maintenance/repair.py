@@ -27,7 +27,7 @@ from parts_store.maintenance.survey import ListedChunk
 from parts_store.transactions import staging
 from parts_store.transactions.journaled import Journal, is_journal, journal_key
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.reading import ReadSettings, Version, is_of_layout, read_attributes
+from parts_store.transactions.reading import ReadSettings, Version, is_of_layout, read_around
 
 UNKNOWN_JOURNAL: Final = (
     "there is a journal that this version does not understand, and that may belong to a committed write; "
@@ -198,8 +198,7 @@ def _make_file(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -> St
     if read is None:
         return False
     value = memoryview(b"".join(read.values[0] or ()))
-    nodes = metadata.nodes_around(chunk.array, record.stored)
-    around = dict(zip(nodes, (yield from read_attributes(list(nodes.values()))), strict=True))
+    around = yield from read_around(chunk.array, record.stored)
     try:
         yield from protocol.write(chunk, [record.as_stored(chunk, value, around)], read.version)
     except ConcurrentWriteError:

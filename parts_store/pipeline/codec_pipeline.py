@@ -103,7 +103,10 @@ class PartsCodecPipeline(FusedCodecPipeline):
         if self.sync_transform is None or not _is_on_parts_store(batch):
             await super().write(batch, value, drop_axes)
         else:
-            with batch[0][0].store.keep_lock(batch[0][0].path):
+            store, key = batch[0][0].store, batch[0][0].path
+            if len(batch) > 1:
+                await store.carry_out_async(store.before_writes(key))
+            with store.keep_lock(key):
                 tasks = [partial(self._write_chunk, item, value, drop_axes) for item in batch]
                 await run_in_threads(tasks, worker_count(batch), finishes=True, quick=_quick(batch, _QUICK_WRITE))
 

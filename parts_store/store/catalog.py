@@ -31,6 +31,7 @@ from typing import Any, Final
 from parts_store.engine.steps import Get, Steps, content
 from parts_store.errors import LayoutChangedError, PartsStoreError
 from parts_store.format import metadata
+from parts_store.format.coordinates import Coordinates
 from parts_store.format.files.description import recorded_format
 from parts_store.format.keys import (
     DOCUMENT,
@@ -49,7 +50,10 @@ from parts_store.format.metadata import ONE_OBJECT, Around, ArrayRecord, Documen
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import CODEC, ShardIndex
 from parts_store.transactions.protocol import ChunkProtocol
-from parts_store.transactions.reading import read_attributes
+from parts_store.transactions.reading import read_attributes, read_coordinates
+
+# Of how many nodes it is remembered what the files of shards take from them.
+_MAX_NODES: Final = 1000
 
 type Stamp = tuple[int, ...]
 """Identifies the file of a `zarr.json` on a local disk. An empty stamp is equal to that of no file."""
@@ -227,15 +231,19 @@ def digest_of(entry: CatalogEntry) -> str:
     return entry.digest if isinstance(entry, ArrayRecord) else ""
 
 
-def described(entry: CatalogEntry | None) -> Document | None:
-    """Return the stored document of an array without its attributes, None if it is not known."""
+def stored_document(entry: CatalogEntry | None) -> Document | None:
+    """Return the stored document of an array of Zarr v3, None if it is not known."""
     match entry:
         case ArrayRecord(stored=document):
-            found: Document | None = document
+            return document
         case PlainArray(stored):
-            found = metadata.parse(stored)
-        case _:
-            found = None
+            return metadata.parse(stored)
+    return None
+
+
+def described(entry: CatalogEntry | None) -> Document | None:
+    """Return the stored document of an array without its attributes, None if it is not known."""
+    found = stored_document(entry)
     return None if found is None else {name: value for name, value in found.items() if name != "attributes"}
 
 
@@ -281,6 +289,11 @@ class OwnedChunk:
     around: Around | None = None
 
     @property
+    def path(self) -> str:
+        """The path of the array."""
+        return self.chunk.array
+
+    @property
     def may_have_gaps(self) -> bool:
         """Whether a shard may be a range of an existing file, with bytes between its inner chunks that are not its own.
 
@@ -323,6 +336,11 @@ class Other:
     record: PlainArray | None = None
     # Of a shard that is written: what other nodes say about the array.
     around: Around | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the array, that of the root if there is none."""
+        return self.array or ""
 
     @property
     def shard_index(self) -> ShardIndex | None:
@@ -395,6 +413,10 @@ class Catalog:
         self._lock = threading.Lock()
         # The attributes of nodes that the files of shards depend on.
         self._attributes: dict[str, Mapping[str, Any]] = {}
+        # The coordinate arrays that they depend on, None where there is none.
+        self._coordinates: dict[str, Coordinates | None] = {}
+        self.fixed_around: Mapping[str, Around] = {}
+        """Of arrays that are copied: what other nodes say about the original, as long as their copies are not there."""
 
     def record(self, path: str) -> PathRecord:
         """Return what the catalog knows of a path."""
@@ -429,6 +451,7 @@ class Catalog:
         """Forget what is at a path, and what zarr was served of it."""
         self.epoch += 1
         self._attributes.pop(path, None)
+        self._coordinates.pop(path, None)
         self.change(path, PathRecord.forgotten)
 
     def doubt(self, path: str) -> None:
@@ -439,8 +462,7 @@ class Catalog:
     def forget_below(self, prefix: str) -> None:
         """Forget what is at and below a path."""
         self.epoch += 1
-        # They are read again.
-        self._attributes = {}
+        self._forget_around()
         for path, record in self._records.copy().items():
             # Where zarr was told that there is nothing, this is still so.
             is_known = record.entry is not None or record.served_digest is not None
@@ -499,7 +521,7 @@ class Catalog:
             for path in self._records.copy():
                 self.change(path, PathRecord.in_other_snapshot)
             self.epoch += 1
-            self._attributes = {}
+            self._forget_around()
             self._known_snapshot = now
 
     def rely_on(self, path: str, entry: CatalogEntry) -> None:
@@ -611,25 +633,53 @@ class Catalog:
         self._attributes[path] = metadata.attributes_of(document)
 
     def expect_attributes(self, path: str, document: Document | None) -> None:
-        """Forget the attributes of a node unless they stay the same when this document is written."""
+        """Forget what files take from a node, except attributes that stay the same when this document is written."""
+        self.expect_values(path)
         if self._attributes.get(path) != metadata.attributes_of(document):
             self._attributes.pop(path, None)
 
-    def around(self, path: str, document: Document | None) -> Steps[Around]:
+    def expect_values(self, path: str) -> None:
+        """Forget the values of an array, of which a chunk is written or deleted."""
+        if path in self._coordinates:
+            self.epoch += 1
+            self._coordinates.pop(path, None)
+
+    def around(self, path: str, document: Document) -> Steps[Around]:
         """Return what other nodes say about an array with this document; read of them what is not known.
 
         It is copied into files, which do not change with it. So it does not matter if it is out of date.
         """
-        self.refresh()
+        if path in self.fixed_around:
+            return self.fixed_around[path]
+        attributes = yield from self.attributes_around(path, document)
+        nodes = metadata.coordinates_around(path, document)
+        return {**attributes, "coordinates": (yield from self._look_up(nodes, self._coordinates, read_coordinates))}
+
+    def attributes_around(self, path: str, document: Document | None) -> Steps[Around]:
+        """Return only the attributes of other nodes, which are read when the array is opened."""
         nodes = {} if document is None else metadata.nodes_around(path, document)
-        since, known = self.epoch, {node: self._attributes[node] for node in nodes.values() if node in self._attributes}
-        unknown = [node for node in nodes.values() if node not in known]
+        return (yield from self._look_up(nodes, self._attributes, read_attributes))
+
+    def _look_up[T](
+        self, nodes: Mapping[str, str], known: dict[str, T], read: Callable[[Sequence[str]], Steps[list[T]]]
+    ) -> Steps[dict[str, T]]:
+        """Return what is known of nodes, by their names, and read all others at the same time."""
+        self.refresh()
+        since, found = self.epoch, known.copy()
+        unknown = [node for node in nodes.values() if node not in found]
         if unknown:
-            found = dict(zip(unknown, (yield from read_attributes(unknown)), strict=True))
-            known |= found
+            new = dict(zip(unknown, (yield from read(unknown)), strict=True))
+            found |= new
             if since == self.epoch:
-                self._attributes |= found
-        return {name: known[node] for name, node in nodes.items()}
+                known |= new
+                for node in list(known)[:-_MAX_NODES]:
+                    known.pop(node, None)
+        return {name: found[node] for name, node in nodes.items()}
+
+    def _forget_around(self) -> None:
+        """Forget what files take from other nodes. It is read again."""
+        self._attributes.clear()
+        self._coordinates.clear()
 
     def is_in_parts(self, folder: str) -> bool:
         """Return whether a folder is known to be an array with parts, or to be inside one."""

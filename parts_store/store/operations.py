@@ -200,7 +200,7 @@ class Operations:
         if served is None:
             return None
         # As after a document was written.
-        yield from self.catalog.around(path, described_files(self.catalog.record(path).entry))
+        yield from self.catalog.attributes_around(path, described_files(self.catalog.record(path).entry))
         view = memoryview(served)
         spans = [resolve(each, len(view)) for each in wanted]
         return [(view[span.start : span.stop],) for span in spans]
@@ -300,7 +300,15 @@ class Operations:
 
     def _replace(self, key: str, value: memoryview | None, *, only_if_absent: bool = False) -> Steps[None]:
         """Write a value that is no document, or delete it if `value` is None."""
-        match (yield from self.catalog.owner(key)):
+        owner = yield from self.catalog.owner(key)
+        try:
+            yield from self._replace_of(owner, key, value, only_if_absent=only_if_absent)
+        finally:
+            if not isinstance(owner, Hidden):
+                self.catalog.expect_values(owner.path)
+
+    def _replace_of(self, owner: Owner, key: str, value: memoryview | None, *, only_if_absent: bool) -> Steps[None]:
+        match owner:
             case OwnedChunk(chunk) as owned:
                 owned = yield from self._with_around(owned)
                 if value is not None:
@@ -311,8 +319,8 @@ class Operations:
                 else:
                     steps = self._write(chunk, owned.record.shard_index, owned.cut, value, read)
                 yield from self._on_chunk(chunk, steps)
-            case Hidden(owner):
-                raise ReservedKeyError(key, owner)
+            case Hidden(of):
+                raise ReservedKeyError(key, of)
             case Other() as other:
                 other = yield from self._with_around(other)
                 read = _require_array(self.reader.before_plain_write(key), other)
@@ -325,14 +333,18 @@ class Operations:
 
     def _with_around[T: (OwnedChunk, Other)](self, owner: T) -> Steps[T]:
         """Return what a key is that is written, with what other nodes say about its array if shards are files."""
-        match owner:
-            case OwnedChunk():
-                path, document = owner.chunk.array, described_files(owner.record)
-            case Other():
-                path, document = owner.array or "", None if owner.layout is None else owner.layout.of_files
+        document = described_files(owner.record)
         if document is None:
             return owner
-        return replace(owner, around=(yield from self.catalog.around(path, document)))
+        return replace(owner, around=(yield from self.catalog.around(owner.path, document)))
+
+    def before_writes(self, key: str) -> Steps[None]:
+        """Read what the files of all shards of an array depend on, before many of them are written at the same time."""
+        match (yield from self.catalog.owner(key)):
+            case OwnedChunk() as owned:
+                yield from self._with_around(owned)
+            case Other() as other:
+                yield from self._with_around(other)
 
     def shared_lock(self, key: str) -> Steps[str | None]:
         """Return the key of the lock that writes of chunks like this one share, None if they share none."""
@@ -433,7 +445,7 @@ class Operations:
         elif entry is None:
             self.catalog.note_attributes(path, metadata.parse(stored))
         # Shards are written at the same time, and none of them has to read what the files of all depend on.
-        yield from self.catalog.around(path, described_files(entry))
+        yield from self.catalog.attributes_around(path, described_files(entry))
 
     def require_server(self, path: str, parts: ConcatParts) -> Steps[None]:
         """Raise `ServerFeatureError` unless the server supports writing arrays with these parts.

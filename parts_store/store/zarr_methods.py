@@ -212,6 +212,10 @@ class ZarrMethods(Store):
         self._check_writable()
         self.carry_out(self._operations.put(key, _view(value), self._options))
 
+    def before_writes(self, key: str) -> Steps[None]:
+        """Return the steps that read what many writes of chunks like this one need, so that none of them reads it."""
+        return self._operations.before_writes(key)
+
     def keep_lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager for many writes of chunks like this one, whose shared lock is then taken once."""
         lock = self.carry_out(self._operations.shared_lock(key))

@@ -33,6 +33,7 @@ from parts_store.engine.steps import (
     Trial,
     Wait,
     content,
+    get_all,
     head,
 )
 from parts_store.errors import (
@@ -44,10 +45,19 @@ from parts_store.errors import (
     PartsStoreError,
     ShardFileError,
 )
+from parts_store.format.coordinates import Coordinates
 from parts_store.format.files import seal
 from parts_store.format.keys import DOCUMENT, Chunk, join
 from parts_store.format.layout import Located, NeedSizes, Probe, Slice, Span, Wanted, coalesce, plan_read
-from parts_store.format.metadata import attributes_of, parse
+from parts_store.format.metadata import (
+    Around,
+    Document,
+    attributes_of,
+    coordinate_array,
+    coordinates_around,
+    nodes_around,
+    parse,
+)
 from parts_store.format.shard_index import ShardIndex, places_in
 from parts_store.format.tags import Tag
 
@@ -658,3 +668,20 @@ def read_attributes(paths: Sequence[str]) -> Steps[list[Mapping[str, Any]]]:
     outcomes = yield tuple(Trial(Get(join(path, DOCUMENT), None, "what the file of a shard says")) for path in paths)
     stored = [content(outcome) for outcome in outcomes]
     return [attributes_of(None if each is None else parse(each)) for each in stored]
+
+
+def read_coordinates(paths: Sequence[str]) -> Steps[list[Coordinates | None]]:
+    """Return what is in coordinate arrays, all read at the same time; None where there is no such array."""
+    documents = yield from get_all([join(path, DOCUMENT) for path in paths], "what the file of a shard says")
+    arrays = [coordinate_array(path, documents[join(path, DOCUMENT)]) for path in paths]
+    keys = [key for array in arrays if array is not None for key in array.keys]
+    stored = yield from get_all(keys, "coordinates in the file of a shard")
+    return [None if array is None else array.decode([stored[key] for key in array.keys]) for array in arrays]
+
+
+def read_around(path: str, document: Document) -> Steps[Around]:
+    """Return what other nodes say about an array with this document."""
+    nodes, arrays = nodes_around(path, document), coordinates_around(path, document)
+    attributes = dict(zip(nodes, (yield from read_attributes(list(nodes.values()))), strict=True))
+    coordinates = dict(zip(arrays, (yield from read_coordinates(list(arrays.values()))), strict=True))
+    return {**attributes, "coordinates": coordinates}

@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import numpy as np
 
@@ -213,11 +213,6 @@ def read_tiff(file: Excerpt, *, has_pages: bool, has_tiles: bool = False) -> Fil
     if len(sizes) != 2:
         raise ValueError("a TIFF file without an image")
     return FileContent(len(seen), (sizes[HEIGHT], sizes[WIDTH]), tiles=tuple(tiles))
-
-
-def is_node_name(name: object) -> TypeGuard[str]:
-    """Return whether a node of a group, and a dataset at the root of an HDF5 file, can have this name."""
-    return isinstance(name, str) and name.isprintable() and "/" not in name and name.strip(".") != ""
 
 
 def has_gaps(array: ViewedArray, sources: Iterable[ShardSource]) -> bool:

@@ -11,15 +11,16 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from parts_store._compat.zarr import normalize_path
 from parts_store.backends.addresses import url_of
 from parts_store.engine.steps import Found, Get, List, Listed, Missing, Put, Steps, get_all
-from parts_store.errors import ConcurrentWriteError, StoreConfigError, describe
+from parts_store.errors import ConcurrentWriteError, StorageError, StoreConfigError, describe
 from parts_store.format import georeference, metadata
+from parts_store.format.coordinates import Coordinates, is_node_name
 from parts_store.format.files.description import describe_shards, recorded_format
 from parts_store.format.files.tiff import usual_directories_nbytes
 from parts_store.format.keys import DOCUMENT, ChunkKeyEncoding, join, split
 from parts_store.format.metadata import ROOT_NAME, ArrayRecord
 from parts_store.format.shard_index import Table
 from parts_store.format.view_keys import SHOWN_FORMAT, VIEW_FORMATS, ViewFormat, is_marked, view_key
-from parts_store.store.catalog import CatalogEntry, PlainArray
+from parts_store.store.catalog import CatalogEntry, stored_document
 from parts_store.store.store import PartsStore
 from parts_store.store.stored_views import read_starts
 from parts_store.views.ome import ome_of
@@ -29,7 +30,6 @@ from parts_store.views.sources import (
     NotReadError,
     ShardSource,
     ViewedArray,
-    is_node_name,
     needs_index,
     place_source,
     read_tiff,
@@ -70,8 +70,8 @@ def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:
     Raises
     ------
     StoreConfigError
-        If the view cannot show this array, if other programs cannot reach the store, or if there is a file at the key
-        that is not a view.
+        If the view cannot show this array, if other programs cannot reach the store, or if there is a file or a folder
+        at the key that is not a view.
 
     Examples
     --------
@@ -98,11 +98,17 @@ def write_view(store: PartsStore, path: str = "", *, format: ViewFormat) -> str:
     if not is_xml_text(path):
         raise StoreConfigError("path", "a path without control characters", describe(path))
     entry = store.carry_out(store.catalog.read_again(path))
-    document = _document(entry)
+    document = stored_document(entry) or {}
     array = _viewed(path, document, format)
     sources = store.carry_out(_read_sources(array, entry, document))
     data = _build(store, array, sources, format)
-    store.carry_out(_put(key, data))
+    try:
+        store.carry_out(_put(key, data))
+    except StorageError as error:
+        if error.code != IsADirectoryError.__name__:
+            raise
+        found = "a folder, or a Zarr node with this name; rename it, or delete it"
+        raise StoreConfigError("write_view", f"a view or nothing at {key!r}", found) from error
     return key
 
 
@@ -120,16 +126,6 @@ def _require_store(store: object, view_format: object) -> None:
         raise StoreConfigError("store", "a folder or a bucket, which other programs can read", f"{found}; {advice}")
     store.require_writable()
     store.require_listable()
-
-
-def _document(entry: CatalogEntry) -> Mapping[str, Any]:
-    """Return the stored document of an array; an empty one if there is no array of Zarr v3."""
-    match entry:
-        case ArrayRecord(stored=document):
-            return document
-        case PlainArray(stored):
-            return metadata.parse(stored) or {}
-    return {}
 
 
 def _viewed(path: str, document: Mapping[str, Any], view_format: ViewFormat) -> ViewedArray:
@@ -270,7 +266,7 @@ def _foreign(array: ViewedArray, key: str, problem: str) -> StoreConfigError:
 def _build(store: PartsStore, array: ViewedArray, sources: Sequence[ShardSource], view_format: ViewFormat) -> bytes:
     """Return the bytes of the view, with what the group of the array says about it."""
     documents = store.carry_out(_read_group(array, view_format))
-    attributes = {name: _attributes(document) for name, document in documents.items()}
+    attributes = {name: metadata.attributes_of(document) for name, document in documents.items()}
     match view_format:
         case "vrt":
             axes = array.dimension_names[array.height_axis : array.height_axis + 2]
@@ -280,14 +276,14 @@ def _build(store: PartsStore, array: ViewedArray, sources: Sequence[ShardSource]
         case "ome":
             return ome_of(array, sources, attributes.get("", {}))
         case "hdf5":
-            from parts_store.views.hdf5 import Coordinates, hdf5_of  # noqa: PLC0415
+            from parts_store.views.hdf5 import hdf5_of  # noqa: PLC0415
 
             coordinates = {}
             for name, length in zip(array.dimension_names, array.shape, strict=True):
                 if name and documents.get(name, {}).get("shape") == [length]:
                     opened = zarr.open_array(store, path=array.folder + name, mode="r")
-                    if opened.dtype.kind in "biufcOTU":
-                        coordinates[name] = Coordinates(np.asarray(opened[...]), attributes[name])
+                    if (found := Coordinates.of(np.asarray(opened[...]), attributes[name])) is not None:
+                        coordinates[name] = found
             return hdf5_of(array, sources, coordinates)
     assert_never(view_format)
 
@@ -302,11 +298,6 @@ def _read_group(array: ViewedArray, view_format: ViewFormat) -> Steps[dict[str, 
     keys = {name: array.folder + join(name, DOCUMENT) for name in ("", *sorted(names))}
     found = yield from get_all(tuple(keys.values()), "what belongs to the array")
     return {name: metadata.parse(data) or {} for name, key in keys.items() if (data := found[key]) is not None}
-
-
-def _attributes(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    attributes = document.get("attributes")
-    return attributes if isinstance(attributes, dict) else {}
 
 
 def _put(key: str, data: bytes) -> Steps[None]:

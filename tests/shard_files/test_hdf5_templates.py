@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from zarr.codecs import ZstdCodec
 from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
+from parts_store.format.coordinates import Coordinates, Dimensions
 from parts_store.format.files import hdf5
 from parts_store.format.files.conversion import file_of
 from parts_store.format.files.description import ShardFile, describe_shards, numcodec_of
@@ -33,6 +34,7 @@ CODECS: dict[str, list[Any]] = {
     "zstd": [ZstdCodec()],
     "shuffle, zlib, fletcher32": [Shuffle(elementsize=2), Zlib(level=1), Fletcher32()],
 }
+KINDS = [None, "none", "text", "|i1", ">f8"]
 DTYPE, FILL = np.dtype("<u2"), 7
 NO_CHUNK = 2**64 - 1
 ATTRIBUTES: list[dict[str, Any]] = [
@@ -58,6 +60,8 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=lambda: ATTRIBUTES[1])
     # The bytes of the shard before each inner chunk, which belong to none.
     gap: int = 0
+    # Of each dimension: None if it has no name, or the type of its coordinates, which may be "none" or "text".
+    kinds: tuple[str | None, ...] = ()
 
     @cached_property
     def file(self) -> ShardFile:
@@ -104,8 +108,21 @@ class Case:
                 data += bytes(self.gap) + chunk
         return data + self.file.index.encode([None if n == NO_CHUNK else (at, n) for at, n in table.tolist()])
 
+    def dimensions(self, seed: int) -> Dimensions:
+        """The names and coordinates of the dimensions, with other numbers for each seed."""
+        rng = np.random.default_rng(seed)
+        found: list[tuple[str | None, Coordinates | None]] = []
+        for axis, (kind, length) in enumerate(zip(self.kinds, self.extent, strict=False)):
+            values = np.array(["é", "longer"] * length, object)[:length]
+            if kind not in (None, "none", "text"):
+                values = rng.integers(0, 100, length).astype(kind)
+            coordinates = None if kind in (None, "none") else Coordinates.of(values, self.attributes)
+            found.append((None if kind is None else f"d{axis}", coordinates))
+        return tuple(found)
+
     def has_template(self) -> bool:
-        return hdf5.hdf5_template(self.file, self.extent, "cube", json.dumps(self.attributes)) is not None
+        attributes, dimensions = json.dumps(self.attributes), self.dimensions(0)
+        return hdf5.hdf5_template(self.file, self.extent, "cube", attributes, dimensions) is not None
 
     def made(self) -> tuple[bytes, np.ndarray]:
         """Return the file as this package makes it, and the index of the shard."""
@@ -115,7 +132,12 @@ class Case:
                 memoryview(self.shard),
                 [0] * len(self.shards),
                 self.extent,
-                ArrayDescription("cube", self.attributes),
+                ArrayDescription(
+                    "cube",
+                    self.attributes,
+                    tuple(name for name, _ in self.dimensions(1)),
+                    coordinates={name or "": each for name, each in self.dimensions(1)},
+                ),
             )
         )
         data, index = made[: -self.file.index.nbytes], made[-self.file.index.nbytes :]
@@ -124,7 +146,7 @@ class Case:
 
     def made_by_library(self) -> bytes:
         chunks = [None if each is None else memoryview(each) for each in self.encoded]
-        pieces, _ = hdf5.hdf5_image(self.file, chunks, self.extent, "cube", self.attributes)
+        pieces, _, _ = hdf5.hdf5_image(self.file, chunks, self.extent, "cube", self.attributes, self.dimensions(1))
         return b"".join(pieces)
 
 
@@ -136,11 +158,17 @@ def opened(data: bytes) -> Iterator[Path]:
         yield path
 
 
+def attributes_of(dataset: Any) -> dict[str, Any]:
+    """Return the attributes of a dataset, except those with the addresses of other datasets."""
+    others = ("DIMENSION_LIST", "REFERENCE_LIST")
+    return {key: np.asarray(value).tolist() for key, value in dataset.attrs.items() if key not in others}
+
+
 def content_of(data: bytes) -> dict[str, Any]:
     """Return all that h5py finds in a file, except where its chunks are."""
     with opened(data) as path, h5py.File(path, "r") as file:
         assert h5py.is_hdf5(path)
-        (dataset,) = file.values()
+        dataset = file["cube"]
         infos: list[Any] = []
         dataset.id.chunk_iter(infos.append)
         for info in infos:
@@ -153,7 +181,13 @@ def content_of(data: bytes) -> dict[str, Any]:
             "shape": (dataset.shape, dataset.maxshape, dataset.chunks),
             "type": (dataset.dtype, dataset.fillvalue),
             "filters": [creation.get_filter(number) for number in range(creation.get_nfilters())],
-            "attributes": {key: np.asarray(value).tolist() for key, value in dataset.attrs.items()},
+            "attributes": attributes_of(dataset),
+            "dimensions": [[each.name for each in dimension.values()] for dimension in dataset.dims],
+            "scales": {
+                name: (scale.dtype, scale[...].tolist(), attributes_of(scale))
+                for name, scale in file.items()
+                if name != "cube"
+            },
             "chunks": {
                 info.chunk_offset: (info.filter_mask, data[info.byte_offset : info.byte_offset + info.size])
                 for info in infos
@@ -164,6 +198,8 @@ def content_of(data: bytes) -> dict[str, Any]:
 
 def check(case: Case) -> None:
     """Compare the file of a case with that of the library, with the values, and with the index of the shard."""
+    # The template was made with other numbers as coordinates.
+    case.has_template()
     data, index = case.made()
     content = content_of(data)
     assert content == content_of(case.made_by_library())
@@ -215,6 +251,7 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(stored.ravel().tolist()),
         draw(st.sampled_from(ATTRIBUTES)),
         draw(st.sampled_from([0, 0, 3])),
+        draw(st.sampled_from([(), *itertools.product(KINDS, repeat=len(chunks))])),
     )
 
 

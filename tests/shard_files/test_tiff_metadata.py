@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import icechunk
 import numpy as np
 import pytest
 import rasterio
@@ -159,6 +160,27 @@ def test_repair_makes_files_that_say_where_they_are(tmp_path: Path) -> None:
     array.store.repair()
     with rasterio.open(tmp_path / "a" / "c" / "0" / "1") as file:
         assert (file.crs, file.transform.c) == (CRS.from_epsg(32633), 500_640.0)
+
+
+@pytest.mark.parametrize("between", ["disk", "session"])
+def test_copies_say_where_they_are(tmp_path: Path, between: str) -> None:
+    create(tmp_path / "first", {"proj:code": "EPSG:32633"}, SPATIAL)[...] = 3
+    first, last = (ps.PartsStore.from_url(str(tmp_path / each)) for each in ("first", "last"))
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    if between == "session":
+        middle = ps.PartsStore.from_session(repository.writable_session("main"))
+        ps.copy(first, middle)
+        first = middle
+    ps.copy(first, last)
+    with rasterio.open(tmp_path / "last" / "a" / "c" / "0" / "1") as file:
+        assert (file.crs, file.transform.c) == (CRS.from_epsg(32633), 500_640.0)
+    # The group above is not copied.
+    ps.copy(first, last, path="a", to="b")
+    with rasterio.open(tmp_path / "last" / "b" / "c" / "0" / "1") as file:
+        assert (file.crs, file.transform.c) == (CRS.from_epsg(32633), 500_640.0), "it is in a group that says the same"
+    ps.copy(first, last, path="a", to="other/a")
+    with rasterio.open(tmp_path / "last" / "other" / "a" / "c" / "0" / "1") as file:
+        assert file.crs is None
 
 
 def test_what_the_group_says_costs_one_request_when_the_array_is_opened(tmp_path: Path) -> None:

@@ -153,3 +153,29 @@ def test_large_attributes_do_not_hide_a_dataset(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file["cube"][...], np.ones(array.shape))
         assert len(file["cube"].attrs) == 201
     assert ps.write_view(store, "group/cube", format="hdf5") == "group/cube.h5", "it is still known as a view"
+
+
+def test_coordinates_in_shards_are_no_data_and_cost_no_requests(tmp_path: Path) -> None:
+    counts = []
+    for length in (None, 60_000):
+        store = ps.PartsStore.from_url(tmp_path / str(length))
+        shape: dict[str, Any] = {
+            "shape": (60_000,),
+            "chunks": (1000,),
+            "shards": (60_000,),
+            "dtype": "int16",
+            "fill_value": 0,
+        }
+        array: Any = ps.create_array(store, "cube", shard_file="hdf5", dimension_names=["x"], **shape)
+        if length is not None:
+            # They are larger than what is read of the start of a file.
+            zarr.create_array(store, name="x", data=np.arange(length))
+        array[:] = np.arange(60_000) % 1000
+        store.stats.reset()
+        ps.write_view(store, "cube", format="hdf5")
+        counts.append(store.stats.calls["get"])
+        with xr.open_dataset(tmp_path / str(length) / "cube.h5", engine="h5netcdf") as dataset:
+            np.testing.assert_array_equal(dataset["cube"], np.arange(60_000) % 1000)
+            assert list(dataset.coords) == ([] if length is None else ["x"])
+    # zarr looks for the document of the coordinates, also for those of Zarr v2, and reads their two chunks.
+    assert counts[1] == counts[0] + 5

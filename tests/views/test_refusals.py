@@ -169,3 +169,21 @@ def test_more_bands_than_gdal_opens(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)
     ps.create_array(store, "a", shard_file="tiff", **{**PLANES, "shape": (256, 257, 16, 16)})
     refuses(store, "found 65792 bands of 16 by 16 pixels")
+
+
+@pytest.mark.parametrize("content", ["nothing", "a file", "a group"])
+def test_a_folder_with_the_name_of_a_view(content: str, tmp_path: Path) -> None:
+    store = make(tmp_path)
+    folder = tmp_path / "a.vrt"
+    if content == "a group":
+        zarr.create_group(store, path="a.vrt")
+    else:
+        folder.mkdir()
+    if content == "a file":
+        (folder / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    refuses(store, "expected a view or nothing at 'a.vrt', found a folder, or a Zarr node with this name; rename it")
+    assert sorted(tmp_path.rglob("*")) == before
+    # It is not deleted with the array.
+    del zarr.open_group(store)["a"]
+    assert sorted(tmp_path.rglob("a.vrt*/**")) == [each for each in before if each.is_relative_to(folder)]

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from parts_store.errors import CodecError
+from parts_store.format.coordinates import Coordinates, Dimensions, numbers_of
 from parts_store.format.files.description import ShardFile
 from parts_store.format.files.seal import SEAL_NBYTES, Ends, build_tail
 from parts_store.format.files.tiff import tiff_around, usual_directories_nbytes
@@ -45,18 +46,21 @@ def file_of(
     array_shape
         The shape of the array. The image or dataset in the file ends where the array ends.
     array
-        What the documents say about the array: its name, which a dataset has, and attributes.
+        What the documents say about the array: its name, which a dataset has, attributes, and coordinates.
     """
     data, index = shard[: -file.index.nbytes], bytes(shard[-file.index.nbytes :])
     extent = _extent(file, coordinates, array_shape)
     description: _Description
+    dimensions: Dimensions = ()
     if file.format == "tiff":
         description = _image_metadata(file, coordinates, array_shape, extent, array)
     else:
-        description = _Dataset(array.name, json.dumps(array.attributes))
+        dimensions = _dimensions(file, coordinates, array_shape, extent, array)
+        numbers = tuple(numbers_of(dimensions))
+        description = _Dataset(array.name, json.dumps(array.attributes), dimensions, numbers)
     # Without compression, most shards of an array have the same index.
     frame = (_make_frame if file.codecs else _known_frame)(file, index, data.nbytes, extent, description)
-    return _hdf5_of_library(file, data, index, extent, array) if frame is None else frame.around(data)
+    return _hdf5_of_library(file, data, index, extent, array, dimensions) if frame is None else frame.around(data)
 
 
 def usual_ends(file: ShardFile) -> Ends:
@@ -92,12 +96,34 @@ def _image_metadata(
     return image_metadata(array, extent[:y], (origin[y], origin[x]), (array_shape[y], array_shape[x]))
 
 
+def _dimensions(
+    file: ShardFile,
+    coordinates: Sequence[int],
+    array_shape: Sequence[int],
+    extent: tuple[int, ...],
+    array: ArrayDescription,
+) -> Dimensions:
+    """Return the names of the dimensions of a shard, and the part of their coordinates that belongs to it."""
+    found: list[tuple[str | None, Coordinates | None]] = []
+    for axis, name in enumerate(array.dimension_names):
+        whole = array.coordinates.get(name or "")
+        fits = whole is not None and len(whole.values) == array_shape[axis]
+        start = coordinates[axis] * file.shard_shape[axis]
+        found.append((name, whole.cut(start, extent[axis]) if whole is not None and fits else None))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Dataset:
-    """What an HDF5 file says about its dataset: a name, and attributes as JSON text."""
+    """What an HDF5 file says about its dataset: a name, attributes as JSON text, and dimensions.
+
+    Dimensions with the same names are equal, whatever the numbers of their coordinates, which are here as bytes.
+    """
 
     name: str
     attributes: str
+    dimensions: Dimensions
+    numbers: tuple[bytes, ...]
 
 
 type _Description = ImageMetadata | _Dataset
@@ -151,7 +177,10 @@ def _hdf5_frame(
     # h5py is an extra, and takes a while to import.
     from parts_store.format.files.hdf5 import hdf5_template, slots_in  # noqa: PLC0415
 
-    template, slots = hdf5_template(file, extent, dataset.name, dataset.attributes), slots_in(file, extent)
+    template, slots = (
+        hdf5_template(file, extent, dataset.name, dataset.attributes, dataset.dimensions),
+        slots_in(file, extent),
+    )
     is_stored = ~is_hole(table)
     is_inside = is_stored.sum() == is_stored[slots].sum()
     if template is None or not is_inside or not template.can_hold(table[slots]):
@@ -159,18 +188,24 @@ def _hdf5_frame(
     chunks, packed = _pack(table, nbytes)
     moved = _moved(packed, template.nbytes)
     index = _encode(file, moved)
-    return _Frame(template.start_of_file(moved[slots], _total(packed)), chunks, build_tail(index) + index)
+    start = template.start_of_file(moved[slots], _total(packed), dataset.numbers)
+    return _Frame(start, chunks, build_tail(index) + index)
 
 
 def _hdf5_of_library(
-    file: ShardFile, data: memoryview, index: bytes, extent: tuple[int, ...], array: ArrayDescription
+    file: ShardFile,
+    data: memoryview,
+    index: bytes,
+    extent: tuple[int, ...],
+    array: ArrayDescription,
+    dimensions: Dimensions,
 ) -> BufferChain:
     """Return a file that the HDF5 library makes, which takes longer."""
     from parts_store.format.files.hdf5 import hdf5_image  # noqa: PLC0415
 
     ranges = file.index.ranges_of(index, range(file.index.slots)) or ()
     chunks = [None if inner is None else data[inner.start : inner.end] for inner in ranges]
-    pieces, found = hdf5_image(file, chunks, extent, array.name, array.attributes)
+    pieces, found, _ = hdf5_image(file, chunks, extent, array.name, array.attributes, dimensions)
     index = file.index.encode(found)
     return BufferChain(tuple(map(memoryview, (*pieces, build_tail(index) + index))))
 

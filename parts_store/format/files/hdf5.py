@@ -1,7 +1,8 @@
 """HDF5 files made without the HDF5 library, from one of its files that differs only in its chunks.
 
 The library takes long to write many chunks. The files of shards with the same dataset differ in the chunks, the index
-of the chunks (a Fixed Array), and the size of the file. The HDF5 File Format Specification describes their bytes:
+of the chunks (a Fixed Array), the size of the file, and the numbers of coordinates, whose places the library tells. The
+HDF5 File Format Specification describes the bytes of the others:
 
 | structure  | bytes                                                                                               |
 |------------|-----------------------------------------------------------------------------------------------------|
@@ -35,7 +36,9 @@ from zarr.abc.codec import Codec
 from zarr.codecs import ZstdCodec
 from zarr.codecs.numcodecs import Fletcher32, Shuffle, Zlib
 
+from parts_store.format.coordinates import Dimensions
 from parts_store.format.files.description import ShardFile, numcodec_of
+from parts_store.format.files.netcdf import add_scales, set_attributes
 from parts_store.format.shard_index import NO_CHUNK, is_hole
 
 type Places = NDArray[np.uint64]
@@ -130,6 +133,8 @@ class Template:
     # It starts with the superblock, and contains the index. The block comes next.
     head: bytes
     index: FixedArray
+    # Where the numbers of coordinates are in it.
+    numbers: tuple[slice, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -141,13 +146,22 @@ class Template:
         sizes = places[~is_hole(places), 1]
         return not self.index.has_filters or int(sizes.max(initial=0)) < 1 << 8 * self.index.size_nbytes
 
-    def start_of_file(self, places: Places, data_nbytes: int) -> bytes:
-        """Return what comes before the chunks, which are at these places in the file, and at its end."""
-        return _ending_at(self.head, self.nbytes + data_nbytes) + self.index.block(places)
+    def start_of_file(self, places: Places, data_nbytes: int, numbers: Sequence[bytes] = ()) -> bytes:
+        """Return what comes before the chunks, which are at these places in the file, and at its end.
+
+        `numbers` are those of the coordinates of this file.
+        """
+        head = bytearray(_ending_at(self.head, self.nbytes + data_nbytes))
+        for place, data in zip(self.numbers, numbers, strict=True):
+            head[place] = data
+        return bytes(head) + self.index.block(places)
 
 
-def find_template(image: bytes, places: Places) -> Template | None:
-    """Return the template of a file with at least one chunk; None if the file is not as it is expected."""
+def find_template(image: bytes, places: Places, numbers: Sequence[slice] = ()) -> Template | None:
+    """Return the template of a file with at least one chunk; None if the file is not as it is expected.
+
+    `numbers` are the places of the numbers of coordinates in the file.
+    """
     stored = [(start, nbytes) for start, nbytes in places[~is_hole(places)].tolist()]
     head = image[: min(stored)[0]]
     if not head.startswith(_SUPERBLOCKS) or any(head[_BASE]) or _ending_at(head, len(image)) != head:
@@ -158,7 +172,7 @@ def find_template(image: bytes, places: Places) -> Template | None:
         return None
     moved = replace(index, block_at=len(head))
     head = head[: index.at] + moved.header() + head[index.at + _INDEX_NBYTES :]
-    return Template(head, moved)
+    return Template(head, moved, tuple(numbers)) if all(each.stop <= len(head) for each in numbers) else None
 
 
 def _ending_at(head: bytes, end: int) -> bytes:
@@ -202,8 +216,6 @@ _ZSTD: Final = 32015
 _DEFAULT_LEVEL: Final = 3
 # The size by which a file in memory grows at least.
 _GROWTH: Final = 1 << 16
-# HDF5 stores the size of a name in 16 bits, with some other bytes.
-_MAX_NAME_NBYTES: Final = 2**15
 # HDF5 takes two files in memory with the same name for one file, and several threads write shards.
 _NUMBERS: Final = count()
 
@@ -214,16 +226,20 @@ def hdf5_image(
     extent: tuple[int, ...],
     name: str,
     attributes: Mapping[str, Any],
-) -> tuple[list[bytes], list[tuple[int, int] | None]]:
-    """Return the pieces of an HDF5 file with one dataset, and the offset and the size of each inner chunk in it.
+    dimensions: Dimensions = (),
+) -> tuple[list[bytes], list[tuple[int, int] | None], list[slice]]:
+    """Return the pieces of an HDF5 file with one dataset and its coordinates.
 
+    Also returns the offset and the size of each inner chunk, and the places of the numbers of coordinates in the file.
     The `extent` is the part of the shard that is in the array. Inner chunks outside of it follow behind the file that
     HDF5 knows.
     """
     opened = _create(sum(each.nbytes for each in chunks if each is not None))
     try:
         dataset = _create_dataset(opened, file, extent, name)
-        set_attributes(dataset, attributes)
+        described = h5py.Dataset(dataset)
+        set_attributes(described, attributes)
+        scales = add_scales(described, dimensions)
         # What describes the dataset comes before the chunks.
         h5f.flush(opened)
         outside: list[tuple[int, memoryview]] = []
@@ -238,7 +254,8 @@ def hdf5_image(
         found: dict[tuple[int, ...], tuple[int, int]] = {}
         dataset.chunk_iter(lambda each: found.__setitem__(each.chunk_offset, (each.byte_offset, each.size)))
         image = opened.get_file_image()
-        del dataset
+        starts = [(each.id.get_offset(), each.nbytes) for each in scales]
+        del dataset, described, scales
     finally:
         opened.close()
     places = [found.get(start) for start in file.starts]
@@ -247,20 +264,23 @@ def hdf5_image(
         places[slot] = (at, chunk.nbytes)
         pieces.append(bytes(chunk))
         at += chunk.nbytes
-    return pieces, places
+    return pieces, places, [slice(start, start + nbytes) for start, nbytes in starts]
 
 
 @lru_cache(maxsize=64)
-def hdf5_template(file: ShardFile, extent: tuple[int, ...], name: str, attributes: str) -> Template | None:
+def hdf5_template(
+    file: ShardFile, extent: tuple[int, ...], name: str, attributes: str, dimensions: Dimensions = ()
+) -> Template | None:
     """Return the template of the HDF5 files with this dataset, whose `attributes` are JSON text; None if there is none.
 
-    It is found in a file whose last chunk is stored.
+    It is found in a file whose last chunk is stored. The numbers of coordinates may be others than in this file.
     """
     chunks: list[memoryview | None] = [None] * len(file.starts)
     slots = slots_in(file, extent)
     chunks[slots[-1]] = memoryview(b"\1" if file.codecs else bytes(file.chunk_nbytes))
-    (image,), places = hdf5_image(file, chunks, extent, name, json.loads(attributes))
-    return find_template(image, np.array([places[slot] or (NO_CHUNK, NO_CHUNK) for slot in slots], np.uint64))
+    (image,), places, numbers = hdf5_image(file, chunks, extent, name, json.loads(attributes), dimensions)
+    found = np.array([places[slot] or (NO_CHUNK, NO_CHUNK) for slot in slots], np.uint64)
+    return find_template(image, found, numbers)
 
 
 def slots_in(file: ShardFile, extent: tuple[int, ...]) -> NDArray[np.intp]:
@@ -309,27 +329,3 @@ def _add_filter(creation: Any, codec: Codec) -> None:
         case ZstdCodec():
             # HDF5 looks for a filter that is not optional, and the inner chunks are already encoded.
             creation.set_filter(_ZSTD, h5z.FLAG_OPTIONAL, (codec.level or _DEFAULT_LEVEL,))
-
-
-def set_attributes(dataset: Any, attributes: Mapping[str, Any]) -> None:
-    """Give the attributes of the array to the dataset; those that HDF5 has no type for, as JSON text.
-
-    Attributes with a name that HDF5 cannot have are in `zarr.json` only.
-    """
-    target = h5py.Dataset(dataset).attrs
-    named = {key: value for key, value in attributes.items() if _is_name(key)}
-    for key, value in named.items():
-        is_list = isinstance(value, list) and len({type(each) for each in value}) == 1
-        kinds = {type(each) for each in value} if is_list else {type(value)}
-        plain = value if kinds <= {str, int, float, bool} and (value or not is_list) else json.dumps(value)
-        try:
-            target[key] = plain
-        except (TypeError, ValueError, OverflowError):
-            target[key] = json.dumps(value)
-
-
-def _is_name(key: str) -> bool:
-    """Return whether HDF5 can have an attribute of this name."""
-    # HDF5 ends names with a zero byte. JSON may have half of a surrogate pair, which UTF-8 cannot have.
-    encoded = key.encode(errors="replace")
-    return 0 < len(encoded) <= _MAX_NAME_NBYTES and b"\0" not in encoded and encoded.decode() == key

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, Final
 
+from parts_store.format.coordinates import Coordinates
 from parts_store.format.georeference import find_georeference
 from parts_store.format.keys import join
 from parts_store.format.tiff_directory import ASCII, DOUBLE, RATIONAL, SHORT, DirectoryTag
@@ -79,6 +80,8 @@ class ArrayDescription:
     # The attributes of the group of the array, and of the array that its attribute `grid_mapping` names.
     group: Mapping[str, Any] = field(default_factory=dict)
     grid_mapping: Mapping[str, Any] = field(default_factory=dict)
+    # The coordinates of dimensions by their names, for HDF5 files.
+    coordinates: Mapping[str, Coordinates | None] = field(default_factory=dict)
 
 
 def neighbours(path: str, attributes: Mapping[str, Any]) -> dict[str, str]:
