@@ -35,7 +35,7 @@ from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
 from parts_store.virtual.report import Adoption, Skipped
-from parts_store.virtual.store_access import PartsStore, folder_url
+from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, outermost
 from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names
 from parts_store.virtual.write import plan_write
@@ -284,7 +284,9 @@ class PreparedFiles:
             name = array.path.removeprefix(below)
             plan = f"{array.plan}: {notes[name]}" if name in notes else array.plan
             arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
-        return dataclasses.replace(self.report, arrays=tuple(arrays))
+        # A reader needs access to the files of earlier adoptions, too.
+        folders = outermost(containers_in(store.session)) if self.report.folders else ()
+        return dataclasses.replace(self.report, arrays=tuple(arrays), folders=tuple(folders))
 
 
 # --- parsed files -----------------------------------------------------------------------------------------------------

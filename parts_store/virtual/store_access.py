@@ -2,8 +2,8 @@
 
 from parts_store.backends.addresses import address_of, local_path, open_url, secrets_of, url_of, without_redirects
 from parts_store.backends.failures import failure, is_about_object, is_foreign, is_panic, outcome_of, translated
-from parts_store.backends.icechunk_session import message_of
-from parts_store.backends.icechunk_storage import folder_url
+from parts_store.backends.icechunk_session import containers_in, message_of
+from parts_store.backends.icechunk_storage import folder_url, opening_call, outermost
 from parts_store.codecs.bounded import decompress
 from parts_store.codecs.cut_chunks import require_blosc_sizes, with_checks
 from parts_store.engine.backend import BackendRequest
