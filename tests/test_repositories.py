@@ -112,7 +112,9 @@ def test_damaged_repository_raises_session_error(repository: icechunk.Repository
 
 
 def test_repository_with_an_unsupported_scheme_is_refused() -> None:
-    with pytest.raises(StoreConfigError, match="a path, or file://, s3://, gs://, az://, http:// or https://, for an Icechunk"):
+    with pytest.raises(
+        StoreConfigError, match="a path, or file://, s3://, gs://, az://, http:// or https://, for an Icechunk"
+    ):
         ps.open_repository("ftp://example.org/repository")
 
 

@@ -90,6 +90,12 @@ def require_options(options: Mapping[str, Any]) -> None:
     _require_backoff(options.get("retry_config"))
 
 
+def is_option(name: str) -> bool:
+    """Return whether a name is that of an option of obstore for any service."""
+    plain = _PREFIX.sub("", name).lower()
+    return any(plain in names for names in _NAMES.values())
+
+
 def similar_options(scheme: str, names: Iterable[str]) -> list[str]:
     """Return the options of obstore that are spelled almost like some of these names, which are none."""
     known = _NAMES.get(scheme, ())
@@ -334,7 +340,7 @@ def local_path(url: str) -> Path:
 
 def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, with plain HTTP allowed if the endpoint that the caller gave uses it."""
-    endpoint = options.get("endpoint") or options.get("aws_endpoint") or ""
+    endpoint = options.get("endpoint") or options.get("aws_endpoint") or options.get("base_url") or ""
     if not str(endpoint).startswith("http://"):
         return options
     return {**options, "client_options": {"allow_http": True, **(options.get("client_options") or {})}}

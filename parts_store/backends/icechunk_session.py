@@ -210,7 +210,12 @@ class SessionBackend:
             raise SessionError(reference.location, problem)
         if not any(each.startswith((*containers, *names)) for each in spellings):
             known = ", ".join(map(repr, [*containers, *names])) or "none"
-            problem = f"no virtual chunk container of the repository covers this location (containers: {known})"
+            folder = f"{reference.location.rpartition('/')[0]}/"
+            call = opening_call((vars(self.session).get(_LOCATION) or (None,))[0], {*containers, folder})
+            problem = (
+                f"no virtual chunk container of the repository covers this location (containers: {known}); open the "
+                f"repository with its folder, too: `{call}`"
+            )
             raise SessionError(reference.location, problem)
 
     @contextmanager
@@ -594,12 +599,12 @@ def message_of(error: BaseException, session: Session) -> str:
 def _problem_of_file(error: IcechunkError) -> str | None:
     """Return what is wrong with the file that a chunk refers to; None if the error is about something else."""
     if error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED:
-        return "which was changed after the reference was made: restore the file, or adopt it again"
+        return "which was changed or deleted after the reference was made: restore the file, or adopt it again"
     if error.kind != ErrorKind.VIRTUAL_CHUNK_FETCH:
         return None
     message = hide_secrets(str(error).strip().partition("\n")[0])
     if _NOT_FOUND.search(message):
-        return "which no longer exists: restore the file, or delete the chunk"
+        return "which no longer exists: restore the file, or adopt the others again"
     return f"which cannot be read: {message}"
 
 

@@ -42,6 +42,8 @@ _GOOGLE_SERVER: Final = {"base_url": "google_base_url"}
 _AZURE_SERVER: Final = {"endpoint": "azure_storage_endpoint", "use_emulator": "azure_storage_use_emulator"}
 # The environment variables that obstore reads for an endpoint, the first one that is set wins.
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+# The account of every emulator of Azure.
+_EMULATED_ACCOUNT: Final = "devstoreaccount1"
 _AZURE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
@@ -201,6 +203,8 @@ def _opened(url: str, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any
     if refreshed is not None:
         # Icechunk would report a function that returns something else at the first request, and would retry.
         CredentialProvider(scheme_of(url), refreshed)()
+    if service_of(url) == "azure" and "@" not in url:
+        _require_account(options)
     store = open_url(url, dict(options), create=False)
     return store, store.config, refreshed
 
@@ -276,12 +280,16 @@ def _azure_server(known: Mapping[str, Any]) -> dict[str, str]:
     return {**server, **_http(str(known.get("endpoint")))}
 
 
-def _azure_account(known: Mapping[str, Any]) -> str:
-    account = known.get("account_name") or os.environ.get(_AZURE_ACCOUNT)
-    if not account:
+def _require_account(options: Mapping[str, Any]) -> None:
+    """Raise `StoreConfigError` if neither an option nor the environment names the storage account of Azure."""
+    is_given = any("account_name" in name.lower() or "use_emulator" in name.lower() for name in options)
+    if not is_given and not os.environ.get(_AZURE_ACCOUNT):
         expected = f"the storage account of Azure, as this option or in the environment variable {_AZURE_ACCOUNT}"
         raise StoreConfigError("account_name", expected, "none")
-    return str(account)
+
+
+def _azure_account(known: Mapping[str, Any]) -> str:
+    return str(known.get("account_name") or os.environ.get(_AZURE_ACCOUNT) or _EMULATED_ACCOUNT)
 
 
 def _http(url: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, override
 
@@ -25,6 +26,7 @@ from parts_store.format.keys import NODES_FOLDER
 from parts_store.redaction import hide_in_url, hide_name, hide_secrets, secrets_in, secrets_of_url
 from parts_store.store.options import Concurrency
 from parts_store.store.store import PartsStore
+from parts_store.text import did_you_mean
 
 # The largest chunk that Icechunk stores in a manifest. Shard indexes are that small, and are compressed there.
 INLINE_NBYTES: Final = 65535
@@ -84,6 +86,9 @@ def open_repository(
     {'main'}
     """
     folders = _parse_folders(str(url), virtual, options)
+    for name, each in [("url", str(url)), *(("virtual", folder) for folder in folders)]:
+        if service_of(each) == "file" and folder_at(each).is_file():
+            raise StoreConfigError(name, "a folder", f"the file {describe(each)}")
     with _translated(str(url), options, folders):
         storage = open_storage(str(url), options)
         # Icechunk would retry for half a minute if no server answers.
@@ -106,6 +111,9 @@ def open_repository(
         if not exists:
             repository.save_config()
         return repository
+
+
+_ARGUMENTS: Final = tuple(signature(open_repository).parameters)
 
 
 class _LocatedRepository(icechunk.Repository):
@@ -138,7 +146,8 @@ def _parse_folders(url: str, virtual: Virtual, options: Mapping[str, Any]) -> di
     services_of = {each: service_of(each) for each in (url, *map(str, virtual))}
     if options and set(services_of.values()) == {"file"}:
         expected = "no options of obstore, because all folders are on this machine"
-        raise StoreConfigError("arguments", expected, ", ".join(sorted(map(hide_name, options))))
+        names = sorted(map(hide_name, options))
+        raise StoreConfigError("arguments", expected, f"{', '.join(names)}{did_you_mean(names[0], _ARGUMENTS)}")
     services = {each for each in services_of.values() if each not in ("file", "web")}
     if options and len(services) > 1:
         example = ", ".join(f"{hide_in_url(str(folder))!r}: {{...}}" for folder in virtual)
@@ -218,7 +227,10 @@ def is_repository(url: str | Path, **options: Any) -> bool:
     """Return whether there is an Icechunk repository at a URL or a path."""
     if service_of(str(url)) is None or _is_missing(str(url)):
         return False
-    store = PartsStore.from_url(url, read_only=True, **options_for(url, options))
+    given = options_for(url, options)
+    if scheme_of(str(url)) == "http":
+        given["client_options"] = {"allow_http": True, **(given.get("client_options") or {})}
+    store = PartsStore.from_url(url, read_only=True, **given)
     try:
         return store.carry_out(_has_any(_SIGNS))
     except StorageError as error:

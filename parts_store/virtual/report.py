@@ -155,7 +155,7 @@ class Adoption:
         """The number of bytes of indexes and small values that were written."""
         return sum(each.nbytes_written for each in self.arrays)
 
-    def how_to_open(self, url: str, *, path: str = "", branch: str = "main") -> list[str]:
+    def how_to_open(self, url: str, *, path: str = "", branch: str = "main", has_options: bool = False) -> list[str]:
         """Return lines of Python that open what was adopted as a dataset.
 
         Parameters
@@ -166,10 +166,12 @@ class Adoption:
             The path of the group.
         branch : str
             The branch of the repository.
+        has_options : bool
+            Whether the repository needs options of obstore, which are not shown.
         """
         group = f", group={path!r}" if path else ""
         return [
-            f"repository = {opening_call(url, self.folders)}",
+            f"repository = {opening_call(url, self.folders, has_options=has_options)}",
             f"store = ps.PartsStore.from_session(repository.readonly_session({branch!r}))",
             f"dataset = xr.open_zarr(store{group}, consolidated=False)",
         ]
