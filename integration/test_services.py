@@ -210,8 +210,7 @@ def test_repository_and_files_on_google_storage(published: Path, *, is_refreshed
         base = url.rpartition("/")[0]
         options: dict[str, Any] = {"base_url": base, "client_options": {"allow_http": True}}
         options |= {"get_credentials": google_token} if is_refreshed else {"bearer_token": "Zq7x0123456789Zq7x"}
-        stored = obstore.head(obstore.store.HTTPStore(url, client_options={"allow_http": True}), "data/x.h5")
-        reference = ps.Reference("gs://bucket/data/x.h5", offset=3, length=6, checksum=stored["e_tag"])
+        reference = ps.Reference("gs://bucket/data/x.h5", offset=3, length=6)
         ps.PartsStore.from_session(session).set_parts("x/c/0", [reference, data[9:11]])
         session.commit("referred")
         repository = ps.open_repository("gs://bucket/repository", virtual=["gs://bucket"], create=False, **options)

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import obstore
 from obspec_utils.readers import BlockStoreReader
-from obstore.store import HTTPStore, LocalStore
+from obstore.store import GCSStore, HTTPStore, LocalStore
 
 from parts_store.errors import (
     AdoptionError,
@@ -105,8 +105,10 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
             if not is_about_object(error):
                 raise
             return None
-    # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
-    checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
+    # On a local disk the ETag depends on the inode and changes with a copy. Web servers and Google Storage get ETags from
+    # Icechunk without their quotation marks, and refuse these. Icechunk compares the time then.
+    has_time = is_local or isinstance(store, HTTPStore | GCSStore) or meta["e_tag"] is None
+    checksum = meta["last_modified"] if has_time else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
 
 
