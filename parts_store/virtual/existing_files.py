@@ -105,8 +105,8 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
             if not is_about_object(error):
                 raise
             return None
-    # On a local disk the ETag depends on the inode and changes with a copy. Web servers and Google Storage get ETags from
-    # Icechunk without their quotation marks, and refuse these. Icechunk compares the time then.
+    # On a local disk the ETag depends on the inode and changes with a copy. To web servers and Google Storage, Icechunk
+    # sends ETags without their quotation marks, which are refused. It compares the time then.
     has_time = is_local or isinstance(store, HTTPStore | GCSStore) or meta["e_tag"] is None
     checksum = meta["last_modified"] if has_time else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)

@@ -17,7 +17,8 @@ import parts_store as ps
 from parts_store.backends.icechunk_storage import is_inside, opening_call, outermost
 from parts_store.cli import main
 from parts_store.errors import NoAccessError, SessionError, StoreConfigError
-from tests.virtual.adopting import netcdf
+from tests.test_http import with_ranges
+from tests.virtual.adopting import netcdf, settle
 
 icechunk.set_logs_filter("error")
 
@@ -286,3 +287,20 @@ def test_a_lost_file_of_any_part_is_named_with_its_chunk(two: Path, tmp_path: Pa
             opened[:]
         assert "__parts__" not in str(caught.value)
         np.testing.assert_array_equal(opened[:3], ROWS[:3].repeat(50, axis=1))
+
+
+@pytest.mark.parametrize("name", ["x.h5", "deep/er/x.h5"])
+def test_files_of_a_web_server_are_adopted_and_a_later_change_is_noticed(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "web" / name
+    file.parent.mkdir(parents=True)
+    with h5py.File(file, "w") as opened:
+        opened.create_dataset("x", data=np.arange(4000.0), chunks=(100,), compression="gzip")
+    settle(file)
+    with with_ranges(tmp_path / "web") as url:
+        session = ps.open_repository(tmp_path / "repository", virtual=[url]).writable_session("main")
+        ps.adopt(f"{url}/{name}", into=session, client_options={"allow_http": True})
+        array = ps.open_array(ps.PartsStore.from_session(session), "x")
+        np.testing.assert_array_equal(array[:], np.arange(4000.0))
+        os.utime(file, (1_800_000_000, 1_800_000_000))
+        with pytest.raises(SessionError, match=rf"the file '{url}/{name}', which was changed or deleted"):
+            array[:]
