@@ -57,7 +57,7 @@ def test_patterns_match_objects_and_folders(bucket: Bucket, tmp_path: Path) -> N
         ps.open_virtual_mfdataset(f"{place}/data/*.grib", **known)
     with pytest.raises(AdoptionError, match="found a folder"):
         ps.open_virtual_dataset(f"{place}/data", **known)
-    with pytest.raises(StoreConfigError, match="url: expected a file"):
+    with pytest.raises(StoreConfigError, match="expected a file that exists"):
         ps.open_virtual_dataset(f"{place}/data/none.nc", **known)
 
 

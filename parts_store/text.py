@@ -1,4 +1,7 @@
-"""Format numbers and keys as text that is printed."""
+"""Format numbers, keys and suggestions as text that is printed."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 def count(number: int, noun: str) -> str:
@@ -14,6 +17,12 @@ def size(nbytes: int) -> str:
     # The largest unit of which there is at least one, after rounding.
     power = next((power for power in range(1, len(units)) if nbytes < 999.95 * 1000**power), len(units))
     return f"{nbytes / 1000**power:,.1f} {units[power - 1]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: a known name that is spelled almost like this one; nothing without one."""
+    similar = get_close_matches(name, list(known), 1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def printable(text: str) -> str:

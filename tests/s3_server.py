@@ -240,6 +240,12 @@ class S3Server:
             return refusal(404)
         if not self.flaws.ignores_if_match_on_get and call.headers.get("if-match", there.etag) != there.etag:
             return refusal(412)
+        unmodified = call.headers.get("if-unmodified-since")
+        # A condition on the ETag takes precedence over one on the time.
+        if unmodified is not None and "if-match" not in call.headers:
+            limit = email.utils.parsedate_to_datetime(unmodified)
+            if there.modified.replace(microsecond=0) > limit:
+                return refusal(412)
         if call.headers.get("if-none-match") == there.etag:
             return Reply(304)
         headers = {

@@ -112,8 +112,10 @@ def test_damaged_repository_raises_session_error(repository: icechunk.Repository
 
 
 def test_repository_with_an_unsupported_scheme_is_refused() -> None:
-    with pytest.raises(StoreConfigError, match="a path, or s3://"):
-        ps.open_repository("gs://bucket/repository")
+    with pytest.raises(
+        StoreConfigError, match="a path, or file://, s3://, gs://, az://, http:// or https://, for an Icechunk"
+    ):
+        ps.open_repository("ftp://example.org/repository")
 
 
 def test_options_for_local_urls_are_empty() -> None:

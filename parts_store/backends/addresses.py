@@ -15,6 +15,7 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store, from_url
 
 from parts_store.backends.failures import NO_PROXY_THERE, failure, is_foreign
+from parts_store.backends.refreshed_credentials import with_provider
 from parts_store.errors import StoreConfigError, describe
 from parts_store.redaction import hide_in_url, hide_name, is_url, secrets_in, secrets_of_url
 
@@ -26,7 +27,7 @@ _CLIENT_OPTIONS: Final = (
     *("proxy_url", "proxy_ca_certificate", "proxy_excludes", "randomize_addresses", "read_timeout"),
     *("root_certificate", "timeout", "user_agent"),
 )
-_OF_EVERY_SERVER: Final = ("client_options", "retry_config", "credential_provider")
+_OF_EVERY_SERVER: Final = ("client_options", "retry_config", "credential_provider", "get_credentials")
 _OF_S3: Final = (
     *("access_key_id", "secret_access_key", "session_token", "region", "default_region", "bucket", "endpoint"),
     *("checksum_algorithm", "conditional_put", "copy_if_not_exists", "disable_tagging", "disable_bulk_delete"),
@@ -87,6 +88,12 @@ def require_options(options: Mapping[str, Any]) -> None:
         if plain in _IN_HOST_NAMES and isinstance(value, str) and not _HOST_NAME.fullmatch(value):
             raise StoreConfigError(name, "letters, digits, '-', '.' and '_'", describe(value))
     _require_backoff(options.get("retry_config"))
+
+
+def is_option(name: str) -> bool:
+    """Return whether a name is that of an option of obstore for any service."""
+    plain = _PREFIX.sub("", name).lower()
+    return any(plain in names for names in _NAMES.values())
 
 
 def similar_options(scheme: str, names: Iterable[str]) -> list[str]:
@@ -152,7 +159,8 @@ def client_options_for(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = {_PREFIX.sub("", name).lower(): value for name, value in options.items()}
     endpoint = next((plain[name] for name in _ENDPOINTS if isinstance(plain.get(name), str)), None)
-    if endpoint is None or not ("access_key_id" in plain or plain.get("skip_signature")):
+    has_credentials = "access_key_id" in plain or "credential_provider" in plain or plain.get("skip_signature")
+    if endpoint is None or not has_credentials:
         return dict(options)
     client = options.get("client_options")
     return {**options, "client_options": _without_other_hosts(endpoint, client if isinstance(client, Mapping) else {})}
@@ -280,6 +288,7 @@ def open_url(url: str | Path, options: dict[str, Any], *, create: bool) -> Any:
     if not scheme and _MISTYPED.match(text):
         # The rest is not shown, because it may contain a password.
         raise StoreConfigError("url", "a path, or a URL with '://' behind its scheme", f"{text.partition(':')[0]}:***")
+    options = with_provider(scheme, options)
     require_options(options)
     try:
         return _open(text, scheme, options, create=create)
@@ -331,7 +340,7 @@ def local_path(url: str) -> Path:
 
 def _allowing_http(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options, with plain HTTP allowed if the endpoint that the caller gave uses it."""
-    endpoint = options.get("endpoint") or options.get("aws_endpoint") or ""
+    endpoint = options.get("endpoint") or options.get("aws_endpoint") or options.get("base_url") or ""
     if not str(endpoint).startswith("http://"):
         return options
     return {**options, "client_options": {"allow_http": True, **(options.get("client_options") or {})}}

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, assert_never
@@ -32,6 +32,7 @@ from zarr.buffer import default_buffer_prototype
 
 from parts_store._compat.zarr import sync
 from parts_store.backends.failures import is_panic
+from parts_store.backends.icechunk_storage import opening_call
 from parts_store.engine import steps
 from parts_store.engine.backend import LIST_PAGE, BackendRequest, Capabilities, WriteIdentity
 from parts_store.engine.concurrency import run_for_each
@@ -42,7 +43,7 @@ from parts_store.format.layout import Span, Wanted, resolve
 from parts_store.format.metadata import Document, is_array, parse, without_constants
 from parts_store.format.references import ENCODED_SCHEMES, Reference, ReferenceTable
 from parts_store.format.tags import Tag
-from parts_store.redaction import hide_secrets, may_hold_secret
+from parts_store.redaction import hide_in_url, hide_secrets, may_hold_secret
 from parts_store.transactions.session import owner_of_node
 
 
@@ -116,6 +117,12 @@ _BY_NAME = "vcc://"
 _CHUNKS = "c"
 # How many chunks of a node are written at the same time.
 _AT_ONCE = 32
+# The name under which a session object keeps the URL of its repository.
+_LOCATION = "_parts_store_location"
+# How Icechunk says on each service that there is no such file.
+_NOT_FOUND = re.compile(r"\bNoSuchKey\b|\bnot found\b|\b404\b")
+# How many references are read to find the file of a chunk, for an error message.
+_MAX_SEARCHED = 1 << 20
 # The container that Icechunk names in the message for a file that may not be read.
 _CONTAINER = re.compile(r"resolves to the url prefix (?P<prefix>.+?)(?: \(container: [^)]*\))?, to be able to")
 
@@ -203,8 +210,31 @@ class SessionBackend:
             raise SessionError(reference.location, problem)
         if not any(each.startswith((*containers, *names)) for each in spellings):
             known = ", ".join(map(repr, [*containers, *names])) or "none"
-            problem = f"no virtual chunk container of the repository covers this location (containers: {known})"
+            folder = f"{reference.location.rpartition('/')[0]}/"
+            call = opening_call((vars(self.session).get(_LOCATION) or (None,))[0], {*containers, folder})
+            problem = (
+                f"no virtual chunk container of the repository covers this location (containers: {known}); open the "
+                f"repository with its folder, too: `{call}`"
+            )
             raise SessionError(reference.location, problem)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        """Raise errors of this package in place of those of Icechunk, some of which zarr would take for absence."""
+        try:
+            yield
+        except ReadOnlyError as error:
+            raise_translated(ReadOnlySessionError(key, message_of(error, self.session)), error)
+        except IcechunkError as error:
+            if error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
+                raise_translated(NoAccessError(_shown(key), message_of(error, self.session)), error)
+            if (problem := _problem_of_file(error)) is not None:
+                raise_translated(_FileError(key, problem), error)
+            raise_translated(SessionError(key, message_of(error, self.session)), error)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise_translated(SessionError(key, f"Icechunk failed: {message_of(error, self.session)}"), error)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -212,7 +242,11 @@ class SessionBackend:
         """Carry out a request."""
         match request:
             case steps.Get(key, wanted):
-                return await self._get(key, wanted)
+                try:
+                    return await self._get(key, wanted)
+                except _FileError as error:
+                    problem = f"it refers to the file {await self._file_of(key)}, {error.problem}"
+                    raise SessionError(_shown(key), problem) from error.__cause__
             case steps.Head(key):
                 return await self._head(key)
             case steps.Put(key):
@@ -224,7 +258,7 @@ class SessionBackend:
                 for key in keys:
                     # A delete that fails leaves the old chunk or no chunk.
                     writing = self._writes.writing(key, secrets.token_hex(16), or_same=True)
-                    with _translated(key), _absent_if_no_key(), writing:
+                    with self._translated(key), _absent_if_no_key(), writing:
                         await self.icechunk.delete(key)
                 return steps.Done()
             case steps.List(folder):
@@ -268,7 +302,7 @@ class SessionBackend:
         if not span.nbytes:
             return steps.OutOfRange()
         try:
-            with _translated(key):
+            with self._translated(key):
                 byte_range = RangeByteRequest(span.start, span.stop)
                 buffer = await self.icechunk.get(key, default_buffer_prototype(), byte_range)
         except SessionError:
@@ -288,7 +322,7 @@ class SessionBackend:
     async def _get_whole(self, key: str, wanted: Wanted, before: str | None) -> Outcome:
         """Return the outcome for a range of a value by reading the whole value."""
         buffer = None
-        with _translated(key), _absent_if_no_key():
+        with self._translated(key), _absent_if_no_key():
             buffer = await self.icechunk.get(key, default_buffer_prototype())
         if buffer is None:
             return steps.Missing()
@@ -319,14 +353,14 @@ class SessionBackend:
             # Icechunk refuses numbers that JSON does not have.
             data = without_constants(data)
         value = default_buffer_prototype().buffer.from_bytes(data)
-        with _translated(put.key), self._writes.writing(put.key, generation):
+        with self._translated(put.key), self._writes.writing(put.key, generation):
             await self.icechunk.set(put.key, value)
         return steps.Done()
 
     async def _refer(self, refer: steps.Refer) -> Outcome:
         await self._require_place(refer.key)
         to: Reference = refer.reference
-        with _translated(refer.key), self._writes.writing(refer.key, refer.tag.generation):
+        with self._translated(refer.key), self._writes.writing(refer.key, refer.tag.generation):
             await self.icechunk.set_virtual_ref_async(
                 refer.key, to.location, offset=to.offset, length=to.length, checksum=_whole_seconds(to.checksum)
             )
@@ -342,7 +376,7 @@ class SessionBackend:
         start = join(path, _CHUNKS)
         await self._require_place(start)
         # Chunks that are written by their keys would be labelled one by one. Here all of them get another label.
-        with _translated(path), self._writes.replacing():
+        with self._translated(path), self._writes.replacing():
             await run_for_each(tables, lambda table: self._write_references(path, table), _AT_ONCE)
             await run_for_each(
                 chunks,
@@ -380,7 +414,7 @@ class SessionBackend:
         return Found(data, span, nbytes, label, None, Tag(label, "c", ()))
 
     async def _size(self, key: str) -> int | None:
-        with _translated(key), _absent_if_no_key():
+        with self._translated(key), _absent_if_no_key():
             try:
                 nbytes = await self.icechunk.getsize(key)
             except NodeNotFoundError:
@@ -389,10 +423,24 @@ class SessionBackend:
             return nbytes if nbytes or await self.icechunk.exists(key) else None
         return None
 
+    async def _file_of(self, key: str) -> str:
+        """Return the URL of the file that a chunk refers to, for an error message. Icechunk does not always say it."""
+        path, index = _chunk_of(key)
+        searched = 0
+        with suppress(IcechunkError):
+            async for coordinates, _, locations, _, _, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
+                for number, found in enumerate(coordinates.tolist()):
+                    if tuple(found) == index:
+                        return repr(hide_in_url(unquote(locations[number])))
+                searched += len(coordinates)
+                if searched > _MAX_SEARCHED:
+                    break
+        return "of one of its references"
+
     # --- nodes of parts -------------------------------------------------------------------------------------------
 
     def _node_id(self, path: str) -> str | None:
-        with _translated(path):
+        with self._translated(path):
             try:
                 return self.session.get_node_id(f"/{path}")
             except NodeNotFoundError:
@@ -449,7 +497,7 @@ class SessionBackend:
                 yield {key: size for key, size in sizes.items() if not inside or key.startswith(f"{folder}/")}
 
     async def _keys(self, folder: str) -> AsyncIterator[str]:
-        with _translated(folder):
+        with self._translated(folder):
             if not folder or self._node_id(folder) is not None:
                 listed = self.icechunk.list_prefix(folder) if folder else self.icechunk.list()
             else:
@@ -462,7 +510,7 @@ class SessionBackend:
         """Yield the chunks of the array at a path, in pages; none if it is a group."""
         if not await self._is_array(path):
             return
-        with _translated(join(path, DOCUMENT)):
+        with self._translated(join(path, DOCUMENT)):
             async for coordinates, _, _, _, lengths, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
                 start = join(path, _CHUNKS)
                 keys = ["/".join((start, *map(str, at))) for at in coordinates.tolist()]
@@ -474,13 +522,13 @@ class SessionBackend:
     async def _document(self, path: str) -> Document | None:
         """Return the document of the node at a path, None if there is none."""
         key = join(path, DOCUMENT)
-        with _translated(key):
+        with self._translated(key):
             stored = await self.icechunk.get(key, default_buffer_prototype())
         return None if stored is None else parse(stored.to_bytes())
 
     async def list_folder(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
         """Return no folders, and the keys in a folder, among them folders, which Icechunk lists only if not empty."""
-        with _translated(folder):
+        with self._translated(folder):
             names = [name async for name in self.icechunk.list_dir(folder)]
             # Except for the folder of an array's chunks, which Icechunk lists even if it is empty.
             if DOCUMENT in names and _CHUNKS in names and await self._is_array(folder):
@@ -510,22 +558,6 @@ def _whole_seconds(checksum: str | datetime | None) -> str | datetime | None:
 
 
 @contextmanager
-def _translated(key: str) -> Iterator[None]:
-    """Raise errors of this package in place of those of Icechunk, some of which zarr would take for absence."""
-    try:
-        yield
-    except ReadOnlyError as error:
-        raise_translated(ReadOnlySessionError(key, message_of(error)), error)
-    except IcechunkError as error:
-        kind = NoAccessError if _is_about_access(error) else SessionError
-        raise_translated(kind(key, message_of(error)), error)
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        raise_translated(SessionError(key, f"Icechunk failed: {message_of(error)}"), error)
-
-
-@contextmanager
 def _absent_if_no_key() -> Iterator[None]:
     """Ignore the error for a key that no session could store: there is no value at such a key."""
     try:
@@ -535,20 +567,58 @@ def _absent_if_no_key() -> Iterator[None]:
             raise
 
 
-def _is_about_access(error: IcechunkError) -> bool:
-    return bool(error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER)
+def remember_url(session: Session, location: tuple[str, bool] | None) -> Session:
+    """Record in a session the URL of its repository, and whether it was opened with options, for error messages."""
+    vars(session)[_LOCATION] = location
+    return session
 
 
-def message_of(error: BaseException) -> str:
+def containers_in(session: Session) -> list[str]:
+    """Return the URLs of all folders with files that the chunks of a repository may refer to."""
+    return sorted(session.config.virtual_chunk_containers or {})
+
+
+def message_of(error: BaseException, session: Session) -> str:
     """Return the first line of an error message of Icechunk, without secrets; say what to do about missing access."""
     message = hide_secrets(str(error).strip().partition("\n")[0])
-    if not isinstance(error, IcechunkError) or not _is_about_access(error):
+    if getattr(error, "kind", None) != ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
         return message
     # Icechunk has no attribute with the container.
     found = _CONTAINER.search(message)
-    container = repr(found["prefix"]) if found else "..."
+    container = found["prefix"] if found else "..."
+    url, has_options = vars(session).get(_LOCATION) or (None, False)
+    folders = {*containers_in(session), *([container] if found else [])}
+    call = opening_call(url, folders, has_options=has_options)
     return (
-        f"it refers to a file below {container}, and the repository was opened without access to the files there: open "
-        f"it with `ps.open_repository(url, virtual=[{container}])`, or with the argument "
-        f"`authorize_virtual_chunk_access={{{container}: ...}}` of Icechunk"
+        f"it refers to a file below {container!r}, and the repository was opened without access to the files there: "
+        f"open it with `{call}`, or with the argument `authorize_virtual_chunk_access` of Icechunk for "
+        f"{', '.join(map(repr, sorted(folders)))}"
     )
+
+
+def _problem_of_file(error: IcechunkError) -> str | None:
+    """Return what is wrong with the file that a chunk refers to; None if the error is about something else."""
+    if error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED:
+        return "which was changed or deleted after the reference was made: restore the file, or adopt it again"
+    if error.kind != ErrorKind.VIRTUAL_CHUNK_FETCH:
+        return None
+    message = hide_secrets(str(error).strip().partition("\n")[0])
+    if _NOT_FOUND.search(message):
+        return "which no longer exists: restore the file, or adopt the others again"
+    return f"which cannot be read: {message}"
+
+
+class _FileError(SessionError):
+    """The file that a chunk refers to cannot be read. The name of the file is added where it can be looked for."""
+
+
+def _shown(key: str) -> str:
+    """Return the key of the chunk that a key of a part belongs to."""
+    place = parse_node_key(key)
+    return key if place is None else join(place.array, place.relative)
+
+
+def _chunk_of(key: str) -> tuple[str, tuple[int, ...]]:
+    """Return the path of the node of a chunk, and the index of the chunk; a single value has an empty index."""
+    path, _, rest = f"/{key}".rpartition(f"/{_CHUNKS}")
+    return path.strip("/"), tuple(int(number) for number in rest.split("/") if number)

@@ -151,7 +151,7 @@ def adopt(
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
             _store_folders(into, folders, given)
-    how = [_DRY_RUN] if dry_run else report.how_to_open(into, path=path, branch=branch)
+    how = [_DRY_RUN] if dry_run else report.how_to_open(into, path=path, branch=branch, has_options=bool(given))
     return _show(report, output, how)
 
 
@@ -234,13 +234,14 @@ def _open_for_reading(
 def _store_folders(into: str, folders: Sequence[str], given: Mapping[str, Any]) -> None:
     """Store in the configuration of a repository which folders its chunks refer to, after the commit was made."""
     from parts_store.store.repositories import open_repository
+    from parts_store.virtual.store_access import opening_call
 
     try:
         open_repository(into, virtual=folders, **given)
     except PartsStoreError as error:
         problem = f"the files were adopted, but their folders are not stored in the configuration: {error}"
         raise SessionError(
-            into, f"{problem}; open it with `ps.open_repository(URL, virtual={list(folders)})`"
+            into, f"{problem}; open it with `{opening_call(into, folders, has_options=bool(given))}`"
         ) from error
 
 

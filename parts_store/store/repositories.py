@@ -2,19 +2,31 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, override
 
 import icechunk
 from zarr.abc.store import RangeByteRequest
 
-from parts_store.backends.icechunk_storage import folder_at, open_storage, scheme_of, virtual_container
+from parts_store.backends.icechunk_session import remember_url
+from parts_store.backends.icechunk_storage import (
+    folder_at,
+    is_inside,
+    open_storage,
+    opening_call,
+    outermost,
+    scheme_of,
+    service_of,
+    virtual_container,
+)
 from parts_store.engine.steps import Found, Get, Steps
 from parts_store.errors import SessionError, StorageError, StoreConfigError, describe, raise_translated
 from parts_store.format.keys import NODES_FOLDER
-from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
+from parts_store.redaction import hide_in_url, hide_name, hide_secrets, secrets_in, secrets_of_url
 from parts_store.store.options import Concurrency
 from parts_store.store.store import PartsStore
+from parts_store.text import did_you_mean
 
 # The largest chunk that Icechunk stores in a manifest. Shard indexes are that small, and are compressed there.
 INLINE_NBYTES: Final = 65535
@@ -25,25 +37,35 @@ _INDEXES_IN_MANIFEST: Final = (64, 16)
 _MANIFESTS_AT_ONCE: Final = 16
 # An object that every repository of Icechunk 2 has, and one that every repository of Icechunk 1 has.
 _SIGNS: Final = ("repo", "refs/branch.main/ref.json")
+_DENIED: Final = ("AccessDenied", "403")
+
+
+type Virtual = Sequence[str | Path] | Mapping[str | Path, Mapping[str, Any]]
+"""Folders with files that chunks may refer to; or the options of obstore for each of them."""
 
 
 def open_repository(
-    url: str | Path, *, virtual: Sequence[str | Path] = (), create: bool = True, **options: Any
+    url: str | Path, *, virtual: Virtual = (), create: bool = True, **options: Any
 ) -> icechunk.Repository:
     """Open the Icechunk repository at a URL, or create one.
 
     Parameters
     ----------
     url
-        A path, `file://` or `s3://`.
+        A path, or a URL with `file://`, `s3://`, `gs://`, `az://`, `http://` or `https://`. Over HTTP a repository can
+        only be read.
     virtual
-        Folders with files that chunks may refer to: paths, or URLs with `s3://`, `http://` or `https://`. Icechunk
-        follows no other references.
+        Folders with files that chunks may refer to, and everything below them: paths, or URLs with `s3://`, `gs://`,
+        `az://`, `http://` or `https://`. Icechunk follows no other references. A mapping from folders to options of
+        obstore gives each folder its own options, in place of `**options`.
     create
         Whether to create a repository if none exists. Folders in `virtual` that the configuration of an existing
         repository does not have yet are then also stored there.
     **options
-        Options of obstore for the repository and for the folders: `endpoint`, `region`, `access_key_id` ...
+        Options of obstore for the repository and for the folders: `endpoint`, `region`, `access_key_id` ... For
+        credentials that expire, `get_credentials` is a function as Icechunk takes it: it returns
+        `icechunk.S3StaticCredentials`, `icechunk.GcsBearerCredential` or `icechunk.AzureRefreshableCredential`, and can
+        be pickled.
 
     Returns
     -------
@@ -53,7 +75,7 @@ def open_repository(
     Raises
     ------
     StoreConfigError
-        If there is no repository and `create` is False, or if Icechunk does not support the URL.
+        If there is no repository and `create` is False, or if Icechunk does not support the URL or an option.
     SessionError
         If Icechunk cannot open it.
 
@@ -63,28 +85,50 @@ def open_repository(
     >>> repository.list_branches()
     {'main'}
     """
-    with _translated(str(url), options):
+    folders = _parse_folders(str(url), virtual, options)
+    for name, each in [("url", str(url)), *(("virtual", folder) for folder in folders)]:
+        if service_of(each) == "file" and folder_at(each).is_file():
+            raise StoreConfigError(name, "a folder", f"the file {describe(each)}")
+    with _translated(str(url), options, folders):
         storage = open_storage(str(url), options)
         # Icechunk would retry for half a minute if no server answers.
         exists = is_repository(url, **options)
-        if not exists and not create:
-            raise StoreConfigError("url", "an Icechunk repository", f"none at {describe(str(url))}")
+        if not exists and (not create or service_of(str(url)) == "web"):
+            expected = "an Icechunk repository" + (", which cannot be created over HTTP" if create else "")
+            raise StoreConfigError("url", expected, f"none at {describe(str(url))}")
         config = icechunk.Repository.fetch_config(storage) if exists else None
         if config is None:
             config = icechunk.RepositoryConfig.default()
         if not exists:
             _configure_new(config)
         known = dict(config.virtual_chunk_containers or {})
-        authorized = _add_containers(config, virtual, options)
-        if not create:
-            return icechunk.Repository.open(storage, config=config, authorize_virtual_chunk_access=authorized)
-        repository = icechunk.Repository.open_or_create(
-            storage, config=config, authorize_virtual_chunk_access=authorized
-        )
-        # A reader may lack the permission to write.
-        if not exists or config.virtual_chunk_containers != known:
+        named, authorized = _add_containers(config, folders)
+        if create and exists and service_of(str(url)) != "web":
+            _store_containers(storage, known, named)
+        opened = _LocatedRepository.open_or_create if create and not exists else _LocatedRepository.open
+        repository = opened(storage, config=config, authorize_virtual_chunk_access=authorized)
+        repository.location = (str(url), bool(options))
+        if not exists:
             repository.save_config()
         return repository
+
+
+_ARGUMENTS: Final = tuple(signature(open_repository).parameters)
+
+
+class _LocatedRepository(icechunk.Repository):
+    """A repository whose sessions know its URL, so that an error can say how to open it."""
+
+    # The URL, and whether the repository was opened with options.
+    location: tuple[str, bool] | None = None
+
+    @override
+    def readonly_session(self, *args: Any, **kwargs: Any) -> icechunk.Session:
+        return remember_url(super().readonly_session(*args, **kwargs), self.location)
+
+    @override
+    def writable_session(self, *args: Any, **kwargs: Any) -> icechunk.Session:
+        return remember_url(super().writable_session(*args, **kwargs), self.location)
 
 
 def _configure_new(config: icechunk.RepositoryConfig) -> None:
@@ -93,13 +137,63 @@ def _configure_new(config: icechunk.RepositoryConfig) -> None:
     config.manifest = _manifest_config()
 
 
-def _add_containers(config: icechunk.RepositoryConfig, virtual: Sequence[str | Path], options: dict[str, Any]) -> Any:
-    """Add folders to a configuration as virtual chunk containers, and return the credentials for them."""
-    access = {}
-    for folder in virtual:
-        container, access[container.url_prefix] = virtual_container(str(folder), options)
+def _parse_folders(url: str, virtual: Virtual, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options for each folder; raise `StoreConfigError` if it is not clear which folders they are for."""
+    if isinstance(virtual, str | Path):
+        raise StoreConfigError("virtual", f"a list of folders, such as [{str(virtual)!r}]", describe(str(virtual)))
+    if isinstance(virtual, Mapping):
+        return {str(folder): dict(own) for folder, own in virtual.items()}
+    services_of = {each: service_of(each) for each in (url, *map(str, virtual))}
+    if options and set(services_of.values()) == {"file"}:
+        expected = "no options of obstore, because all folders are on this machine"
+        names = sorted(map(hide_name, options))
+        raise StoreConfigError("arguments", expected, f"{', '.join(names)}{did_you_mean(names[0], _ARGUMENTS)}")
+    services = {each for each in services_of.values() if each not in ("file", "web")}
+    if options and len(services) > 1:
+        example = ", ".join(f"{hide_in_url(str(folder))!r}: {{...}}" for folder in virtual)
+        expected = f"a mapping with the options of each folder, {{{example}}}, because they are on different services"
+        raise StoreConfigError("virtual", expected, "a list of folders")
+    # Files on web servers need none of the options for buckets.
+    return {each: dict(options) if services_of[each] in services else {} for each in map(str, virtual)}
+
+
+def _add_containers(
+    config: icechunk.RepositoryConfig, folders: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], Any]:
+    """Add folders to a configuration as virtual chunk containers; return these, and the credentials for access.
+
+    The access includes the containers of the configuration below the folders, with the servers and the credentials that
+    the caller gave for the folders: a container that someone has stored could send the credentials anywhere.
+    """
+    stored = list(config.virtual_chunk_containers or {})
+    named, access = {}, {}
+    # Of two folders, the one below the other comes later.
+    for folder, options in sorted(folders.items(), key=lambda each: len(each[0])):
+        container, credentials = virtual_container(folder, options)
+        named[container.url_prefix] = container
+        for prefix in (each for each in stored if is_inside(each, container.url_prefix)):
+            below, access[prefix] = virtual_container(prefix, options)
+            config.set_virtual_chunk_container(below)
         config.set_virtual_chunk_container(container)
-    return icechunk.containers_credentials(access)
+        access[container.url_prefix] = credentials
+    return named, icechunk.containers_credentials(access)
+
+
+def _store_containers(storage: icechunk.Storage, known: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    """Store containers in the configuration of a repository that has not all of them.
+
+    A client may lack the permission to write. It can read nevertheless what is below stored containers.
+    """
+    if all(known.get(prefix) == container for prefix, container in named.items()):
+        return
+    config = icechunk.Repository.fetch_config(storage) or icechunk.RepositoryConfig.default()
+    for container in named.values():
+        config.set_virtual_chunk_container(container)
+    try:
+        icechunk.Repository.open(storage, config=config).save_config()
+    except icechunk.StorageError:
+        if not all(any(is_inside(each, prefix) for each in known) for prefix in named):
+            raise
 
 
 def _manifest_config() -> icechunk.ManifestConfig:
@@ -113,15 +207,16 @@ def _manifest_config() -> icechunk.ManifestConfig:
     )
 
 
-def open_memory(*, virtual: Sequence[str | Path] = (), **options: Any) -> PartsStore:
+def open_memory(*, virtual: Virtual = (), **options: Any) -> PartsStore:
     """Return a store on a session of a new repository in memory, which may refer to files in these folders.
 
     The arguments are those of `open_repository`.
     """
     config = icechunk.RepositoryConfig.default()
     _configure_new(config)
-    with _translated("memory", options):
-        authorized = _add_containers(config, virtual, options)
+    folders = _parse_folders("", virtual, options)
+    with _translated("memory", options, folders):
+        _, authorized = _add_containers(config, folders)
         repository = icechunk.Repository.create(
             icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=authorized
         )
@@ -130,14 +225,17 @@ def open_memory(*, virtual: Sequence[str | Path] = (), **options: Any) -> PartsS
 
 def is_repository(url: str | Path, **options: Any) -> bool:
     """Return whether there is an Icechunk repository at a URL or a path."""
-    if scheme_of(str(url)) not in ("", "file", "s3", "s3a") or _is_missing(str(url)):
+    if service_of(str(url)) is None or _is_missing(str(url)):
         return False
-    store = PartsStore.from_url(url, read_only=True, **options)
+    given = options_for(url, options)
+    if scheme_of(str(url)) == "http":
+        given["client_options"] = {"allow_http": True, **(given.get("client_options") or {})}
+    store = PartsStore.from_url(url, read_only=True, **given)
     try:
         return store.carry_out(_has_any(_SIGNS))
     except StorageError as error:
         # Without permission to list a bucket, the response for a missing object is that access is denied.
-        if error.code != "AccessDenied":
+        if error.code not in _DENIED:
             raise
         return False
 
@@ -168,7 +266,7 @@ def open_store(
     branch: str | None = None,
     tag: str | None = None,
     snapshot: str | None = None,
-    virtual: Sequence[str | Path] = (),
+    virtual: Virtual = (),
     reads_chunks: bool = False,
     **options: Any,
 ) -> PartsStore:
@@ -204,7 +302,7 @@ def open_store(
     with _translated(str(url), options):
         _require_version(repository, chosen or {"branch": "main"})
         if reads_chunks:
-            _require_authorized(repository)
+            _require_authorized(repository, str(url), has_options=bool(options))
         session = repository.readonly_session(
             branch=branch or (None if chosen else "main"), tag=tag, snapshot_id=snapshot
         )
@@ -215,7 +313,7 @@ def open_branch(
     url: str | Path,
     *,
     branch: str = "main",
-    virtual: Sequence[str | Path] = (),
+    virtual: Virtual = (),
     create: bool = False,
     durable: bool = False,
     **options: Any,
@@ -261,7 +359,8 @@ def open_writable(
     """
     if not create:
         _require_folder(str(url))
-    if branch is not None or is_repository(url, **options):
+    # Icechunk writes nothing to a web server.
+    if branch is not None or (service_of(str(url)) != "web" and is_repository(url, **options)):
         return open_branch(url, branch=branch or "main", durable=durable, **options)
     store = PartsStore.from_url(url, concurrency=concurrency, durable=durable, **options)
     if store.read_only:
@@ -287,18 +386,26 @@ def _require_version(repository: icechunk.Repository, chosen: dict[str, str]) ->
             raise StoreConfigError("snapshot", "the id of a snapshot of the repository", found) from error
 
 
-def _require_authorized(repository: icechunk.Repository) -> None:
+def _require_authorized(repository: icechunk.Repository, url: str, *, has_options: bool) -> None:
     """Raise if chunks may refer to files that the repository was not opened for."""
     known = repository.config.virtual_chunk_containers or {}
-    if missing := sorted(set(known) - set(repository.authorized_virtual_container_prefixes)):
-        expected = f"the folders of the files that chunks refer to: {', '.join(map(repr, missing))}"
-        raise StoreConfigError("virtual", expected, "none of them" if len(missing) == len(known) else "not all of them")
+    allowed = repository.authorized_virtual_container_prefixes
+    # A folder below one that chunks may refer to can be all that a reader needs.
+    missing = [each for each in known if not any(is_inside(other, each) for other in allowed)]
+    if missing:
+        expected = f"the folders of the files that chunks refer to: {', '.join(map(repr, outermost(missing)))}"
+        found = "none of them" if len(missing) == len(known) else "not all of them"
+        how = f"{found}; in Python, {opening_call(url, known, has_options=has_options)}"
+        raise StoreConfigError("virtual", expected, how)
 
 
 @contextmanager
-def _translated(url: str, options: Mapping[str, Any]) -> Iterator[None]:
+def _translated(
+    url: str, options: Mapping[str, Any], folders: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[None]:
     try:
         yield
     except icechunk.IcechunkError as error:
-        known = [*secrets_in(options), *secrets_of_url(url)]
+        secrets = [secret for own in (folders or {}).values() for secret in secrets_in(own)]
+        known = [*secrets, *secrets_in(options), *secrets_of_url(url)]
         raise_translated(SessionError(url, hide_secrets(str(error).strip().partition("\n")[0], known)))

@@ -8,14 +8,26 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from icechunk import Session
+
 from parts_store._compat.zarr import normalize_path
-from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.errors import (
+    AdoptionError,
+    ManifestError,
+    PartsStoreError,
+    ReadOnlySessionError,
+    StoreConfigError,
+    describe,
+    raise_translated,
+)
 from parts_store.executors import ExecutorLike, open_workers
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_in_url
+from parts_store.text import did_you_mean
 from parts_store.virtual.adopt_copy import adopt_copy
 from parts_store.virtual.combine import FileGroup, FileTree, combine_files, to_source
 from parts_store.virtual.existing_files import (
@@ -36,8 +48,8 @@ from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
 from parts_store.virtual.report import Adoption, Skipped
-from parts_store.virtual.store_access import PartsStore, folder_url
-from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
+from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, outermost
+from parts_store.virtual.stored_arrays import containers_of, load_unlike, require_append_dim, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names
 from parts_store.virtual.write import plan_write
 
@@ -165,6 +177,7 @@ def adopt(
     array([0, 1, 2])
     """
     store = _require_store(into, copy=copy)
+    _require_options(options)
     given = AdoptOptions(
         path=path,
         parser=parser,
@@ -185,6 +198,9 @@ def adopt(
             {} if copy or append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
         ),
     )
+    if append_dim is not None and not copy:
+        # Before files are parsed, which may take minutes.
+        require_append_dim(store, normalize_path(path), append_dim)
     if copy:
         with report_progress(progress, "adopt", "arrays") as update:
             return adopt_copy(_one(files), store, path, strict=strict, overwrite=overwrite, progress=update, **options)
@@ -193,15 +209,31 @@ def adopt(
 
 
 def _require_store(into: object, *, copy: bool) -> PartsStore:
-    """Return the store that files are adopted into; raise `StoreConfigError` unless it can be written."""
+    """Return the store that files are adopted into; raise an error unless it can be written."""
+    if not isinstance(into, PartsStore | Session):
+        expected = "a writable session, such as `ps.open_repository(url, virtual=[folder]).writable_session('main')`"
+        raise StoreConfigError("into", expected, f"an object of type {type(into).__name__}")
     store = into if isinstance(into, PartsStore) else PartsStore.from_session(into)
     if copy and store.session is not None:
         raise StoreConfigError("copy", "False, because a session refers to the file at its location", "True")
     if not copy and store.session is None:
         expected = "an Icechunk session, in which a part can be a range of a file, or `copy=True`"
         raise StoreConfigError("into", expected, str(store))
+    if store.session is not None and store.read_only:
+        problem = (
+            "the session is read-only or was committed; open another one with `repository.writable_session('main')`"
+        )
+        raise ReadOnlySessionError("into", problem)
     store.require_writable()
     return store
+
+
+def _require_options(options: Iterable[str]) -> None:
+    """Raise `StoreConfigError` for an option that is spelled almost like an argument of `adopt`."""
+    own = signature(adopt).parameters
+    for name in options:
+        if (suggestion := did_you_mean(name, own)) and not is_option(name):
+            raise StoreConfigError("arguments", "arguments of `adopt`, or options of obstore", f"{name}{suggestion}")
 
 
 def _one(files: Files) -> str | Path:
@@ -232,7 +264,7 @@ def prepare(
     _require_names("loadable_variables", opened, options.loadable_variables)
     _require_names("variables", opened, options.variables)
     if loads:
-        source: FileTree | PartsGroup = combine_files([file.tree for file in opened], options)
+        source: FileTree | PartsGroup = _combine([file.tree for file in opened], options)
     else:
         source = opened[0].group
     if options.strict:
@@ -270,11 +302,18 @@ class PreparedFiles:
     def write(self, store: PartsStore, *, dry_run: bool = False, progress: ProgressLike = None) -> Adoption:
         """Write the files to a session, and return the report; with `dry_run`, write nothing."""
         source, notes = self.source, dict(self.notes)
-        if not isinstance(source, PartsGroup):
-            if (dim := self.options.append_dim) is not None:
-                source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
-            notes |= {path: note for group in source.values() for path, note in group.notes.items()}
-        planned = plan_write(source if isinstance(source, PartsGroup) else to_source(source), store, self.options)
+        dim = self.options.append_dim
+        if dim is not None:
+            require_append_dim(store, normalize_path(self.options.path), dim)
+        try:
+            if not isinstance(source, PartsGroup):
+                if dim is not None:
+                    source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
+                notes |= {path: note for group in source.values() for path, note in group.notes.items()}
+            planned = plan_write(source if isinstance(source, PartsGroup) else to_source(source), store, self.options)
+        except ManifestError as error:
+            found = f"{error.found}, in {self.report.location}"
+            raise ManifestError(error.subject, error.expected, found) from error.__cause__
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:
                 planned.write(update)
@@ -285,7 +324,22 @@ class PreparedFiles:
             name = array.path.removeprefix(below)
             plan = f"{array.plan}: {notes[name]}" if name in notes else array.plan
             arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
-        return dataclasses.replace(self.report, arrays=tuple(arrays))
+        # A reader needs access to the files of earlier adoptions, too.
+        folders = outermost(containers_in(store.session)) if self.report.folders else ()
+        return dataclasses.replace(self.report, arrays=tuple(arrays), folders=tuple(folders))
+
+
+def _combine(trees: Sequence[FileTree], options: AdoptOptions) -> FileTree:
+    """Return what files contain together. If they do not fit, and no file has the dimension, the error says so, too."""
+    try:
+        return combine_files(trees, options)
+    except AdoptionError as error:
+        known = dict.fromkeys(str(dim) for tree in trees for group in tree.values() for dim in group.dataset.dims)
+        if options.dim is None or options.dim in known:
+            raise
+        names = ", ".join(map(repr, known)) or "none"
+        problem = f"no file has the dimension {options.dim!r}{did_you_mean(options.dim, known)} (dimensions: {names})"
+        raise AdoptionError(error.location, (*error.problems, ("the dimension", problem))) from None
 
 
 # --- parsed files -----------------------------------------------------------------------------------------------------
@@ -485,7 +539,7 @@ def _require_names(argument: str, opened: Sequence[OpenedFile], names: Iterable[
     for name in names or ():
         if name not in known:
             expected = f"names of variables: {', '.join(known) or 'none'}"
-            raise StoreConfigError(argument, expected, describe(name))
+            raise StoreConfigError(argument, expected, f"{describe(name)}{did_you_mean(name, known)}")
 
 
 def _require_complete(opened: Sequence[OpenedFile]) -> None:

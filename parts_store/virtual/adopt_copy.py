@@ -16,7 +16,7 @@ from obstore.store import LocalStore, S3Store
 from zarr.buffer import cpu
 
 from parts_store._compat.zarr import normalize_path
-from parts_store.errors import AdoptionError, StoreConfigError, describe
+from parts_store.errors import AdoptionError
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.description import MISSING, Array, ArrayValues, Chunked, Contiguous, Description, Json
 from parts_store.virtual.existing_files import (
@@ -26,6 +26,7 @@ from parts_store.virtual.existing_files import (
     StoredFile,
     describe_file,
     find_file,
+    missing_file,
     open_stored,
     read_from,
     refused_file,
@@ -130,7 +131,8 @@ def _find_format(reader: FileReader) -> tuple[SourceFormat, tuple[str, ...]]:
     for found, suffixes in _FORMATS:
         if read_from(reader, found.recognise):
             return found, suffixes
-    problem = f"expected {TIFF.name} or {HDF5.name}, found another format"
+    found_instead = "another format" if reader.nbytes else "an empty file"
+    problem = f"expected {TIFF.name} or {HDF5.name}, found {found_instead}"
     raise refused_file(reader.location, problem)
 
 
@@ -228,7 +230,7 @@ def _open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
     if is_local:
         path = (local_path(text) if text.startswith("file://") else Path(text).expanduser()).resolve()
         if not path.is_file():
-            raise StoreConfigError("url", "a file", describe(text))
+            raise missing_file(path.as_uri())
         folder, key, location = str(path.parent), path.name, path.as_uri()
     else:
         # The query may contain a '/'.
@@ -237,7 +239,7 @@ def _open_file(url: str | Path, options: dict[str, Any]) -> StoredFile:
         key, location = f"{name}{mark}{query}", text
     found = find_file(open_url(folder, options, create=False), key, location)
     if found is None:
-        raise StoreConfigError("url", "a file", describe(text))
+        raise missing_file(text)
     return found
 
 

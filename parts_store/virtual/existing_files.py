@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import obstore
 from obspec_utils.readers import BlockStoreReader
-from obstore.store import HTTPStore, LocalStore
+from obstore.store import GCSStore, HTTPStore, LocalStore
 
 from parts_store.errors import (
     AdoptionError,
@@ -28,6 +28,7 @@ from parts_store.errors import (
     raise_translated,
 )
 from parts_store.redaction import hide_in_url, hide_secrets, may_hold_secret, secrets_of_url
+from parts_store.text import did_you_mean
 from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, skip_invalid_names
 from parts_store.virtual.registered_files import Registries, find_store, folder_of
 from parts_store.virtual.store_access import (
@@ -46,6 +47,8 @@ _LAG: Final = timedelta(milliseconds=50)
 # How many blocks of 1 MiB are kept of a file; and of how many other files at the same time, and how many of each.
 _KEPT: Final = 64
 _OTHERS_KEPT: Final = 8
+# How the HDF5 library reports a file that is shorter than its header says.
+_TRUNCATED: Final = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 _MAGIC: Final = re.compile(r"[*?\[]")
 _ANY_FOLDERS: Final = "**"
 _BUCKETS: Final = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure")
@@ -102,8 +105,10 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
             if not is_about_object(error):
                 raise
             return None
-    # On a local disk the ETag depends on the inode and changes with a copy. Icechunk compares the time.
-    checksum = meta["last_modified"] if is_local or meta["e_tag"] is None else meta["e_tag"]
+    # On a local disk the ETag depends on the inode and changes with a copy. To web servers and Google Storage, Icechunk
+    # sends ETags without their quotation marks, which are refused. It compares the time then.
+    has_time = is_local or isinstance(store, HTTPStore | GCSStore) or meta["e_tag"] is None
+    checksum = meta["last_modified"] if has_time else meta["e_tag"]
     return StoredFile(store, key, location, meta["size"], checksum)
 
 
@@ -193,6 +198,20 @@ class FolderReader:
 
     def _place(self, path: str) -> str:
         return "/".join(each for each in (self.key, path) if each)
+
+
+def missing_file(url: str) -> StoreConfigError:
+    """Return the error for a URL with no file there. On this machine, it suggests a file with a similar name."""
+    found = "none"
+    if url.startswith("file://"):
+        path = local_path(url)
+        if path.is_dir():
+            found = "an empty folder"
+        elif path.parent.is_dir():
+            found += did_you_mean(path.name, [each.name for each in path.parent.iterdir()])
+        else:
+            found = f"no folder {str(path.parent)!r}"
+    return StoreConfigError(f"file {hide_in_url(url)!r}", "a file that exists", found)
 
 
 # --- the content of a file --------------------------------------------------------------------------------------------
@@ -343,11 +362,20 @@ def describe_file(found: SourceFormat, reader: FileReader, others: OtherFiles) -
     except Exception as error:
         reader.require_no_failure()
         others.require_no_failure()
-        raise_translated(refused_file(reader.location, f"it is damaged: {first_line(error)}"), error)
+        raise_translated(refused_file(reader.location, _damage(error)), error)
     reader.require_no_failure()
     others.require_no_failure()
     skip_invalid_names(description)
     return description
+
+
+def _damage(error: Exception) -> str:
+    """Return what is wrong with a file that the library of its format cannot read."""
+    cut = _TRUNCATED.search(str(error))
+    if cut is None:
+        return f"it is damaged: {first_line(error)}"
+    found, expected = int(cut[1]), int(cut[2])
+    return f"it is truncated: expected {expected:,} bytes, found {found:,}; copy or download the file again"
 
 
 def open_stored[T](location: str, open_it: Callable[[], T]) -> T:
@@ -408,6 +436,8 @@ def list_files(files: Files, options: dict[str, Any]) -> list[str]:
     Raises `StoreConfigError` for an empty list, for a pattern that matches nothing, and for a file that is listed
     twice. Files without a pattern are not looked for.
     """
+    if not isinstance(files, str | Path | Iterable):
+        raise StoreConfigError("files", "paths and URLs", f"an object of type {type(files).__name__}")
     given = [files] if isinstance(files, str | Path) else list(files)
     if not given:
         raise StoreConfigError("files", "at least one file", "an empty list")

@@ -15,7 +15,7 @@ from virtualizarr.parsers import NetCDF3Parser
 from virtualizarr.parsers.typing import Parser
 
 from parts_store._compat import virtualizarr
-from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.errors import AdoptionError, PartsStoreError, raise_translated
 from parts_store.virtual.description import CannotBeReadError
 from parts_store.virtual.existing_files import (
     FileReader,
@@ -25,6 +25,7 @@ from parts_store.virtual.existing_files import (
     find_file,
     find_folder,
     first_line,
+    missing_file,
     open_stored,
     read_from,
     refused_file,
@@ -110,7 +111,7 @@ def name_other(head: bytes) -> str:
     for signature, name, parser in _OTHERS:
         if head.startswith(signature):
             return f"{name}; pass `parser={parser}`, whose values are not checked"
-    return "another format; pass a `parser`"
+    return "a format that is not known; check that the file was downloaded completely, or pass a `parser`"
 
 
 def is_checked(parser: object) -> bool:
@@ -325,7 +326,7 @@ def look_at(url: str, registries: Registries) -> StoredContent:
     """
     found = _find(url, registries)
     if found is None:
-        raise StoreConfigError("url", "a file", describe(url))
+        raise missing_file(url)
     return found
 
 

@@ -186,7 +186,9 @@ class FileRegistry(ObjectStoreRegistry[Any]):
             raise StoreConfigError("arguments", expected, ", ".join(sorted(options)))
         for folder in fewest:
             is_local = folder.startswith("file://")
-            store = open_url(folder, {} if is_local else dict(options), create=False)
+            # With '/' at the end of the URL of a web server, obstore would ask for `folder//file`.
+            place = folder.rstrip("/") if folder.startswith(("http://", "https://")) else folder
+            store = open_url(place, {} if is_local else dict(options), create=False)
             try:
                 registry.register(folder, store)
             except ValueError as error:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parts_store import notebook
-from parts_store.redaction import hide_in_url
 from parts_store.text import count
+from parts_store.virtual.store_access import opening_call
 
 # The largest number of lines of each kind that are shown.
 _MAX_SHOWN = 100
@@ -110,7 +110,8 @@ class Adoption:
     failed : tuple of Skipped
         The files that could not be parsed and were skipped, and why.
     folders : tuple of str
-        The URLs of the folders that the references point to. A repository has to be opened with them.
+        The URLs of all folders and buckets that the repository may refer to, also those of earlier adoptions. A
+        repository has to be opened with them.
     needs : tuple of str
         The packages that readers need for the codecs of the files, besides parts_store.
     unchecked : tuple of str
@@ -154,7 +155,7 @@ class Adoption:
         """The number of bytes of indexes and small values that were written."""
         return sum(each.nbytes_written for each in self.arrays)
 
-    def how_to_open(self, url: str, *, path: str = "", branch: str = "main") -> list[str]:
+    def how_to_open(self, url: str, *, path: str = "", branch: str = "main", has_options: bool = False) -> list[str]:
         """Return lines of Python that open what was adopted as a dataset.
 
         Parameters
@@ -165,10 +166,12 @@ class Adoption:
             The path of the group.
         branch : str
             The branch of the repository.
+        has_options : bool
+            Whether the repository needs options of obstore, which are not shown.
         """
         group = f", group={path!r}" if path else ""
         return [
-            f"repository = ps.open_repository({hide_in_url(url)!r}, virtual={list(self.folders)!r})",
+            f"repository = {opening_call(url, self.folders, has_options=has_options)}",
             f"store = ps.PartsStore.from_session(repository.readonly_session({branch!r}))",
             f"dataset = xr.open_zarr(store{group}, consolidated=False)",
         ]
@@ -214,7 +217,7 @@ class Adoption:
         return lines
 
     def __str__(self) -> str:
-        how = [f"to open it: ps.open_repository(URL, virtual={list(self.folders)!r})"] if self.folders else []
+        how = [f"to open it: {opening_call(None, self.folders)}"] if self.folders else []
         needs = [f"to read it: pip install {' '.join(self.needs)}"] if self.needs else []
         return "\n".join([*self.lines(), *how, *needs])
 

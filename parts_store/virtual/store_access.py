@@ -1,9 +1,17 @@
 """What the half for existing files uses of the store: it imports the folders of the store here, and nowhere else."""
 
-from parts_store.backends.addresses import address_of, local_path, open_url, secrets_of, url_of, without_redirects
+from parts_store.backends.addresses import (
+    address_of,
+    is_option,
+    local_path,
+    open_url,
+    secrets_of,
+    url_of,
+    without_redirects,
+)
 from parts_store.backends.failures import failure, is_about_object, is_foreign, is_panic, outcome_of, translated
-from parts_store.backends.icechunk_session import message_of
-from parts_store.backends.icechunk_storage import folder_url
+from parts_store.backends.icechunk_session import containers_in, message_of
+from parts_store.backends.icechunk_storage import folder_url, opening_call, outermost
 from parts_store.codecs.bounded import decompress
 from parts_store.codecs.cut_chunks import require_blosc_sizes, with_checks
 from parts_store.engine.backend import BackendRequest
@@ -59,5 +67,5 @@ from parts_store.headers import n5_nbytes, read_n5
 from parts_store.pipeline.opening import use_pipeline
 from parts_store.store import destination
 from parts_store.store.options import parse_count
-from parts_store.store.repositories import open_store
+from parts_store.store.repositories import Virtual, open_store
 from parts_store.store.store import PartsStore, UnwritableStoreError

@@ -31,6 +31,7 @@ from parts_store.errors import (
     describe,
 )
 from parts_store.redaction import hide_in_url
+from parts_store.text import did_you_mean
 from parts_store.virtual.combine import FileGroup
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
@@ -161,6 +162,16 @@ def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, in
         if array.length(dim) is not None
         and all(isinstance(codec, BytesCodec | TransposeCodec) for codec in array.chunk_metadata.codecs)
     }
+
+
+def require_append_dim(store: PartsStore, path: str, dim: str) -> None:
+    """Raise `StoreConfigError` if there are stored arrays below a path, and none of them has a dimension."""
+    arrays = read_all_stored(store, path, [""]).values()
+    known = dict.fromkeys(name for array in arrays for name in array.metadata.dimension_names or () if name)
+    if arrays and dim not in known:
+        shown = ", ".join(map(repr, known)) or "none"
+        expected = f"a dimension of the arrays that are stored at {path!r}, which have {shown}"
+        raise StoreConfigError("append_dim", expected, f"{dim!r}{did_you_mean(dim, known)}")
 
 
 # --- a group ----------------------------------------------------------------------------------------------------------

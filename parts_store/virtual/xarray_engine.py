@@ -9,7 +9,17 @@ import icechunk
 import zarr
 
 from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
-from parts_store.virtual.store_access import PartsStore, added_in, join, open_store, types_in, use_pipeline, with_types
+from parts_store.errors import StoreConfigError
+from parts_store.virtual.store_access import (
+    PartsStore,
+    Virtual,
+    added_in,
+    join,
+    open_store,
+    types_in,
+    use_pipeline,
+    with_types,
+)
 
 # With fewer bytes in a chunk of dask, its tasks take longer than the values; with more, few of them fit into memory.
 _SMALL_TASK: Final = 16 << 20
@@ -43,6 +53,7 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         group: str | None = None,
         consolidated: bool | None = None,
         storage_options: dict[str, Any] | None = None,
+        virtual: Virtual = (),
         **decoding: Any,
     ) -> Any:
         """Open a group of a store, a session, a zarr group or a URL as a dataset.
@@ -56,14 +67,27 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         consolidated
             Whether to read consolidated metadata. Sessions have none.
         storage_options
-            For a path or a URL: the options of obstore, the folders `virtual` that references may lead to, and a
-            `branch`, `tag` or `snapshot`.
+            For a path or a URL: the options of obstore, and a `branch`, `tag` or `snapshot`.
+        virtual
+            For a path or a URL: the folders that references may lead to. It may be in `storage_options` instead.
         **decoding
             The arguments of `xarray.open_dataset` that decide how variables are decoded.
         """
-        source, path = _open(filename_or_obj, group, storage_options)
+        source, path = _open(filename_or_obj, group, _with_folders(filename_or_obj, storage_options, virtual))
         store = _TypedStore.open_group(source, mode="r", group=path, consolidated=consolidated)
         return StoreEntrypoint().open_dataset(store, **decoding)
+
+    def open_datatree(
+        self,
+        filename_or_obj: Any,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        virtual: Virtual = (),
+        **options: Any,
+    ) -> Any:
+        """Open all groups as a tree. The arguments are those of `open_dataset`."""
+        given = _with_folders(filename_or_obj, storage_options, virtual)
+        return super().open_datatree(filename_or_obj, storage_options=given, **options)
 
     def open_groups_as_dict(
         self,
@@ -72,6 +96,7 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         group: str | None = None,
         consolidated: bool | None = None,
         storage_options: dict[str, Any] | None = None,
+        virtual: Virtual = (),
         mode: Any = "r",
         zarr_format: int | None = None,
         **decoding: Any,
@@ -81,7 +106,7 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         As with the engine `zarr`, the names are absolute paths such as `/` and `/a`. If `group` is given, they are
         relative to it, such as `.` and `a`.
         """
-        source, path = _open(filename_or_obj, group, storage_options)
+        source, path = _open(filename_or_obj, group, _with_folders(filename_or_obj, storage_options, virtual))
         above = f"/{path or ''}"
         stores = _TypedStore.open_store(
             source, mode=mode, group=above, consolidated=consolidated, zarr_format=zarr_format
@@ -93,12 +118,25 @@ class PartsStoreEntrypoint(ZarrEntrypoint):
         }
 
 
-def _open(source: Any, group: str | None, options: dict[str, Any] | None) -> tuple[Any, str | None]:
+def _with_folders(source: Any, options: dict[str, Any] | None, virtual: Virtual) -> dict[str, Any]:
+    """Return the options for a source with the folders that references may lead to."""
+    given = options or {}
+    if not virtual:
+        return given
+    if "virtual" in given:
+        raise StoreConfigError("virtual", "folders in one place", "`virtual`, and `virtual` in `storage_options`")
+    if not isinstance(source, str | Path):
+        expected = "none, because the repository was opened before: give its folders to `ps.open_repository`"
+        raise StoreConfigError("virtual", expected, "folders")
+    return {**given, "virtual": virtual}
+
+
+def _open(source: Any, group: str | None, options: dict[str, Any]) -> tuple[Any, str | None]:
     """Return the store of a source, and the path of the group in it."""
     path = (group or "").strip("/")
     match source:
         case str() | Path():
-            store: Any = open_store(source, reads_chunks=True, **(options or {}))
+            store: Any = open_store(source, reads_chunks=True, **options)
         case icechunk.Session():
             store = PartsStore.from_session(source)
         case zarr.Group():

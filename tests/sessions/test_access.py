@@ -175,7 +175,9 @@ def test_files_of_a_web_server_can_be_referred_to(tmp_path: Path, files: Path) -
 
 
 def test_other_schemes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreConfigError, match="virtual: expected a path, s3://, http:// or https://"):
+    with pytest.raises(
+        StoreConfigError, match="virtual: expected a path, s3://bucket/, gs://bucket/, az://container/, http://"
+    ):
         ps.open_repository(tmp_path / "repository", virtual=["ftp://example.org/data"])
 
 

@@ -64,7 +64,7 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(winter: Path) -> None:
     assert (array.shape, array.chunks) == ((91, 24, 30), 91)
     assert "shards" in array.plan
     session.commit("written")
-    assert "to open it: ps.open_repository(URL, virtual=['file://" in str(planned)
+    assert "to open it: ps.open_repository(url, virtual=['file://" in str(planned)
 
 
 @pytest.fixture(params=["threads", "processes", "serial", "dask"])
@@ -136,8 +136,8 @@ def test_three_damaged_files_of_three_hundred_are_named_or_skipped(tmp_path: Pat
     report = ps.adopt(files, into=session, concat_dim="at", on_error="skip")
     assert [each.name.rpartition("/")[2] for each in report.failed] == ["7.h5", "123.h5", "250.h5"]
     reasons = [each.reason for each in report.failed]
-    assert "found another format" in reasons[0]
-    assert "it is damaged" in reasons[1]
+    assert "found a format that is not known" in reasons[0]
+    assert "it is truncated: expected" in reasons[1]
     assert "expected a file" in reasons[2]
     assert not report.is_complete
     assert "3 files failed" in str(report)
@@ -259,7 +259,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
 @pytest.mark.parametrize("wrong", [{"dryrun": True}, {"appenddim": "time"}, {"region": "us-east-1"}])
 def test_an_argument_that_no_file_needs_is_refused(winter: Path, wrong: dict[str, Any]) -> None:
     session = repository(winter).writable_session("main")
-    message = f"arguments: expected no options of obstore, .*found {next(iter(wrong))}"
+    message = f"arguments: expected .*options of obstore, .*found {next(iter(wrong))}"
     with pytest.raises(StoreConfigError, match=message):
         ps.adopt(winter / "*.nc", into=session, concat_dim="time", **wrong)
     with pytest.raises(StoreConfigError, match=message):

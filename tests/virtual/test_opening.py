@@ -138,7 +138,7 @@ def test_only_registered_files_are_read(folder: Path, tmp_path: Path) -> None:
 def test_one_dataset_is_of_one_file(folder: Path) -> None:
     with pytest.raises(StoreConfigError, match="one file"):
         ps.open_virtual_dataset(folder / "*.nc")
-    with pytest.raises(StoreConfigError, match="url: expected a file"):
+    with pytest.raises(StoreConfigError, match="expected a file that exists"):
         ps.open_virtual_dataset(folder / "none.nc")
     with pytest.raises(AdoptionError, match="found a folder"):
         ps.open_virtual_dataset(folder)

@@ -335,7 +335,7 @@ class _SessionArray:
             if self.is_checked:
                 await run_for_each(virtual.items(), self._require_unchanged, _AT_ONCE)
         except IcechunkError as error:
-            raise_translated(SessionError(node, message_of(error)), error)
+            raise_translated(SessionError(node, message_of(error, self.store.session)), error)
         return found
 
     async def _read(self, key: str) -> bytes:
@@ -354,7 +354,7 @@ class _SessionArray:
         try:
             await self.store.session.store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1))
         except IcechunkError as error:
-            reason = message_of(error).replace(location, hide_in_url(location))
+            reason = message_of(error, self.store.session).replace(location, hide_in_url(location))
             problem = f"expected the file that {key!r} refers to unchanged, found: {reason}"
             advice = "with `check=False` the file is not checked"
             raise LocationError(hide_in_url(location), f"{problem}; {advice}") from error
