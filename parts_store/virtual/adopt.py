@@ -29,8 +29,7 @@ from parts_store.virtual.existing_files import (
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
-from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS
-from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, parse_names
+from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, Uneven, parse_names
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
@@ -45,10 +44,6 @@ from parts_store.virtual.write import plan_write
 _THREADS: Final = 16
 # The attributes that name other variables, which a variable cannot be understood without.
 _NAMING: Final = ("coordinates", "bounds", "grid_mapping", "ancillary_variables")
-# The packages whose codecs every reader has.
-_OWN_CODECS: Final = {"zarr", "numcodecs", "parts_store"}
-# What installs the codecs of a package, and makes them known to zarr, if it is not the package itself.
-_INSTALL: Final = {"imagecodecs": "imagecodecs-zarr"}
 
 
 def adopt(
@@ -65,7 +60,8 @@ def adopt(
     executor: ExecutorLike = None,
     on_error: OnError = "raise",
     copy: bool = False,
-    shard_chunks: int = DEFAULT_SHARD_CHUNKS,
+    shard_chunks: int | None = None,
+    uneven: Uneven = "load",
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
     strict: bool = False,
     overwrite: bool = False,
@@ -108,9 +104,18 @@ def adopt(
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5
         files with one chunked dataset and TIFF files with one tiled image.
-    shard_chunks : int
-        The largest number of chunks of the files in a shard. A shard has one reference for each file that it draws on,
-        and 16 bytes of index for each chunk.
+    shard_chunks : int, optional
+        By default each chunk is a reference of an ordinary Zarr array, which every reader of Zarr and Icechunk
+        understands; arrays of more than 100,000 chunks are cut into shards of up to 4,095 chunks. A number cuts all
+        arrays into shards of up to so many chunks, which only this package reads; 1 cuts none. A shard has one
+        reference for each file that it draws on, and 16 bytes of index for each chunk. Arrays that are appended to
+        keep their form.
+    uneven : str
+        What becomes of variables whose compressed chunks do not make up a regular grid, such as one chunk for each
+        month. `"load"` copies their values, up to `max_loaded_nbytes`. `"rectilinear"` refers to the chunks, and makes
+        a grid of chunks of several lengths, if each file consists of whole chunks: readers need zarr 3.4 and
+        `zarr.config.set({"array.rectilinear_chunks": True})`, also for other arrays of the group, and so does this
+        call. `"refuse"` raises an error.
     max_loaded_nbytes : int
         Variables whose chunks cannot be joined are loaded and stored, if they have at most this number of bytes.
     strict : bool
@@ -175,6 +180,7 @@ def adopt(
         executor=executor,
         on_error=on_error,
         shard_chunks=shard_chunks,
+        uneven=uneven,
         max_loaded_nbytes=max_loaded_nbytes,
         strict=strict,
         overwrite=overwrite,
@@ -245,7 +251,6 @@ def prepare(
             _skipped(opened),
             failed=failed,
             folders=_folders(source),
-            needs=_needs(source),
             unchecked=tuple(sorted({file.parsed.format for file in opened if not file.parsed.is_checked})),
         ),
         {} if loads else opened[0].parsed.notes,
@@ -273,7 +278,8 @@ class PreparedFiles:
             if (dim := self.options.append_dim) is not None:
                 source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
             notes |= {path: note for group in source.values() for path, note in group.notes.items()}
-        planned = plan_write(source if isinstance(source, PartsGroup) else to_source(source), store, self.options)
+        written = source if isinstance(source, PartsGroup) else to_source(source)
+        planned = plan_write(written, store, self.options, self.report.location)
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:
                 planned.write(update)
@@ -284,7 +290,7 @@ class PreparedFiles:
             name = array.path.removeprefix(below)
             plan = f"{array.plan}: {notes[name]}" if name in notes else array.plan
             arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
-        return dataclasses.replace(self.report, arrays=tuple(arrays))
+        return dataclasses.replace(self.report, arrays=tuple(arrays), nbytes_copied=planned.report.nbytes_copied)
 
 
 # --- parsed files -----------------------------------------------------------------------------------------------------
@@ -523,10 +529,3 @@ def _folders(source: FileTree | PartsGroup) -> tuple[str, ...]:
     """Return the URLs of the folders that the references point to."""
     locations = {location for references in _references(source) for location in references.locations()}
     return tuple(fewest_folders(map(folder_of, locations)))
-
-
-def _needs(source: FileTree | PartsGroup) -> tuple[str, ...]:
-    """Return the packages, besides this one and zarr, that have codecs of the files."""
-    codecs = (codec for references in _references(source) for codec in references.metadata.codecs)
-    packages = {type(codec).__module__.partition(".")[0] for codec in codecs} - _OWN_CODECS
-    return tuple(sorted(_INSTALL.get(package, package) for package in packages))

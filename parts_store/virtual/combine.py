@@ -2,8 +2,9 @@
 
 First it is checked that the files belong together: every error names the file, the variable, what the first file has,
 and what was found. `xarray.concat` joins chunks as they are. Here chunks are joined as they are where their length
-divides the lengths of the files; arrays that are not compressed are cut into rows first; other variables are loaded, or
-refused if they are large. Variables without the dimension are compared, and stay references.
+divides the lengths of the files; arrays that are not compressed are cut into rows first; other variables are loaded,
+refused if they are large, or joined on a rectilinear grid. Variables without the dimension are compared, and stay
+references.
 """
 
 import dataclasses
@@ -25,13 +26,20 @@ from parts_store.redaction import hide_in_url
 from parts_store.virtual.description import count_of_chunks
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.meaning import find_difference
-from parts_store.virtual.manifests.operations import can_cut_rows, cut_rows, fill_value_of, refer_to_same_bytes
-from parts_store.virtual.manifests.references import References
+from parts_store.virtual.manifests.operations import (
+    can_concatenate_uneven,
+    can_cut_rows,
+    concatenate_uneven,
+    cut_rows,
+    fill_value_of,
+    refer_to_same_bytes,
+)
+from parts_store.virtual.manifests.references import References, is_rectilinear
 from parts_store.virtual.options import AdoptOptions
 from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
 
 # Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
-_SMALL_CHUNK: Final = 1 << 10
+SMALL_CHUNK: Final = 1 << 10
 # The members of an encoding that say how times are stored.
 _TIME_ENCODING: Final = ("units", "calendar", "dtype")
 
@@ -308,24 +316,34 @@ def _join_variable(
     if all(map(is_loaded, variables)):
         return _join_loaded(variables, dim), None
     nbytes: int = sum(variable.size * variable.dtype.itemsize for variable in variables)
-    if any(map(is_loaded, variables)):
-        reason: str | None = "it is loaded in some of the files"
-    else:
+    reason: str | None = "it is loaded in some of the files"
+    or_refer = ""
+    if not any(map(is_loaded, variables)):
         arrays: list[PartsArray] = [variable.data for variable in variables]
         _require_codecs(files, name, arrays)
         axis = variables[0].dims.index(dim)
         stored_length = options.stored_lengths.get(files[0].path_of(name), 0)
-        references, reason = _aligned([array.references for array in arrays], axis, stored_length)
+        stored = [array.references for array in arrays]
+        references, reason = _aligned(stored, axis, stored_length)
         if reason is not None and nbytes > options.max_loaded_nbytes:
-            references, reason = _in_blocks([array.references for array in arrays], axis, reason)
+            references, reason = _in_blocks(stored, axis, reason)
+        if reason is not None and _is_uneven(stored, axis):
+            can_refer = can_concatenate_uneven(stored, axis)
+            or_refer = ", `uneven='rectilinear'` to refer to them" if can_refer else ""
+            if options.uneven == "rectilinear" and can_refer:
+                references, reason = [concatenate_uneven(stored, axis)], None
+            elif options.uneven == "refuse":
+                problem = f"{reason}; pass `uneven='load'` to copy its values{or_refer}, or `variables` without it"
+                raise refused(files[0], files[0].named(name), problem)
         if reason is None:
-            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=True)]
-            return xr.Variable(variables[0].dims, np.concatenate(aligned, axis), variables[0].attrs), None
+            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=False)]
+            joined = aligned[0] if len(aligned) == 1 else np.concatenate(aligned, axis)
+            return xr.Variable(variables[0].dims, joined, variables[0].attrs), None
     if nbytes > options.max_loaded_nbytes:
         problem = (
             f"{reason}, and its {nbytes:,} bytes are too many to be loaded "
             f"(max_loaded_nbytes={options.max_loaded_nbytes:,}); write the files with chunks whose length divides "
-            f"those of the files, such as 1, or pass a larger `max_loaded_nbytes`, `loadable_variables` with "
+            f"those of the files, such as 1, or pass a larger `max_loaded_nbytes`{or_refer}, `loadable_variables` with "
             f"{str(name)!r}, or `variables` without it"
         )
         raise refused(files[0], files[0].named(name), problem)
@@ -359,6 +377,8 @@ def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tup
     one chunk along the axis, as long as its file, is cut into rows even if it could be joined: the next file may have
     another length.
     """
+    if any(is_rectilinear(each.metadata) for each in arrays):
+        return arrays, "its chunks have several lengths along another dimension"
     first = arrays[0].chunk_shape
     if any(_without(each.chunk_shape, axis) != _without(first, axis) for each in arrays):
         other = next(each.chunk_shape for each in arrays if _without(each.chunk_shape, axis) != _without(first, axis))
@@ -368,15 +388,29 @@ def _aligned(arrays: Sequence[References], axis: int, stored_length: int) -> tup
         return [cut_rows(each, axis, stored_length) for each in arrays], None
     row_nbytes = math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
     length = first[axis]
-    is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
-        each.metadata.shape[axis] % length == 0 for each in arrays[:-1]
-    )
+    is_regular = _is_regular(arrays, axis)
     if can_cut and (not is_regular or all(_is_contiguous(each, axis) for each in arrays)):
-        return [cut_rows(each, axis) for each in arrays], "its rows are small" if row_nbytes < _SMALL_CHUNK else None
+        return [cut_rows(each, axis) for each in arrays], "its rows are small" if row_nbytes < SMALL_CHUNK else None
     if not is_regular:
         lengths = ", ".join(str(each) for each in sorted({each.metadata.shape[axis] for each in arrays})[:3])
         return arrays, f"its compressed chunks are not on one grid, in files of the lengths {lengths}"
-    return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
+    return arrays, "its chunks are small" if row_nbytes * length < SMALL_CHUNK else None
+
+
+def _is_regular(arrays: Sequence[References], axis: int) -> bool:
+    """Return whether the chunks of arrays, one after the other along an axis, are on one regular grid."""
+    shape = arrays[0].chunk_shape
+    return all(each.chunk_shape == shape for each in arrays) and all(
+        each.metadata.shape[axis] % shape[axis] == 0 for each in arrays[:-1]
+    )
+
+
+def _is_uneven(arrays: Sequence[References], axis: int) -> bool:
+    """Return whether arrays have chunks that cannot be cut, are not small, and do not make up a regular grid."""
+    if any(is_rectilinear(each.metadata) for each in arrays):
+        return True
+    is_small = max(each.nbytes_of_plain_chunk for each in arrays) < SMALL_CHUNK
+    return not is_small and not _is_regular(arrays, axis) and not all(can_cut_rows(each, axis) for each in arrays)
 
 
 def _in_blocks(arrays: Sequence[References], axis: int, reason: str) -> tuple[Sequence[References], str | None]:
@@ -384,13 +418,15 @@ def _in_blocks(arrays: Sequence[References], axis: int, reason: str) -> tuple[Se
 
     The chunks have up to 32 MiB. If they cannot be cut, or would be small, the reason is returned why.
     """
+    if any(is_rectilinear(each.metadata) for each in arrays):
+        return arrays, reason
     shapes = {_without(each.chunk_shape, axis) for each in arrays}
     if len(shapes) > 1 or not all(can_cut_rows(each, axis) for each in arrays):
         return arrays, reason
     row_nbytes = math.prod(*shapes) * arrays[0].dtype.itemsize
     common = _common_length(arrays, axis)
     rows = common // count_of_chunks((common,), row_nbytes)
-    if rows * row_nbytes < _SMALL_CHUNK:
+    if rows * row_nbytes < SMALL_CHUNK:
         return arrays, f"{reason}, the lengths of the files have no common divisor above {common:,}"
     return [cut_rows(each, axis, rows) for each in arrays], None
 
