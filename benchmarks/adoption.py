@@ -82,9 +82,7 @@ def with_virtualizarr(server: Server, session: icechunk.Session) -> None:
         dataset.vz.to_icechunk(session.store)
 
 
-def in_shards(name: str, *, inline: int, shard_chunks: int | None = None, gap: int | None = None) -> Contestant:
-    chosen: dict[str, Any] = {} if shard_chunks is None else {"shard_chunks": shard_chunks}
-
+def in_shards(name: str, *, inline: int, shard_chunks: int = 4095, gap: int | None = None) -> Contestant:
     def with_parts_store(server: Server, session: icechunk.Session) -> None:
         options: dict[str, Any] = {
             "endpoint": server.endpoint,
@@ -93,7 +91,7 @@ def in_shards(name: str, *, inline: int, shard_chunks: int | None = None, gap: i
             "region": "us-east-1",
             "client_options": {"allow_http": True},
         }
-        adopt(URL, into=session, **chosen, **options)
+        adopt(URL, into=session, shard_chunks=shard_chunks, **options)
 
     return Contestant(
         name, with_parts_store, lambda session: ps.PartsStore.from_session(session, coalesce_gap=gap), inline

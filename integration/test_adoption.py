@@ -93,7 +93,7 @@ def test_a_whole_shard_comes_without_the_other_variables(bucket: Bucket, tmp_pat
             file.flush()
     repo = repository(bucket)
     session = repo.writable_session("main")
-    adopt(upload(bucket, path), into=session, **bucket.server.options)
+    adopt(upload(bucket, path), into=session, shard_chunks=4095, **bucket.server.options)
     session.commit("adopted")
     store = ps.PartsStore.from_session(repo.readonly_session("main"))
     array: Any = zarr.open_array(store, path="b", mode="r")

@@ -37,7 +37,8 @@ def test_a_random_tile_takes_one_request_once_the_index_is_known(bucket: Bucket,
         session = repo.writable_session("main")
         upload(bucket, path, FILE)
         proxy.requests.clear()
-        report = adopt(f"s3://{bucket.name}/{FILE}", into=session, strict=True, **behind.options)
+        shards: Any = {"shard_chunks": 4095} if "shards" in layout else {}
+        report = adopt(f"s3://{bucket.name}/{FILE}", into=session, strict=True, **shards, **behind.options)
         # The size of the file before and after, and blocks of it.
         asked = [each for each in proxy.requests if each.key == FILE]
         assert len(asked) <= 2 + path.stat().st_size // (1 << 20) + 1

@@ -38,7 +38,7 @@ def write_months(bucket: Bucket, folder: Path) -> None:
     joined = xr.concat(months[:3], "time", coords="minimal", compat="override", join="override")
     for source, append_dim in ((joined, None), (months[3], "time")):
         session = repository(bucket).writable_session("main")
-        report = ps.to_icechunk(source, session, append_dim=append_dim)
+        report = ps.to_icechunk(source, session, append_dim=append_dim, shard_chunks=4095)
         session.commit("written")
     assert report.arrays[-1].plan == "appended: 2 shards new, 1 shard continued"
 

@@ -100,12 +100,13 @@ def write_with_virtualizarr(source: Any, session: icechunk.Session, path: str, a
 
 def write_with_parts_store(source: Any, session: icechunk.Session, path: str, append_dim: str | None) -> None:
     """Write references in shards."""
-    ps.to_icechunk(source, session, path=path, append_dim=append_dim)
+    ps.to_icechunk(source, session, path=path, append_dim=append_dim, shard_chunks=4095)
 
 
 def adopt(source: Any, session: icechunk.Session, path: str, append_dim: str | None) -> None:
     """Parse and write with one call."""
-    ps.adopt(source, into=session, path=path, concat_dim=DIM if len(source) > 1 else None, append_dim=append_dim)
+    concat_dim = DIM if len(source) > 1 else None
+    ps.adopt(source, into=session, path=path, concat_dim=concat_dim, append_dim=append_dim, shard_chunks=4095)
 
 
 def _plain_view(session: icechunk.Session) -> Store:

@@ -50,7 +50,12 @@ from zarr.core.group import GroupMetadata
 
 # The orders in which the sharding codec writes inner chunks. Ask: a method of `ShardingCodec`.
 from zarr.core.indexing import colexicographic_order_coords, lexicographic_order_coords, morton_order_coords
-from zarr.core.metadata.v3 import ArrayV3Metadata, ChunkGridMetadata, RegularChunkGridMetadata
+from zarr.core.metadata.v3 import (
+    ArrayV3Metadata,
+    ChunkGridMetadata,
+    RectilinearChunkGridMetadata,
+    RegularChunkGridMetadata,
+)
 
 # Why zarr warns when it reads a document.
 try:
@@ -79,6 +84,7 @@ __all__ = [
     "DefaultChunkKeyEncoding",
     "FusedCodecPipeline",
     "GroupMetadata",
+    "RectilinearChunkGridMetadata",
     "RegularChunkGridMetadata",
     "TBaseDType",
     "TBaseScalar",
@@ -117,6 +123,11 @@ def unstable_types() -> Iterator[None]:
     with _WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstableSpecificationWarning)
         yield
+
+
+def allows_rectilinear() -> bool:
+    """Return whether zarr opens and writes arrays whose chunks have several lengths along an axis."""
+    return bool(zarr.config.get("array.rectilinear_chunks", False))
 
 
 def repaired(document: dict[str, Any]) -> dict[str, Any]:

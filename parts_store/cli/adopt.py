@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -78,6 +78,24 @@ def adopt(
             "Another folder that files, or stored arrays, refer to. May be repeated.", metavar="FOLDER", panel=_FILES
         ),
     ] = None,
+    uneven: Annotated[
+        Literal["rectilinear", "load", "refuse"],
+        new_option(
+            "What becomes of compressed chunks that do not make up a regular grid, such as one for each month: "
+            "`load` copies their values, `rectilinear` refers to them, for readers that set "
+            "ZARR_ARRAY__RECTILINEAR_CHUNKS=True, and `refuse` is an error.",
+            panel=_FILES,
+        ),
+    ] = "load",
+    shard_chunks: Annotated[
+        int | None,
+        new_option(
+            "Cut arrays into shards of up to so many chunks, which only parts_store reads; by default arrays of more "
+            "than 100,000 chunks. 1 cuts none.",
+            min=1,
+            panel=_FILES,
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         new_option(
@@ -112,11 +130,12 @@ def adopt(
 
     given = parse_options(option)
     if copy:
-        if any((concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, dry_run)):
+        many = (concat_dim, append_dim, variable, load, parser, virtual, jobs, skip_errors, dry_run, shard_chunks)
+        if any(many) or uneven != "load":
             raise StoreConfigError("arguments", _COPY_ONLY, "--copy with options for many files")
         return _copy(files, into, given, path=path, strict=strict, overwrite=overwrite, output=output)
     # The files are parsed before a repository is created for them.
-    with _executor(jobs) as executor, output.progress("parse", "files") as progress:
+    with _executor(jobs) as executor, _rectilinear_grids(), output.progress("parse", "files") as progress:
         options = AdoptOptions(
             path=path,
             parser=_find_parser(parser),
@@ -126,6 +145,8 @@ def adopt(
             loadable_variables=None if load is None else tuple(load),
             executor=executor,
             on_error="skip" if skip_errors else "raise",
+            shard_chunks=shard_chunks,
+            uneven=uneven,
             strict=strict,
             overwrite=overwrite,
             progress=progress,
@@ -143,10 +164,11 @@ def adopt(
     if is_new or dry_run:
         # Everything is checked before a repository is created.
         scratch = _open_for_reading(into, folders, given, branch=branch, is_new=is_new)
-        report = prepared.write(scratch, dry_run=True)
+        with _rectilinear_grids():
+            report = prepared.write(scratch, dry_run=True)
     if not dry_run:
         store = open_branch(into, branch=branch, virtual=folders, create=is_new, **given)
-        with output.progress("adopt", "arrays") as progress:
+        with _rectilinear_grids(), output.progress("adopt", "arrays") as progress:
             report = prepared.write(store, progress=progress)
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
@@ -243,6 +265,13 @@ def _store_folders(into: str, folders: Sequence[str], given: Mapping[str, Any]) 
         raise SessionError(
             into, f"{problem}; open it with `{opening_call(into, folders, has_options=bool(given))}`"
         ) from error
+
+
+def _rectilinear_grids() -> Any:
+    """Return a context in which zarr opens and writes arrays on rectilinear grids."""
+    import zarr
+
+    return zarr.config.set({"array.rectilinear_chunks": True})
 
 
 @contextmanager

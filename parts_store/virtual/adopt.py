@@ -17,7 +17,6 @@ from icechunk import Session
 from parts_store._compat.zarr import normalize_path
 from parts_store.errors import (
     AdoptionError,
-    ManifestError,
     PartsStoreError,
     ReadOnlySessionError,
     StoreConfigError,
@@ -41,9 +40,8 @@ from parts_store.virtual.existing_files import (
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
-from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS
 from parts_store.virtual.ome_zarr import keep_if_complete
-from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, parse_names
+from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, Uneven, parse_names
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
@@ -58,10 +56,6 @@ from parts_store.virtual.write import plan_write
 _THREADS: Final = 16
 # The attributes that name other variables, which a variable cannot be understood without.
 _NAMING: Final = ("coordinates", "bounds", "grid_mapping", "ancillary_variables")
-# The packages whose codecs every reader has.
-_OWN_CODECS: Final = {"zarr", "numcodecs", "parts_store"}
-# What installs the codecs of a package, and makes them known to zarr, if it is not the package itself.
-_INSTALL: Final = {"imagecodecs": "imagecodecs-zarr"}
 
 
 def adopt(
@@ -78,7 +72,8 @@ def adopt(
     executor: ExecutorLike = None,
     on_error: OnError = "raise",
     copy: bool = False,
-    shard_chunks: int = DEFAULT_SHARD_CHUNKS,
+    shard_chunks: int | None = None,
+    uneven: Uneven = "load",
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED,
     strict: bool = False,
     overwrite: bool = False,
@@ -121,9 +116,18 @@ def adopt(
         Copy the file to the store, where it becomes the main part of an array and other programs can still open it. The
         server copies it if possible, and on a local disk it is linked. Only for HDF5
         files with one chunked dataset and TIFF files with one tiled image.
-    shard_chunks : int
-        The largest number of chunks of the files in a shard. A shard has one reference for each file that it draws on,
-        and 16 bytes of index for each chunk.
+    shard_chunks : int, optional
+        By default each chunk is a reference of an ordinary Zarr array, which every reader of Zarr and Icechunk
+        understands; arrays of more than 100,000 chunks are cut into shards of up to 4,095 chunks. A number cuts all
+        arrays into shards of up to so many chunks, which only this package reads; 1 cuts none. A shard has one
+        reference for each file that it draws on, and 16 bytes of index for each chunk. Arrays that are appended to
+        keep their form.
+    uneven : str
+        What becomes of variables whose compressed chunks do not make up a regular grid, such as one chunk for each
+        month. `"load"` copies their values, up to `max_loaded_nbytes`. `"rectilinear"` refers to the chunks, and makes
+        a grid of chunks of several lengths, if each file consists of whole chunks: readers need zarr 3.4 and
+        `zarr.config.set({"array.rectilinear_chunks": True})`, also for other arrays of the group, and so does this
+        call. `"refuse"` raises an error.
     max_loaded_nbytes : int
         Variables whose chunks cannot be joined are loaded and stored, if they have at most this number of bytes.
     strict : bool
@@ -189,6 +193,7 @@ def adopt(
         executor=executor,
         on_error=on_error,
         shard_chunks=shard_chunks,
+        uneven=uneven,
         max_loaded_nbytes=max_loaded_nbytes,
         strict=strict,
         overwrite=overwrite,
@@ -278,7 +283,6 @@ def prepare(
             _skipped(opened),
             failed=failed,
             folders=_folders(source),
-            needs=_needs(source),
             unchecked=tuple(sorted({file.parsed.format for file in opened if not file.parsed.is_checked})),
         ),
         {} if loads else opened[0].parsed.notes,
@@ -305,15 +309,12 @@ class PreparedFiles:
         dim = self.options.append_dim
         if dim is not None:
             require_append_dim(store, normalize_path(self.options.path), dim)
-        try:
-            if not isinstance(source, PartsGroup):
-                if dim is not None:
-                    source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
-                notes |= {path: note for group in source.values() for path, note in group.notes.items()}
-            planned = plan_write(source if isinstance(source, PartsGroup) else to_source(source), store, self.options)
-        except ManifestError as error:
-            found = f"{error.found}, in {self.report.location}"
-            raise ManifestError(error.subject, error.expected, found) from error.__cause__
+        if not isinstance(source, PartsGroup):
+            if dim is not None:
+                source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
+            notes |= {path: note for group in source.values() for path, note in group.notes.items()}
+        written = source if isinstance(source, PartsGroup) else to_source(source)
+        planned = plan_write(written, store, self.options, self.report.location)
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:
                 planned.write(update)
@@ -326,7 +327,8 @@ class PreparedFiles:
             arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
         # A reader needs access to the files of earlier adoptions, too.
         folders = outermost(containers_in(store.session)) if self.report.folders else ()
-        return dataclasses.replace(self.report, arrays=tuple(arrays), folders=tuple(folders))
+        copied = planned.report.nbytes_copied
+        return dataclasses.replace(self.report, arrays=tuple(arrays), folders=tuple(folders), nbytes_copied=copied)
 
 
 def _combine(trees: Sequence[FileTree], options: AdoptOptions) -> FileTree:
@@ -578,10 +580,3 @@ def _folders(source: FileTree | PartsGroup) -> tuple[str, ...]:
     """Return the URLs of the folders that the references point to."""
     locations = {location for references in _references(source) for location in references.locations()}
     return tuple(fewest_folders(map(folder_of, locations)))
-
-
-def _needs(source: FileTree | PartsGroup) -> tuple[str, ...]:
-    """Return the packages, besides this one and zarr, that have codecs of the files."""
-    codecs = (codec for references in _references(source) for codec in references.metadata.codecs)
-    packages = {type(codec).__module__.partition(".")[0] for codec in codecs} - _OWN_CODECS
-    return tuple(sorted(_INSTALL.get(package, package) for package in packages))

@@ -2,8 +2,9 @@
 
 First it is checked that the files belong together: every error names the file, the variable, what the first file has,
 and what was found. `xarray.concat` joins chunks as they are. Here chunks are joined as they are where their length
-divides the lengths of the files; arrays that are not compressed are cut into rows first; other variables are loaded, or
-refused if they are large. Variables without the dimension are compared, and stay references.
+divides the lengths of the files; arrays that are not compressed are cut into rows first; other variables are loaded,
+refused if they are large, or joined on a rectilinear grid. Variables without the dimension are compared, and stay
+references.
 """
 
 import dataclasses
@@ -26,20 +27,22 @@ from parts_store.virtual.description import plain_chunk_shape
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.meaning import find_difference
 from parts_store.virtual.manifests.operations import (
+    can_concatenate_uneven,
     can_cut_rows,
+    concatenate_uneven,
     contiguous_range,
     cut_range,
     cut_rows,
     fill_value_of,
     refer_to_same_bytes,
 )
-from parts_store.virtual.manifests.references import References
+from parts_store.virtual.manifests.references import References, is_rectilinear
 from parts_store.virtual.ome_zarr import join_attributes
 from parts_store.virtual.options import AdoptOptions
 from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
 
 # Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
-_SMALL_CHUNK: Final = 1 << 10
+SMALL_CHUNK: Final = 1 << 10
 # The members of an encoding that say how times are stored.
 _TIME_ENCODING: Final = ("units", "calendar", "dtype")
 
@@ -319,23 +322,32 @@ def _join_variable(
     if all(map(is_loaded, variables)):
         return _join_loaded(variables, dim), None
     nbytes: int = sum(variable.size * variable.dtype.itemsize for variable in variables)
-    if any(map(is_loaded, variables)):
-        reason: str | None = "it is loaded in some of the files"
-    else:
+    reason: str | None = "it is loaded in some of the files"
+    or_refer = ""
+    if not any(map(is_loaded, variables)):
         arrays: list[PartsArray] = [variable.data for variable in variables]
         _require_codecs(files, name, arrays)
         axis = variables[0].dims.index(dim)
         stored_length = options.stored_lengths.get(files[0].path_of(name), 0)
-        is_large = nbytes > options.max_loaded_nbytes
-        references, reason = _aligned([each.references for each in arrays], axis, stored_length, is_large=is_large)
+        stored = [array.references for array in arrays]
+        references, reason = _aligned(stored, axis, stored_length, is_large=nbytes > options.max_loaded_nbytes)
+        if reason is not None and _is_uneven(stored, axis):
+            can_refer = can_concatenate_uneven(stored, axis)
+            or_refer = ", `uneven='rectilinear'` to refer to them" if can_refer else ""
+            if options.uneven == "rectilinear" and can_refer:
+                references, reason = [concatenate_uneven(stored, axis)], None
+            elif options.uneven == "refuse":
+                problem = f"{reason}; pass `uneven='load'` to copy its values{or_refer}, or `variables` without it"
+                raise refused(files[0], files[0].named(name), problem)
         if reason is None:
-            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=True)]
-            return xr.Variable(variables[0].dims, np.concatenate(aligned, axis), variables[0].attrs), None
+            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=False)]
+            joined = aligned[0] if len(aligned) == 1 else np.concatenate(aligned, axis)
+            return xr.Variable(variables[0].dims, joined, variables[0].attrs), None
     if nbytes > options.max_loaded_nbytes:
         problem = (
             f"{reason}, and its {nbytes:,} bytes are too many to be loaded "
             f"(max_loaded_nbytes={options.max_loaded_nbytes:,}); write the files with chunks whose length divides "
-            f"those of the files, such as 1, or pass a larger `max_loaded_nbytes`, `loadable_variables` with "
+            f"those of the files, such as 1, or pass a larger `max_loaded_nbytes`{or_refer}, `loadable_variables` with "
             f"{str(name)!r}, or `variables` without it"
         )
         raise refused(files[0], files[0].named(name), problem)
@@ -370,6 +382,8 @@ def _aligned(
     Uncompressed arrays are cut into chunks whose length divides the lengths of all of them, and that of the chunks of
     the stored array that they are appended to, if there is one. Small rows are joined if they are too large to load.
     """
+    if any(is_rectilinear(each.metadata) for each in arrays):
+        return arrays, "its chunks have several lengths along another dimension"
     can_cut = all(can_cut_rows(each, axis) for each in arrays)
     merged = [_merged(each, axis) for each in arrays] if can_cut else []
     is_contiguous = can_cut and None not in merged
@@ -381,23 +395,21 @@ def _aligned(
         return arrays, f"its chunks have different shapes, {first} and {other}"
     lengths = [each.metadata.shape[axis] for each in arrays]
     length, row_nbytes = first[axis], math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
-    is_regular = all(each.chunk_shape[axis] == length for each in arrays) and all(
-        each % length == 0 for each in lengths[:-1]
-    )
+    is_regular = _is_regular(arrays, axis)
     if can_cut and (stored_length or is_contiguous or not is_regular):
         common = math.gcd(stored_length, *lengths, *(each.chunk_shape[axis] for each in arrays))
         is_as_stored = common == stored_length
-        if row_nbytes < _SMALL_CHUNK and not is_large and not is_as_stored:
+        if row_nbytes < SMALL_CHUNK and not is_large and not is_as_stored:
             return arrays, "its rows are small"
         rows = common if is_as_stored else plain_chunk_shape((common, row_nbytes), 1)[0]
-        if rows * row_nbytes < _SMALL_CHUNK and not is_as_stored:
+        if rows * row_nbytes < SMALL_CHUNK and not is_as_stored:
             where = "of the files and of stored chunks" if stored_length else "of the files"
             return arrays, f"its rows are small, the lengths {where} have no common divisor above {common:,}"
         return [cut_rows(each, axis, rows) for each in arrays], None
     if not is_regular:
         shown = ", ".join(map(str, sorted(set(lengths))[:3]))
         return arrays, f"its compressed chunks are not on one grid, in files of the lengths {shown}"
-    return arrays, "its chunks are small" if row_nbytes * length < _SMALL_CHUNK else None
+    return arrays, "its chunks are small" if row_nbytes * length < SMALL_CHUNK else None
 
 
 def _merged(array: References, axis: int) -> References | None:
@@ -407,6 +419,22 @@ def _merged(array: References, axis: int) -> References | None:
     shape = list(array.chunk_shape)
     shape[axis] = array.metadata.shape[axis]
     return cut_range(array, found, tuple(shape))
+
+
+def _is_regular(arrays: Sequence[References], axis: int) -> bool:
+    """Return whether the chunks of arrays, one after the other along an axis, are on one regular grid."""
+    shape = arrays[0].chunk_shape
+    return all(each.chunk_shape == shape for each in arrays) and all(
+        each.metadata.shape[axis] % shape[axis] == 0 for each in arrays[:-1]
+    )
+
+
+def _is_uneven(arrays: Sequence[References], axis: int) -> bool:
+    """Return whether arrays have chunks that cannot be cut, are not small, and do not make up a regular grid."""
+    if any(is_rectilinear(each.metadata) for each in arrays):
+        return True
+    is_small = max(each.nbytes_of_plain_chunk for each in arrays) < SMALL_CHUNK
+    return not is_small and not _is_regular(arrays, axis) and not all(can_cut_rows(each, axis) for each in arrays)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from parts_store._compat.zarr import allows_rectilinear
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.progress import ProgressLike
-from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.store_access import parse_count
 
@@ -16,6 +16,8 @@ DEFAULT_MAX_LOADED: Final = 64 << 20
 
 type Combine = Literal["nested", "by_coords"]
 type OnError = Literal["raise", "skip"]
+type Uneven = Literal["rectilinear", "load", "refuse"]
+"""What becomes of compressed chunks that do not make up a regular grid, such as one chunk for each month."""
 type WriteRegion = Mapping[str, slice | str] | str
 """Slices by the names of dimensions, or `"auto"` for a dimension or for all of them."""
 
@@ -34,7 +36,9 @@ class AdoptOptions:
     loadable_variables: tuple[str, ...] | None = None
     executor: ExecutorLike = None
     on_error: OnError = "raise"
-    shard_chunks: int = DEFAULT_SHARD_CHUNKS
+    # None for plain references, unless an array has very many chunks.
+    shard_chunks: int | None = None
+    uneven: Uneven = "load"
     max_loaded_nbytes: int = DEFAULT_MAX_LOADED
     strict: bool = False
     overwrite: bool = False
@@ -47,10 +51,12 @@ class AdoptOptions:
     is_complete: bool = False
 
     def __post_init__(self) -> None:
-        parse_count("shard_chunks", self.shard_chunks, least=1)
+        if self.shard_chunks is not None:
+            parse_count("shard_chunks", self.shard_chunks, least=1)
         parse_count("max_loaded_nbytes", self.max_loaded_nbytes)
         if self.on_error not in ("raise", "skip"):
             raise StoreConfigError("on_error", "'raise' or 'skip'", describe(self.on_error))
+        _require_uneven(self.uneven)
         if self.combine not in (None, "nested", "by_coords"):
             raise StoreConfigError("combine", "'nested' or 'by_coords'", describe(self.combine))
         if self.parser is not None and not callable(self.parser):
@@ -68,6 +74,18 @@ class AdoptOptions:
     def dim(self) -> str | None:
         """Return the dimension along which files are joined, if it is named."""
         return self.append_dim or self.concat_dim
+
+
+def _require_uneven(uneven: str) -> None:
+    """Raise `StoreConfigError` unless this is possible for uneven chunks, with the settings of zarr."""
+    if uneven not in ("rectilinear", "load", "refuse"):
+        raise StoreConfigError("uneven", "'rectilinear', 'load' or 'refuse'", describe(uneven))
+    if uneven == "rectilinear" and not allows_rectilinear():
+        expected = (
+            "'load' or 'refuse'; or call zarr.config.set({'array.rectilinear_chunks': True}) first, a setting that all "
+            "readers of such arrays need"
+        )
+        raise StoreConfigError("uneven", expected, "'rectilinear'")
 
 
 def parse_names(argument: str, names: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -1,9 +1,10 @@
 """The arrays of a session that a source is appended to, or written to a region of: what fits, and how it is added.
 
-New chunks continue an array if possible: behind its chunks, or in its last shards. The parts of a stored shard that are
-ranges of files then stay as they are, with their checksums; a part that is not used yet becomes the range of the new
-chunks, and the index is replaced. Otherwise the array is cut again, from the references that are stored and the new
-ones: only references and indexes are written, no data. Nothing is written here.
+A stored array keeps its form. New chunks of plain references, also on a rectilinear grid, come behind its chunks. Those
+of an array in shards come in its last shards: the parts of a stored shard that are ranges of files stay as they are,
+with their checksums; a part that is not used yet becomes the range of the new chunks, and the index is replaced. If no
+part is left, the array is cut into shards again, from the references that are stored and the new ones: only references
+and indexes are written, no data. Nothing is written here.
 """
 
 import dataclasses
@@ -20,10 +21,9 @@ from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, TransposeCodec
 
-from parts_store._compat.zarr import ArrayV3Metadata, normalize_path, sync
+from parts_store._compat.zarr import ArrayV3Metadata, RectilinearChunkGridMetadata, normalize_path, sync
 from parts_store.errors import (
     IncompleteChunkError,
-    LocationError,
     ManifestError,
     NoAccessError,
     PartsStoreError,
@@ -32,7 +32,7 @@ from parts_store.errors import (
 )
 from parts_store.redaction import hide_in_url
 from parts_store.text import did_you_mean
-from parts_store.virtual.combine import FileGroup
+from parts_store.virtual.combine import SMALL_CHUNK, FileGroup
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
 from parts_store.virtual.manifests.from_store import referred_array
@@ -40,22 +40,25 @@ from parts_store.virtual.manifests.meaning import find_difference, require_same_
 from parts_store.virtual.manifests.operations import can_cut_rows, concatenate, cut_rows, merge_checksums
 from parts_store.virtual.manifests.references import (
     References,
+    chunk_lengths_of,
     chunk_shape_of,
     document_of,
+    edges_of,
     grid_of,
+    is_rectilinear,
     parse_metadata,
     storage_order,
 )
 from parts_store.virtual.manifests.shards import (
+    DEFAULT_SHARD_CHUNKS,
+    MAX_PLAIN_CHUNKS,
     ChunkTable,
-    Cut,
     ReferenceShards,
     counts_of,
     cut,
     cut_shards,
     decode_index,
     is_cut,
-    plan_of,
     shard_columns,
     uncut,
     uncut_metadata,
@@ -83,8 +86,6 @@ _READABLE: Final = ("file://", "s3://")
 _FILL: Final = "_FillValue"
 _LOAD: Final = "if it is small, load it (`loadable_variables`)"
 _LEAVE_OUT: Final = "leave the variable out to keep what is stored (`variables`, `drop_vars`)"
-# An array is cut again if the shards of the new chunks alone would be so many times larger than those that it has.
-_MUCH_LARGER: Final = 4
 # What Icechunk uses if a repository does not say how large a chunk in a manifest may be.
 _DEFAULT_INLINE: Final = 512
 # How many stored shards are read at the same time.
@@ -160,6 +161,7 @@ def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, in
         name: chunk_shape_of(array.chunk_metadata)[list(array.metadata.dimension_names or ()).index(dim)]
         for name, array in read_all_stored(store, path, [""]).items()
         if array.length(dim) is not None
+        and not is_rectilinear(array.chunk_metadata)
         and all(isinstance(codec, BytesCodec | TransposeCodec) for codec in array.chunk_metadata.codecs)
     }
 
@@ -229,10 +231,10 @@ def require_no_other_groups(store: PartsStore, groups: Sequence[str], dim: str, 
 # --- an array ---------------------------------------------------------------------------------------------------------
 
 
-def require_alike(stored: StoredArray, new: PartsArray, free: Sequence[str], *, is_cut: bool = False) -> None:
+def require_alike(stored: StoredArray, new: PartsArray, free: Sequence[str], *, any_length: Sequence[str] = ()) -> None:
     """Raise `ManifestError` unless new chunks fit in a stored array, whose length may differ along some dimensions.
 
-    With `is_cut`, the stored chunks will be cut to the new ones.
+    Along the dimensions in `any_length`, the lengths of the chunks may differ, too.
     """
     require_same_form(stored, new, free)
     old, added = stored.chunk_metadata, new.metadata
@@ -240,21 +242,42 @@ def require_alike(stored: StoredArray, new: PartsArray, free: Sequence[str], *, 
     for what, expected, found in (
         ("fill value", mine["fill_value"], theirs["fill_value"]),
         ("codecs", mine["codecs"], theirs["codecs"]),
-        ("chunk shape", chunk_shape_of(added if is_cut else old), chunk_shape_of(added)),
+        ("chunk shape", _chunk_lengths(old, any_length), _chunk_lengths(added, any_length)),
         ("parts", None if stored.is_cut else stored.parts, new.declared_parts),
     ):
         if expected != found:
-            advice = f"; {_LOAD}" if what in ("codecs", "chunk shape") else ""
+            advice = f"; {_advice(stored)}" if what in ("codecs", "chunk shape") else ""
             raise ManifestError(f"array {stored.path!r}", f"the {what} {expected}", f"{found}{advice}")
+
+
+def _chunk_lengths(metadata: ArrayV3Metadata, left_out: Sequence[str] = ()) -> tuple[int | tuple[int, ...], ...]:
+    """Return the lengths of the chunks along the axes that are not left out."""
+    names = metadata.dimension_names or (None,) * len(metadata.shape)
+    lengths = chunk_lengths_of(metadata)
+    return tuple(each for name, each in zip(names, lengths, strict=True) if name not in left_out)
+
+
+def _advice(stored: StoredArray) -> str:
+    """Return what works for chunks that do not fit in a stored array."""
+    if stored.parts is not None:
+        return "adopt all files again, together (`overwrite`): nothing else can be added to an array in shards"
+    return f"{_LOAD}, or adopt all files again, together (`overwrite`)"
 
 
 def require_whole_chunks(stored: StoredArray, dim: str) -> None:
     """Raise `ManifestError` unless a stored array ends with a whole chunk along a dimension."""
-    length = stored.length(dim) or 0
-    chunk = chunk_shape_of(stored.chunk_metadata)[list(stored.metadata.dimension_names or ()).index(dim)]
-    if length % chunk:
+    if not _ends_with_whole_chunk(stored, dim):
+        chunk = edges_of(stored.chunk_metadata)[_axis(stored, dim)][-1]
         expected = f"a stored length along {dim!r} that is a multiple of the chunk length {chunk}, to append chunks"
-        raise ManifestError(f"array {stored.path!r}", expected, f"{length}; {_LOAD}")
+        raise ManifestError(f"array {stored.path!r}", expected, f"{stored.length(dim)}; {_advice(stored)}")
+
+
+def _ends_with_whole_chunk(stored: StoredArray, dim: str) -> bool:
+    return sum(edges_of(stored.chunk_metadata)[_axis(stored, dim)]) == stored.length(dim)
+
+
+def _axis(stored: StoredArray, dim: str) -> int:
+    return list(stored.metadata.dimension_names or ()).index(dim)
 
 
 def require_same_form(stored: StoredArray, new: PartsArray, free: Sequence[str] = ()) -> None:
@@ -325,7 +348,7 @@ def containers_of(store: PartsStore) -> list[str]:
 
 
 def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim: str) -> FileGroup:
-    """Return a group in which variables are loaded that are appended to arrays whose values are stored.
+    """Return a group in which variables are loaded that cannot be appended to their stored arrays as references.
 
     Variables that are too large are not loaded. They are refused when they are appended. Raises `ManifestError` for a
     variable of another meaning than the stored one: values that are loaded would be encoded.
@@ -339,11 +362,8 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
         if along[name].dtype.kind not in "MO":
             given = along[name].attrs
             require_same_meaning(array.path, _without_default(array.metadata.attributes, given), given)
-    unlike: dict[Hashable, xr.Variable] = {
-        name: along[name]
-        for name, array in stored.items()
-        if _has_to_be_loaded(along[name], array, store, options, dim)
-    }
+    why = {name: _why_loaded(along[name], array, store, options, dim) for name, array in stored.items()}
+    unlike: dict[Hashable, xr.Variable] = {name: along[name] for name, reason in why.items() if reason is not None}
     origins = [
         (next(iter(variable.data.references.locations()), "no file"), stored[name].path)
         for name, variable in unlike.items()
@@ -351,27 +371,51 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
     loaded = dict(zip(unlike, load_variables(list(unlike.values()), origins), strict=True))
     if not loaded:
         return group
-    notes = {group.path_of(name): "loaded, because the values of the stored array are not in files" for name in loaded}
+    notes = {group.path_of(name): f"loaded, because {why[name]}" for name in loaded}
     return dataclasses.replace(group, dataset=group.dataset.assign(loaded), notes={**group.notes, **notes})
 
 
-def _has_to_be_loaded(
+def _why_loaded(
     variable: xr.Variable, stored: StoredArray, store: PartsStore, options: AdoptOptions, dim: str
-) -> bool:
-    """Return whether a stored array is not in parts, and has other chunks or codecs than a variable to append to it."""
+) -> str | None:
+    """Return why a variable is loaded to be appended to a stored array; None if its chunks are appended, or refused.
+
+    It is loaded if the stored array has values and other chunks or codecs; and if only the lengths of its chunks do not
+    continue those of a stored array of references, and the caller has not forbidden it.
+    """
     if is_loaded(variable) or variable.nbytes > options.max_loaded_nbytes or stored.parts is not None:
-        return False
+        return None
     old, new = stored.chunk_metadata, variable.data.metadata
-    if old.codecs == new.codecs and _divides_chunks(stored, variable.data, dim) and _is_in_file(store, stored):
-        return False
-    return bool(chunk_shape_of(old) != chunk_shape_of(new) or old.codecs != new.codecs)
+    is_same_codec = old.codecs == new.codecs
+    if is_same_codec and _has_finer_chunks(variable.data, stored, dim) and _is_in_file(store, stored):
+        return None
+    is_on_grid = _chunk_lengths(old) == _chunk_lengths(new)
+    if not (is_same_codec and is_on_grid) and not sync(_has_references(store, stored.path)):
+        return "the values of the stored array are not in files"
+    if is_rectilinear(old) or is_rectilinear(new) or not is_same_codec:
+        return None
+    if options.uneven != "load" and variable.data.references.nbytes_of_plain_chunk >= SMALL_CHUNK:
+        return None
+    if _chunk_lengths(old, [dim]) != _chunk_lengths(new, [dim]) or (is_on_grid and _ends_with_whole_chunk(stored, dim)):
+        return None
+    return f"its chunks do not continue the stored ones along {dim!r}"
 
 
-def _divides_chunks(stored: StoredArray, new: PartsArray, dim: str) -> bool:
-    """Return whether stored chunks could be cut along a dimension such that they have the shape of the new ones."""
+async def _has_references(store: PartsStore, path: str) -> bool:
+    """Return whether any chunk of a stored array is in a file."""
+    async for batch in store.session.store.array_chunk_iterator(f"/{path}"):
+        if any(kind == ChunkType.virtual for kind in batch[1]):
+            return True
+    return False
+
+
+def _has_finer_chunks(new: PartsArray, stored: StoredArray, dim: str) -> bool:
+    """Return whether stored chunks that are not compressed could be cut along a dimension to the shape of new ones."""
     old, added = stored.chunk_metadata, new.metadata
     names = list(old.dimension_names or ())
     if dim not in names or len(old.shape) != len(added.shape) or not storage_order(old):
+        return False
+    if is_rectilinear(old) or is_rectilinear(added):
         return False
     chunks = zip(names, chunk_shape_of(old), chunk_shape_of(added), strict=True)
     is_alike = all(length % chunk == 0 if name == dim else length == chunk for name, length, chunk in chunks)
@@ -405,6 +449,18 @@ class Continuation:
     first: AppendPlace
     # The chunks that do not exist any more.
     removed: tuple[AppendPlace, ...] = ()
+    # The new grid, if it is a rectilinear one.
+    chunk_grid: RectilinearChunkGridMetadata | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the array."""
+        return self.stored.path
+
+    @property
+    def parts(self) -> ConcatParts | None:
+        """The parts of its chunks."""
+        return self.stored.parts
 
 
 type Planned = tuple[Continuation | PlannedArray, str]
@@ -420,50 +476,56 @@ def max_index_of(store: PartsStore) -> int:
 # --- append -----------------------------------------------------------------------------------------------------------
 
 
-def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, shard_chunks: int) -> Planned:
+def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, options: AdoptOptions) -> Planned:
     """Return how an array is continued along a dimension; raise `ManifestError` if that is not possible."""
-    divides = _divides_chunks(stored, new, dim) and (stored.is_cut or _is_in_file(store, stored))
-    require_alike(stored, new, [dim], is_cut=divides)
+    is_finer = _has_finer_chunks(new, stored, dim) and (stored.is_cut or _is_in_file(store, stored))
+    is_free = stored.parts is None and (is_rectilinear(stored.metadata) or options.uneven == "rectilinear")
+    require_alike(stored, new, [dim], any_length=[dim] if is_free or is_finer else [])
     require_whole_chunks(stored, dim)
     old, added = stored.chunk_metadata, new.references
-    axis = list(old.dimension_names or ()).index(dim)
+    axis = _axis(stored, dim)
 
     def join(before: References) -> References:
-        if divides:
-            # The file has another length than those before it, so that all chunks have to be shorter.
-            return concatenate([_with_finer_chunks(stored.path, before, added, axis), added], axis)
-        return concatenate([before, added], axis)
+        # The file has another length than those before it, so that all chunks have to be shorter.
+        return concatenate([_cut_like(stored, before, added, axis) if is_finer else before, added], axis)
 
-    if divides:
-        return _cut_again(store, stored, added, join, shard_chunks)
-    shape = _longer(old.shape, axis, added.metadata.shape[axis])
-    alone = plan_of(added, shard_chunks, max_index=max_index_of(store))
-
+    if is_finer:
+        return _cut_again(store, stored, added, join, options)
     if stored.is_cut and stored.parts is not None:
-        counts = math.prod(counts_of(stored.metadata))
-        is_larger = isinstance(alone, Cut) and math.prod(alone.counts) > _MUCH_LARGER * counts
         continued = None
-        if not is_larger and not added.columns()[0].inlined:
+        if not added.columns()[0].inlined:
             continued = _continue_shards(store.session, stored, stored.parts, added, axis)
-        return _cut_again(store, stored, added, join, shard_chunks) if continued is None else continued
-    if isinstance(alone, Cut) and stored.parts is None and math.prod(grid_of(old)) <= math.prod(added.grid):
-        # Until now the array had too few chunks for shards.
-        try:
-            again = _cut_again(store, stored, added, join, shard_chunks)
-        except (ManifestError, LocationError):
-            # Some of its chunks are no references, or refer to a file that was changed. They stay as they are.
-            again = None
-        if again is not None and again[0].parts is not None:
-            return again
-    first = _behind_rows(len(shape), axis, old.shape[axis] // chunk_shape_of(old)[axis])
-    return Continuation(stored, shape, added, first), "appended as references of their own"
+        if continued is None:
+            return _cut_again(store, stored, added, join, options)
+        return continued
+    shape = _longer(old.shape, axis, added.metadata.shape[axis])
+    edges = [
+        mine + theirs if at == axis else mine
+        for at, (mine, theirs) in enumerate(zip(edges_of(old), edges_of(added.metadata), strict=True))
+    ]
+    grid = None
+    if is_rectilinear(old) or _chunk_lengths(old) != _chunk_lengths(added.metadata):
+        grid = RectilinearChunkGridMetadata(chunk_shapes=tuple(edges))
+    first = _behind_rows(len(shape), axis, grid_of(old)[axis])
+    return Continuation(stored, shape, added, first, chunk_grid=grid), _appended(math.prod(map(len, edges)))
 
 
-def _with_finer_chunks(path: str, before: References, added: References, axis: int) -> References:
-    """Return an array in the chunks of another one; raise `ManifestError` if its own cannot be cut to them."""
+def _appended(chunks: int) -> str:
+    """Return what the report says about an array of references that has so many chunks after an append."""
+    if chunks <= MAX_PLAIN_CHUNKS:
+        return "appended as references of their own"
+    shards = -(-chunks // DEFAULT_SHARD_CHUNKS)
+    return (
+        f"appended as references of their own, which are {chunks:,} now; adopted again in shards (`overwrite`, "
+        f"`shard_chunks={DEFAULT_SHARD_CHUNKS}`), for parts_store only, the array would have about {shards:,}"
+    )
+
+
+def _cut_like(stored: StoredArray, before: References, added: References, axis: int) -> References:
+    """Return stored references in the chunks of added ones; raise `ManifestError` if they cannot be cut to them."""
     if not can_cut_rows(before, axis):
         expected = f"chunks of the length {before.chunk_shape[axis]}, as those that are stored and cannot all be cut"
-        raise ManifestError(f"array {path!r}", expected, f"{added.chunk_shape[axis]}; {_LOAD}")
+        raise ManifestError(f"array {stored.path!r}", expected, f"{added.chunk_shape[axis]}; {_advice(stored)}")
     return cut_rows(before, axis, added.chunk_shape[axis])
 
 
@@ -481,15 +543,20 @@ def _cut_again(
     stored: StoredArray,
     added: References,
     join: Callable[[References], References],
-    shard_chunks: int,
+    options: AdoptOptions,
 ) -> tuple[PlannedArray, str]:
-    """Return the array in new shards; `join` returns its chunks after the change, given those that are stored."""
+    """Return an array in new chunks, in shards if it was in shards; `join` returns its chunks, given those stored."""
     before = referred_array(store, stored.path).references
     # A file that is added has the checksum that comes with it.
     checksums = {each: checksum for each, checksum in before.checksums.items() if each not in added.checksums}
     before = dataclasses.replace(before, checksums=checksums)
-    chunks = join(uncut(before) if stored.is_cut else before)
-    sharded = cut(chunks, shard_chunks, max_index=max_index_of(store))
+    if not stored.is_cut:
+        return plan_array(stored.path, join(before), None), "cut again, into shorter chunks that fit all files"
+    shard_chunks = options.shard_chunks or DEFAULT_SHARD_CHUNKS
+    sharded = cut(join(uncut(before)), shard_chunks, max_index=max_index_of(store))
+    if sharded.parts is None:
+        expected = "chunks that can be added to an array in shards"
+        raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")
     return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"
 
 
@@ -617,9 +684,12 @@ def _merged_index(shard: LastShard, added: Any, counts: tuple[int, ...], place: 
 
 
 def plan_region(
-    store: PartsStore, stored: StoredArray, new: PartsArray, region: Mapping[str, slice], shard_chunks: int
+    store: PartsStore, stored: StoredArray, new: PartsArray, region: Mapping[str, slice], options: AdoptOptions
 ) -> Planned:
     """Return how a region of an array is replaced; raise `ManifestError` unless the region has whole chunks."""
+    if is_rectilinear(stored.metadata):
+        expected = "a regular grid of chunks, to write a region"
+        raise ManifestError(f"array {stored.path!r}", expected, "chunks of several lengths; adopt all files again")
     require_alike(stored, new, list(region))
     old, added = stored.chunk_metadata, new.references
     names = list(old.dimension_names or ())
@@ -629,7 +699,7 @@ def plan_region(
     )
     box = tuple(slice(start, start + count) for start, count in zip(first, added.grid, strict=True))
     if stored.is_cut:
-        return _cut_again(store, stored, added, lambda before: _replaced(before, added, box), shard_chunks)
+        return _cut_again(store, stored, added, lambda before: _replaced(before, added, box), options)
     if stored.parts is not None:
         expected = "an array without parts, or in shards that were made of files, to write a region of it"
         raise ManifestError(f"array {stored.path!r}", expected, f"{len(stored.parts.parts)} parts")

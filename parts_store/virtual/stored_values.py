@@ -31,6 +31,8 @@ from parts_store.virtual.virtual_dataset import first_difference
 # Attributes that xarray moves from the attributes of a variable to its encoding when it decodes the values, and back
 # when it writes them.
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+# What the report says about values that are written.
+_STORED: Final = "the values are stored"
 # xarray makes texts of characters when it opens a stored array, so that it cannot append them.
 _CHARACTER: Final = np.dtype("S1")
 
@@ -56,7 +58,7 @@ class NewValues:
     def reports(self) -> list[AdoptedArray]:
         """The report of each variable."""
         variables = self.dataset.variables
-        return [_report(join(self.path, str(name)), variables[name], "the values are stored") for name in variables]
+        return [_report(join(self.path, str(name)), variables[name], _STORED) for name in variables]
 
     def write(self) -> None:
         """Write the variables."""
@@ -125,7 +127,7 @@ def plan_values(
             _require_same_type(where, old, given)
         if name not in coordinates and free & set(variable.dims):
             _require_no_parts(store, where)
-            report = _report(where, variable if given is None else given, "the values are stored")
+            report = _report(where, variable if given is None else given, _STORED)
             with _named(path):
                 new = _encoded(where, variable, old_decoded, old) if given is None else given
             place, shape = _place_of(where, new, old, append_dim, region or {})
@@ -228,7 +230,10 @@ def _find_slice(store: PartsStore, path: str, source: xr.Dataset, dim: str) -> s
 def _report(path: str, variable: xr.Variable, plan: str) -> AdoptedArray:
     # Loaded values may have the byte order of the file; zarr stores them in its own.
     dtype = variable.dtype if variable.dtype.isnative else variable.dtype.newbyteorder("=")
-    return AdoptedArray(path, variable.shape, str(dtype), 0, 0, 0, variable.nbytes, plan)
+    if plan != _STORED:
+        return AdoptedArray(path, variable.shape, str(dtype), 0, 0, 0, 0, plan)
+    nbytes = variable.nbytes
+    return AdoptedArray(path, variable.shape, str(dtype), 0, 0, 0, nbytes, plan, form="values", nbytes_copied=nbytes)
 
 
 def _open(store: Any, path: str, **options: Any) -> xr.Dataset:
@@ -262,7 +267,8 @@ def _named(path: str) -> Iterator[None]:
 def _require_no_parts(store: PartsStore, path: str) -> None:
     if store.parts_of(path) is not None:
         expected = "a virtual variable, because the stored array is made of shards of files"
-        raise ManifestError(f"array {path!r}", expected, "a loaded one")
+        found = "a loaded one; adopt all files again, together (`overwrite`)"
+        raise ManifestError(f"array {path!r}", expected, found)
 
 
 def _require_equal(path: str, stored: xr.Variable, given: xr.Variable) -> None:

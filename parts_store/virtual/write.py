@@ -3,6 +3,8 @@
 A plan is made after everything was checked, and changes nothing. It contains the report of what will be written.
 """
 
+import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +17,8 @@ from parts_store.progress import ProgressLike, report_progress
 from parts_store.virtual.description import TEXT
 from parts_store.virtual.existing_files import first_of
 from parts_store.virtual.manifests.group import PartsGroup
-from parts_store.virtual.manifests.references import References
-from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS, cut
+from parts_store.virtual.manifests.references import References, is_rectilinear
+from parts_store.virtual.manifests.shards import DEFAULT_SHARD_CHUNKS, Cut, cut, is_cut, plan_of
 from parts_store.virtual.manifests.to_icechunk import (
     PlannedArray,
     parse_path,
@@ -28,10 +30,11 @@ from parts_store.virtual.manifests.to_icechunk import (
 )
 from parts_store.virtual.ome_zarr import is_channel, join_attributes
 from parts_store.virtual.options import AdoptOptions, WriteRegion
-from parts_store.virtual.report import AdoptedArray, Adoption
+from parts_store.virtual.report import AdoptedArray, Adoption, Form, OtherForm, manifest_nbytes
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
 from parts_store.virtual.stored_arrays import (
     Continuation,
+    StoredArray,
     compare_with_stored,
     max_index_of,
     names_in,
@@ -47,6 +50,10 @@ from parts_store.virtual.virtual_dataset import SourceGroup, VirtualSource, merg
 
 # How many chunks are deleted at the same time.
 _AT_ONCE: Final = 32
+# The packages whose codecs every reader has.
+_COMMON_CODECS: Final = {"zarr", "numcodecs"}
+# What installs the codecs of a package, and makes them known to zarr, if it is not the package itself.
+_INSTALL: Final = {"imagecodecs": "imagecodecs-zarr"}
 
 
 def to_icechunk(
@@ -56,15 +63,13 @@ def to_icechunk(
     path: str = "",
     append_dim: str | None = None,
     region: WriteRegion | None = None,
-    shard_chunks: int = DEFAULT_SHARD_CHUNKS,
+    shard_chunks: int | None = None,
     overwrite: bool = False,
     progress: ProgressLike = None,
 ) -> Adoption:
     """Write a virtual dataset to an Icechunk session. Nothing is committed.
 
-    The chunks of the files are grouped into shards, where that saves references: each shard has one reference for each
-    file that it draws on, and an index. Chunks that are inlined in a manifest are stored in the session, and so are
-    variables that are loaded.
+    Chunks that are inlined in a manifest are stored in the session, and so are variables that are loaded.
 
     Parameters
     ----------
@@ -83,8 +88,10 @@ def to_icechunk(
     region : mapping of str to slice, or "auto", optional
         The region of existing arrays that is written: a slice for each dimension, on the boundaries of chunks, or
         `"auto"` to find the loaded coordinates among those that are stored.
-    shard_chunks : int
-        The largest number of chunks in a shard; 1 for a reference for each chunk.
+    shard_chunks : int, optional
+        By default each chunk is a reference of an ordinary Zarr array; arrays of more than 100,000 chunks are cut into
+        shards. A number cuts all arrays into shards of up to so many chunks, which only this package reads; 1 cuts
+        none. Stored arrays that are changed keep their form.
     overwrite : bool
         Whether to replace existing arrays.
     progress : bool or callable, optional
@@ -93,7 +100,7 @@ def to_icechunk(
     Returns
     -------
     Adoption
-        A report of the arrays, and of how each was cut into shards and why.
+        A report of the arrays, of the form that each has, and of what the other form would take.
 
     Raises
     ------
@@ -104,7 +111,7 @@ def to_icechunk(
     ManifestError
         If an array cannot be written as it is, or does not continue the stored one. Nothing was written.
     LocationError
-        If an array has to be cut into shards again, and a file that it refers to was changed. Nothing was written.
+        If an array in shards has to be cut again, and a file that it refers to was changed. Nothing was written.
 
     Examples
     --------
@@ -135,8 +142,9 @@ def to_icechunk(
     ...     icechunk.in_memory_storage(), config=config, authorize_virtual_chunk_access=access
     ... )
     >>> session = repository.writable_session("main")
-    >>> ps.to_icechunk(days, session).arrays[0].plan
-    '1 shard of 100 chunks, in one file'
+    >>> array = ps.to_icechunk(days, session).arrays[0]
+    >>> array.form, array.references, array.other.references
+    ('plain', 100, 1)
     >>> store = ps.PartsStore.from_session(session)
     >>> xr.open_zarr(store, consolidated=False)["t"][3].values
     array([6, 7], dtype=uint8)
@@ -150,8 +158,11 @@ def to_icechunk(
     return planned.report
 
 
-def plan_write(source: VirtualSource, session: Any, options: AdoptOptions) -> "PlannedWrite":
-    """Return what `to_icechunk` would write, after everything was checked, and the report of it. Change nothing."""
+def plan_write(source: VirtualSource, session: Any, options: AdoptOptions, location: str = "") -> "PlannedWrite":
+    """Return what `to_icechunk` would write, after everything was checked, and the report of it. Change nothing.
+
+    `location` is the name of the files in errors; by default that of those which are referred to.
+    """
     store = session if isinstance(session, PartsStore) else PartsStore.from_session(session)
     if store.session is None:
         raise StoreConfigError("session", "an Icechunk session", str(store))
@@ -161,7 +172,12 @@ def plan_write(source: VirtualSource, session: Any, options: AdoptOptions) -> "P
     tree = {place(path, group): contents for group, contents in read_tree(source).items()}
     if options.append_dim is None and options.region is None:
         return _plan_creation(store, path, tree, options)
-    return _plan_change(store, tree, options)
+    try:
+        return _plan_change(store, path, tree, options)
+    except ManifestError as error:
+        # The source is what does not fit.
+        files = location or _location([array.references for group in tree.values() for array in group.arrays.values()])
+        raise ManifestError(f"{files}, {error.subject}", error.expected, error.found) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +220,9 @@ async def _continue(store: PartsStore, array: Continuation) -> None:
         document = None if buffer is None else parse(buffer.to_bytes())
         if document is None:
             raise ManifestError(f"array {stored.path!r}", "the array that was there before", "none")
-        await write_document(store, stored.path, {**document, "shape": list(array.shape)})
-    await write_chunks(store, stored.path, array.references, stored.parts, array.first)
+        grid = {} if array.chunk_grid is None else {"chunk_grid": array.chunk_grid.to_dict()}
+        await write_document(store, stored.path, {**document, "shape": list(array.shape), **grid})
+    await write_chunks(store, array.path, array.references, array.parts, array.first)
     keys = [join(stored.path, "/".join(["c", *map(str, index)])) for index in array.removed]
     await run_for_each(keys, store.delete, _AT_ONCE)
 
@@ -221,12 +238,13 @@ def _plan_creation(
     reports: list[AdoptedArray] = []
     for where, group in tree.items():
         for name, source in group.arrays.items():
-            sharded = cut(source.references, options.shard_chunks, max_index=max_index_of(store))
+            max_index = max_index_of(store)
+            sharded = cut(source.references, options.shard_chunks, max_index=max_index)
             parts = source.declared_parts if sharded.parts is None else sharded.parts
             planned = plan_array(place(where, name), sharded.references, parts)
             require_locations(store, planned.references)
             arrays.append(planned)
-            reports.append(_report(planned.path, source.references, sharded.references, sharded.reason))
+            reports.append(_report(planned, source.references, sharded.reason, max_index))
     ancestors = destination.read_ancestors(store, path)
     destination.require_outside_arrays(ancestors, path, "path")
     stored = destination.read_nodes(store, list(tree))
@@ -245,7 +263,7 @@ def _plan_creation(
             documents[where] = document
         values.append(NewValues.checked(store, where, group.loaded, document["attributes"]))
     loaded = [report for each in values for report in each.reports]
-    summary = Adoption(_location([array.references for array in arrays]), (*loaded, *reports), ())
+    summary = _summary([array.references for array in arrays], [*loaded, *reports])
     return PlannedWrite(store, tuple(obstacles), documents, tuple(values), tuple(arrays), summary)
 
 
@@ -266,7 +284,7 @@ def _find_obstacles(
 # --- arrays that are stored -------------------------------------------------------------------------------------------
 
 
-def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: AdoptOptions) -> PlannedWrite:
+def _plan_change(store: PartsStore, path: str, tree: Mapping[str, SourceGroup], options: AdoptOptions) -> PlannedWrite:
     """Return how a source is appended to stored arrays along a dimension, or written to a region of them."""
     append_dim, region = options.append_dim, options.region
     _require_dimensions(tree, options)
@@ -276,9 +294,14 @@ def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: Ad
     reports: list[AdoptedArray] = []
     lengths: set[int] = set()
     other_groups: list[str] = []
+    found = {where: require_stored(store, where, group) for where, group in tree.items()}
+    if append_dim is not None:
+        _require_stored_dimension(
+            path, [array for stored, _ in found.values() for array in stored.values()], append_dim
+        )
     for where, group in tree.items():
-        stored, groups = require_stored(store, where, group)
-        other_groups += [path for name in groups if (path := place(where, name)) not in tree]
+        stored, groups = found[where]
+        other_groups += [below for name in groups if (below := place(where, name)) not in tree]
         slices = detect_region(store, where, group.loaded, region) if region is not None else {}
         if append_dim is not None:
             lengths |= require_complete(where, stored, group, append_dim, is_complete=options.is_complete)
@@ -290,20 +313,20 @@ def _plan_change(store: PartsStore, tree: Mapping[str, SourceGroup], options: Ad
             old = stored[name]
             if not free & set(old.metadata.dimension_names or ()):
                 plan = compare_with_stored(store, old, source, options.max_loaded_nbytes)
-                reports.append(_report(old.path, source.references, None, plan))
+                reports.append(_described(old.path, source.references, plan))
                 continue
             require_locations(store, source.references)
             if append_dim is not None:
-                planned, reason = plan_append(store, old, source, append_dim, options.shard_chunks)
+                planned, reason = plan_append(store, old, source, append_dim, options)
             else:
-                planned, reason = plan_region(store, old, source, slices, options.shard_chunks)
+                planned, reason = plan_region(store, old, source, slices, options)
             arrays.append(planned)
-            reports.append(_report(old.path, source.references, planned.references, reason))
+            reports.append(_report(planned, source.references, reason, max_index_of(store)))
     documents = {} if append_dim is None else _documents_with_channels(store, tree, append_dim)
     if append_dim is not None:
         require_no_other_groups(store, other_groups, append_dim, lengths)
     new = [array.references for group in tree.values() for array in group.arrays.values()]
-    summary = Adoption(_location(new), (*loaded, *reports), ())
+    summary = _summary(new, [*loaded, *reports])
     # Arrays that are cut again.
     obstacles = tuple(array.path for array in arrays if isinstance(array, PlannedArray))
     return PlannedWrite(store, obstacles, documents, tuple(values), tuple(arrays), summary)
@@ -335,23 +358,77 @@ def _require_dimensions(tree: Mapping[str, SourceGroup], options: AdoptOptions) 
         raise StoreConfigError("region", "dimensions of the source", repr(unknown[0]))
 
 
+def _require_stored_dimension(path: str, arrays: Sequence[StoredArray], dim: str) -> None:
+    """Raise `StoreConfigError` unless any stored array has the dimension that a source is appended along."""
+    known = dict.fromkeys(str(name) for array in arrays for name in array.metadata.dimension_names or () if name)
+    if dim not in known:
+        close = difflib.get_close_matches(dim, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        expected = f"a dimension of the arrays that are stored at {path!r}: {', '.join(known) or 'none'}"
+        raise StoreConfigError("append_dim", expected, f"{dim!r}{hint}")
+
+
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def _report(path: str, source: References, written: References | None, plan: str) -> AdoptedArray:
-    """Return the report of an array, given its references in the source, and those that are written."""
-    columns = () if written is None else written.columns()
+def _described(path: str, source: References, plan: str) -> AdoptedArray:
+    """Return the report of an array that is not written, given its references in the source."""
     return AdoptedArray(
         path,
         source.metadata.shape,
         "string" if source.dtype == TEXT else str(source.dtype),
         int((~source.is_missing()).sum()),
-        sum(int(each.is_in_file.sum()) for each in columns),
+        0,
         sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
-        sum(len(data) for each in columns for data in each.inlined.values()),
+        0,
         plan,
         chunks_written=sum(len(each.inlined) for each in source.columns()),
     )
+
+
+def _report(planned: PlannedArray | Continuation, source: References, reason: str, max_index: int) -> AdoptedArray:
+    """Return the report of an array that is written, given its references in the source."""
+    columns = planned.references.columns()
+    references = sum(int(each.is_in_file.sum()) for each in columns)
+    copied = sum(len(data) for each in source.columns() for data in each.inlined.values())
+    described = _described(planned.path, source, reason or "plain references")
+    form = _form_of(planned, has_references=references > 0 or not copied)
+    other = None
+    if form == "shards":
+        other = OtherForm.of("plain", described.chunks, described.chunks)
+    elif form == "plain" and isinstance(plan := plan_of(source, DEFAULT_SHARD_CHUNKS, max_index=max_index), Cut):
+        other = OtherForm.of("shards", int((plan.shards.numbers >= 0).sum()), described.chunks)
+    return dataclasses.replace(
+        described,
+        references=references,
+        nbytes_written=sum(len(data) for each in columns for data in each.inlined.values()),
+        form=form,
+        needs=_needs(source),
+        nbytes_copied=copied,
+        nbytes_manifests=manifest_nbytes(form, references, described.chunks),
+        other=other,
+    )
+
+
+def _form_of(planned: PlannedArray | Continuation, *, has_references: bool) -> Form:
+    """Return the form of an array that is written."""
+    metadata, parts = planned.references.metadata, planned.parts
+    if parts is not None:
+        return "shards" if is_cut(metadata, parts) else "parts"
+    if is_rectilinear(metadata) or (isinstance(planned, Continuation) and planned.chunk_grid is not None):
+        return "rectilinear"
+    return "plain" if has_references else "values"
+
+
+def _needs(source: References) -> tuple[str, ...]:
+    """Return the packages that register codecs of an array, besides zarr and numcodecs, which every reader has."""
+    packages = {type(codec).__module__.partition(".")[0] for codec in source.metadata.codecs} - _COMMON_CODECS
+    return tuple(sorted(_INSTALL.get(package, package) for package in packages))
+
+
+def _summary(references: Sequence[References], reports: Sequence[AdoptedArray]) -> Adoption:
+    """Return the report of arrays that are written."""
+    return Adoption(_location(references), tuple(reports), (), sum(each.nbytes_copied for each in reports))
 
 
 def _location(arrays: Sequence[References]) -> str:

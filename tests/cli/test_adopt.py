@@ -62,6 +62,29 @@ def test_adopt_creates_nothing_if_the_file_is_missing(tmp_path: Path, capsys: py
     assert [each.name for each in tmp_path.iterdir()] == ["text"]
 
 
+def test_adopt_chooses_the_form_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_months(tmp_path / "data", "month", "2003-01", 3)
+    into: dict[str, list[str | Path]] = {
+        name: [tmp_path / name, "--concat-dim", "time"] for name in ("load", "rectilinear", "refuse")
+    }
+    copied = call(["adopt", *files[:2], *into["load"]], capsys)
+    assert "copied values" in copied.out
+    assert "`uneven='rectilinear'` to refer" in fails(
+        ["adopt", *files[:2], *into["refuse"], "--uneven", "refuse"], capsys
+    )
+    referred = call(["adopt", *files[:2], *into["rectilinear"], "--uneven", "rectilinear"], capsys)
+    assert "references on a rectilinear grid: 2 arrays, 4 references" in referred.out
+    # The command allows the grid for itself alone.
+    assert not zarr.config.get("array.rectilinear_chunks")
+    assert call(["adopt", files[2], tmp_path / "rectilinear", "--append-dim", "time"], capsys).code == OK
+    names: dict[str, Any] = {"ps": ps, "xr": xr, "zarr": zarr}
+    with zarr.config.set({"array.rectilinear_chunks": False}):
+        exec("\n".join(referred.out.splitlines()[-4:]), names)
+        xr.testing.assert_identical(names["dataset"].load().drop_attrs(), read(files).drop_attrs())
+    sharded = call(["adopt", *files[:1], tmp_path / "shards", "--shard-chunks", "1", "--json"], capsys)
+    assert {each["form"] for each in json.loads(sharded.out)["arrays"]} <= {"plain", "values"}
+
+
 def read_time(store: ps.PartsStore) -> list[str]:
     dataset = xr.open_zarr(store, consolidated=False, chunks=None)
     return [str(each)[:10] for each in dataset["time"].values]

@@ -116,6 +116,8 @@ READS: Final[dict[str, dict[str, str]]] = {
     "adopted HDF5 file, in shards": {},
     "adopted TIFF file": {"zarr, xarray": "none, zstd, deflate"},
     "adopted TIFF file, in shards": {},
+    "adopted HDF5 files, rectilinear grid": {},
+    "adopted N5 container": {},
     "N5 in place": {"tensorstore_n5": "none, gzip"},
 }
 # Programs that ignore storage transformers, which they must not, look for chunks at keys without a suffix, find none,
@@ -126,7 +128,9 @@ SHOWS_FILL_VALUE: Final = {
 
 
 # Why programs refuse, in their words: a program that was asked in a wrong way says something else.
-_ZARR: Final = r"disallowed extra fields: \['parts_store'\]|codec '(pad|n5_default)' is not available"
+_ZARR: Final = (
+    r"disallowed extra fields: \['parts_store'\]|codec '(pad|n5_default)' is not available|Rectilinear chunk grids are"
+)
 REASONS: Final = {
     "zarr": _ZARR,
     "xarray": _ZARR,

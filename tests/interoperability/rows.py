@@ -118,7 +118,7 @@ def _adopted(file: Path, shard_chunks: int | None) -> None:
     assert report.is_complete
     assert report.nbytes_copied == 0
     (array,) = report.arrays
-    assert (array.references < array.chunks) == (shard_chunks is not None)
+    assert array.form == ("plain" if shard_chunks is None else "shards")
     session.commit("adopted")
 
 
@@ -141,6 +141,33 @@ def _adopted_tiff(shard_chunks: int | None = None) -> Callable[[Path, str], None
         _adopted(folder / "image.tif", shard_chunks)
 
     return write
+
+
+def _rectilinear(folder: Path, compression: str) -> None:
+    """Adopt two files with one compressed chunk each, of 70 and of 50 rows."""
+    folder.mkdir()
+    for number, rows in enumerate((slice(0, 70), slice(70, None))):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            part = VALUES[rows]
+            image = file.create_dataset("image", data=part, chunks=part.shape, compression="gzip")
+            for axis, (name, length) in enumerate(zip(NAMES, part.shape, strict=True)):
+                file.create_dataset(name, data=np.arange(length) + (rows.start if name == "y" else 0)).make_scale(name)
+                image.dims[axis].attach_scale(file[name])
+    repository = ps.open_repository(folder / "repository", virtual=[folder])
+    session = repository.writable_session("main")
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        report = ps.adopt(folder / "*.h5", into=session, concat_dim="y", uneven="rectilinear")
+    assert {array.path: (array.form, array.references) for array in report.arrays}["image"] == ("rectilinear", 2)
+    session.commit("adopted")
+
+
+def _adopted_n5(folder: Path, compression: str) -> None:
+    folder.mkdir()
+    container = z5py.File(str(folder / "image.n5"), "a", use_zarr_format=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        container.create_dataset("image", data=VALUES, chunks=CHUNK, compression=compression)
+    _adopted(folder / "image.n5", None)
 
 
 def _n5(folder: Path, compression: str) -> None:
@@ -195,5 +222,7 @@ ROWS: Final = (
     *_rows("adopted HDF5 file, in shards", ("none", "deflate"), _adopted_hdf5(shard_chunks=14), is_repository=True),
     *_rows("adopted TIFF file", TIFF, _adopted_tiff(), is_repository=True, array="data"),
     *_rows("adopted TIFF file, in shards", TIFF, _adopted_tiff(shard_chunks=14), is_repository=True, array="data"),
+    *_rows("adopted HDF5 files, rectilinear grid", ("deflate",), _rectilinear, is_repository=True),
+    *_rows("adopted N5 container", ("gzip",), _adopted_n5, is_repository=True),
     *_rows("N5 in place", ("none", "gzip"), _n5),
 )

@@ -96,12 +96,16 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[xr.Dataset], xr.Dataset], dict
 
 
 @pytest.mark.sampled(7)
-@pytest.mark.parametrize("case", CASES)
-def test_what_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "shard_chunks"),
+    [(case, None) for case in CASES if case != "loaded in place of references"]
+    + [(case, 4095) for case in CASES if case != "chunks"],
+)
+def test_what_does_not_fit_is_refused(case: str, shard_chunks: int | None, tmp_path: Path) -> None:
     change, arguments, text = CASES[case]
     repo = repository(tmp_path)
     session = repo.writable_session("main")
-    ps.to_icechunk(source(tmp_path), session, path="a")
+    ps.to_icechunk(source(tmp_path), session, path="a", shard_chunks=shard_chunks)
     session.commit("stored")
     session = repo.writable_session("main")
     days = change(source(tmp_path, first=20)) if callable(change) else source(tmp_path, **({"first": 20} | change))
@@ -139,7 +143,7 @@ def test_file_that_was_changed_is_not_cut_again(tmp_path: Path) -> None:
     session = repo.writable_session("main")
     for first, days in ((0, 31), (31, 28)):
         new = source(tmp_path, first=first, days=days)
-        ps.to_icechunk(new, session, append_dim="time" if first else None)
+        ps.to_icechunk(new, session, append_dim="time" if first else None, shard_chunks=4095)
     session.commit("two months")
     changed = tmp_path / "0-i4-31-8-1.raw"
     changed.write_bytes(bytes(5000))

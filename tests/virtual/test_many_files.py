@@ -57,9 +57,10 @@ def test_months_are_joined_and_appended(winter: Path) -> None:
 @pytest.mark.slow
 def test_a_dry_run_reports_the_same_and_writes_nothing(winter: Path) -> None:
     session = repository(winter).writable_session("main")
-    planned = ps.adopt(winter / "*.nc", into=session, concat_dim="time", dry_run=True)
+    options: Any = {"concat_dim": "time", "shard_chunks": 4095}
+    planned = ps.adopt(winter / "*.nc", into=session, dry_run=True, **options)
     assert not session.has_uncommitted_changes
-    assert ps.adopt(winter / "*.nc", into=session, concat_dim="time") == planned
+    assert ps.adopt(winter / "*.nc", into=session, **options) == planned
     (array,) = [each for each in planned.arrays if each.path == "t"]
     assert (array.shape, array.chunks) == ((91, 24, 30), 91)
     assert "shards" in array.plan

@@ -32,6 +32,7 @@ from parts_store.virtual.manifests.reading import (
 )
 from parts_store.virtual.manifests.references import (
     References,
+    chunk_lengths_of,
     default_parts,
     document_of,
     parse_metadata,
@@ -315,7 +316,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """The shape of a chunk; of a shard, if the array is sharded."""
+        """The shape of a chunk; of a shard, if the array is sharded. Raises `ManifestError` if chunks have several."""
         return self.references.chunk_shape
 
     @override
@@ -353,7 +354,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
     def __repr__(self) -> str:
         parts = len(self.manifests)
-        return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={self.chunk_shape}, parts={parts}>"
+        chunks = chunk_lengths_of(self.metadata)
+        return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={chunks}, parts={parts}>"
 
     def _repr_html_(self) -> str:
         missing = self.references.is_missing()
@@ -362,7 +364,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         rows = {
             "shape": self.shape,
             "data type": self.dtype,
-            "shape of a chunk": self.chunk_shape,
+            "shape of a chunk": chunk_lengths_of(self.metadata),
             "chunks": f"{missing.size - int(missing.sum()):,} of {missing.size:,}",
             "parts of a chunk": ", ".join(repr(part.key_suffix) for part in self.parts.parts),
             "files": ", ".join(files[:_MAX_FILES]) + more,

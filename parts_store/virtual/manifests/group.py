@@ -12,7 +12,7 @@ from parts_store._compat.zarr import GroupMetadata
 from parts_store.errors import ManifestError, describe
 from parts_store.virtual.manifests.array import PartsArray, ReferenceNode
 from parts_store.virtual.manifests.entries import require_object
-from parts_store.virtual.manifests.references import as_manifest_errors
+from parts_store.virtual.manifests.references import as_manifest_errors, chunk_lengths_of
 from parts_store.virtual.store_access import NODES_FOLDER, PROTOCOL_FOLDER
 
 
@@ -108,7 +108,9 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"], ReferenceNode):
             (
                 len(path.split("/")) if path else 0,
                 path.rpartition("/")[2] or "/",
-                f"{node.dtype} {node.shape}, chunks {node.chunk_shape}" if isinstance(node, PartsArray) else "group",
+                f"{node.dtype} {node.shape}, chunks {chunk_lengths_of(node.metadata)}"
+                if isinstance(node, PartsArray)
+                else "group",
             )
             for path, node in self.nodes()
         ]

@@ -18,7 +18,7 @@ from virtualizarr.manifests import ManifestArray, array_api
 from zarr.codecs import BytesCodec
 
 from parts_store._compat.virtualizarr import copy_and_replace_metadata
-from parts_store._compat.zarr import ArrayV3Metadata, unstable_types
+from parts_store._compat.zarr import ArrayV3Metadata, RectilinearChunkGridMetadata, unstable_types
 from parts_store.errors import ManifestError, describe
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.manifests.entries import (
@@ -34,6 +34,7 @@ from parts_store.virtual.manifests.meaning import find_difference
 from parts_store.virtual.manifests.references import (
     References,
     as_manifest_errors,
+    edges_of,
     storage_order,
 )
 from parts_store.virtual.store_access import Span, parse_integer
@@ -157,6 +158,50 @@ def concatenate(arrays: Sequence[References], axis: int, names: Sequence[str] = 
     axis = normalize_axis_index(axis, len(arrays[0].metadata.shape))
     join = partial(array_api.concatenate, axis=axis)
     return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, "arrays whose chunks make up one grid")
+
+
+def can_concatenate_uneven(arrays: Sequence[References], axis: int) -> bool:
+    """Return whether the chunks of arrays, one after the other along an axis, make up a rectilinear grid.
+
+    All arrays but the last must consist of whole chunks: the next chunk begins where one ends.
+    """
+    all_edges = [edges_of(array.metadata) for array in arrays]
+    others = {(*edges[:axis], *edges[axis + 1 :]) for edges in all_edges}
+    are_whole = all(
+        sum(edges[axis]) == array.metadata.shape[axis] for edges, array in zip(all_edges[:-1], arrays[:-1], strict=True)
+    )
+    return len(others) == 1 and are_whole and all(len(array.manifests) == 1 for array in arrays)
+
+
+def concatenate_uneven(arrays: Sequence[References], axis: int) -> References:
+    """Return arrays one after the other along an axis, whose chunks may have other lengths along it.
+
+    Only for arrays for which `can_concatenate_uneven` is true, and which are alike otherwise.
+    """
+    first = arrays[0].metadata
+    all_edges = [edges_of(array.metadata) for array in arrays]
+    edges = [
+        tuple(itertools.chain(*each)) if at == axis else each[0] for at, each in enumerate(zip(*all_edges, strict=True))
+    ]
+    shape = list(first.shape)
+    shape[axis] = sum(array.metadata.shape[axis] for array in arrays)
+    grid = RectilinearChunkGridMetadata(chunk_shapes=tuple(edges))
+    metadata = dataclasses.replace(first, shape=tuple(shape), chunk_grid=grid)
+    columns = [array.columns()[0] for array in arrays]
+    inlined: dict[tuple[int, ...], bytes] = {}
+    start = 0
+    for column in columns:
+        for index, data in column.inlined.items():
+            inlined[(*index[:axis], index[axis] + start, *index[axis + 1 :])] = data
+        start += column.paths.shape[axis]
+    joined = Columns(
+        np.concatenate([column.paths for column in columns], axis),
+        np.concatenate([column.offsets for column in columns], axis),
+        np.concatenate([column.lengths for column in columns], axis),
+        inlined,
+    )
+    checksums = merge_checksums([array.checksums for array in arrays], "concatenate")
+    return References.checked(metadata, [joined.manifest()], checksums)
 
 
 def stack(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:

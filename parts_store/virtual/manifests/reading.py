@@ -22,7 +22,7 @@ from parts_store._compat.zarr import sync
 from parts_store.errors import LocationError
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.manifests.entries import Checksum, FileRange, Piece
-from parts_store.virtual.manifests.references import References
+from parts_store.virtual.manifests.references import References, edges_of
 from parts_store.virtual.registered_files import RegisteredFiles, Registries
 from parts_store.virtual.store_access import (
     Found,
@@ -199,7 +199,8 @@ async def _decode(array: References, chunks: Mapping[tuple[int, ...], memoryview
 def _is_plain(array: References) -> bool:
     """Return whether an array is one chunk of plain numbers."""
     has_bytes_only = len(array.metadata.codecs) == 1 and isinstance(array.metadata.codecs[0], BytesCodec)
-    return has_bytes_only and array.chunk_shape == array.metadata.shape and array.dtype.kind in "biufc"
+    is_one_chunk = edges_of(array.metadata) == tuple((length,) for length in array.metadata.shape)
+    return has_bytes_only and is_one_chunk and array.dtype.kind in "biufc"
 
 
 def carry_out[T](work: Coroutine[Any, Any, T]) -> T:

@@ -18,7 +18,12 @@ from virtualizarr.manifests import ChunkManifest
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, TransposeCodec
 
-from parts_store._compat.zarr import ArrayV3Metadata, RegularChunkGridMetadata, unstable_types
+from parts_store._compat.zarr import (
+    ArrayV3Metadata,
+    RectilinearChunkGridMetadata,
+    RegularChunkGridMetadata,
+    unstable_types,
+)
 from parts_store.errors import ManifestError, PartsConfigError, PartsStoreError, describe, raise_translated
 from parts_store.redaction import hide_secrets
 from parts_store.virtual.manifests.entries import (
@@ -169,8 +174,6 @@ def parse_metadata(metadata: object) -> tuple[ArrayV3Metadata, ConcatParts | Non
             found = ArrayV3Metadata.from_dict(complete(document))
     else:
         raise ManifestError("metadata", "the metadata of a Zarr v3 array, or its metadata document", describe(metadata))
-    # Raises for a grid that is not regular.
-    chunk_shape_of(found)
     return found, parts
 
 
@@ -188,15 +191,42 @@ def document_of(metadata: ArrayV3Metadata) -> dict[str, Any]:
     return document
 
 
+def is_rectilinear(metadata: ArrayV3Metadata) -> bool:
+    """Return whether chunks may have several lengths along an axis."""
+    return isinstance(metadata.chunk_grid, RectilinearChunkGridMetadata)
+
+
 def chunk_shape_of(metadata: ArrayV3Metadata) -> tuple[int, ...]:
-    """Return the shape of a chunk; of a shard, if the array is sharded."""
+    """Return the shape of a chunk; of a shard, if the array is sharded. Raise `ManifestError` if there are several."""
     if not isinstance(metadata.chunk_grid, RegularChunkGridMetadata):
-        raise ManifestError("chunk_grid", "a regular grid", describe(metadata.chunk_grid))
+        raise ManifestError("chunk_grid", "a regular grid, for an operation on chunks", describe(metadata.chunk_grid))
     return tuple(metadata.chunk_grid.chunk_shape)
+
+
+def edges_of(metadata: ArrayV3Metadata) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths of the chunks along each axis. The last chunk may extend beyond the end of the array."""
+    match metadata.chunk_grid:
+        case RectilinearChunkGridMetadata(chunk_shapes=lengths):
+            pass
+        case _:
+            lengths = chunk_shape_of(metadata)
+    return tuple(
+        (each,) * -(-length // each) if isinstance(each, int) else tuple(each)
+        for each, length in zip(lengths, metadata.shape, strict=True)
+    )
+
+
+def chunk_lengths_of(metadata: ArrayV3Metadata) -> tuple[int | tuple[int, ...], ...]:
+    """Return the length of the chunks along each axis; the lengths of all of them where they differ."""
+    if not is_rectilinear(metadata):
+        return chunk_shape_of(metadata)
+    return tuple(edges[0] if len(set(edges)) == 1 else edges for edges in edges_of(metadata))
 
 
 def grid_of(metadata: ArrayV3Metadata) -> tuple[int, ...]:
     """Return the number of chunks of an array along each axis."""
+    if is_rectilinear(metadata):
+        return tuple(map(len, edges_of(metadata)))
     return tuple(-(-length // chunk) for length, chunk in zip(metadata.shape, chunk_shape_of(metadata), strict=True))
 
 

@@ -18,7 +18,13 @@ from parts_store._compat.virtualizarr import MISSING_CHUNK_PATH
 from parts_store._compat.zarr import ArrayV3Metadata
 from parts_store.errors import ManifestError
 from parts_store.virtual.manifests.entries import Columns, key_of, number_paths
-from parts_store.virtual.manifests.references import References, chunk_shape_of, document_of, grid_of
+from parts_store.virtual.manifests.references import (
+    References,
+    chunk_shape_of,
+    document_of,
+    grid_of,
+    is_rectilinear,
+)
 from parts_store.virtual.store_access import CODEC, NO_CHUNK, SHARD_INDEX, ConcatParts, Part, ShardIndex, encode_table
 
 # The largest number of files that a shard may be in. For each of them every shard of the array has one more part.
@@ -44,6 +50,9 @@ _NO_FILE: Final = -1
 
 # The index of a shard with this number of chunks still fits in a manifest of Icechunk, where it is compressed.
 DEFAULT_SHARD_CHUNKS: Final = 4095
+# An array with more chunks is cut into shards, unless the caller says otherwise: below, the manifests of plain
+# references have at most about 2 MB, and every reader of Zarr and Icechunk understands them.
+MAX_PLAIN_CHUNKS: Final = 100_000
 INDEX_CODECS: Final[list[dict[str, Any]]] = [
     {"name": "bytes", "configuration": {"endian": "little"}},
     {"name": "crc32c"},
@@ -341,16 +350,21 @@ class Sharded:
     references: References
     # None if the chunks are as they were.
     parts: ConcatParts | None
-    # Why it is cut in this way, or not at all, as a phrase for a report.
+    # Why it is cut in this way, or not at all, as a phrase for a report; empty if nobody asked for shards.
     reason: str
 
 
-def cut(references: References, max_chunks: int = DEFAULT_SHARD_CHUNKS, *, max_index: int = MAX_INDEX) -> Sharded:
+def cut(
+    references: References, max_chunks: int | None = DEFAULT_SHARD_CHUNKS, *, max_index: int = MAX_INDEX
+) -> Sharded:
     """Return an array in shards of at most `max_chunks` chunks, or as it is if that gains nothing.
 
-    An index of more than `max_index` bytes is an object of its own.
+    With None, an array of up to 100,000 chunks stays as it is. An index of more than `max_index` bytes is an object of
+    its own.
     """
-    plan = plan_of(references, max_chunks, max_index=max_index)
+    if max_chunks is None and int((~references.is_missing()).sum()) <= MAX_PLAIN_CHUNKS:
+        return Sharded(references, None, "")
+    plan = plan_of(references, max_chunks or DEFAULT_SHARD_CHUNKS, max_index=max_index)
     if isinstance(plan, NotCut):
         return Sharded(references, None, plan.reason)
     files = plan.shards.files
@@ -380,6 +394,8 @@ def _why_not(references: References) -> str | None:
         return "it is in shards"
     if not references.metadata.shape:
         return "a single value"
+    if is_rectilinear(references.metadata):
+        return "its chunks have several lengths"
     if references.columns()[0].inlined:
         return "some chunks are not in files"
     return None

@@ -173,11 +173,12 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> C
     container = read_container(_read_attributes(folder, sizes))
     blocks = find_blocks(files, container.datasets)
     notes: dict[str, str] = {}
+    all_cut: dict[str, int] = {}
     left = _MAX_BLOCKS
     for path, dataset in list(container.datasets.items()):
         try:
             left -= _count_missing(dataset, len(blocks[path]), left)
-            cut = _count_cut(folder, path, dataset, blocks[path])
+            all_cut[path] = cut = _count_cut(folder, path, dataset, blocks[path])
         except CannotBeReadError as error:
             container.skip(path, str(error))
             continue
@@ -188,7 +189,7 @@ def describe(folder: FolderReader, name: str, url_of: Callable[[str], str]) -> C
     arrays = {}
     for path, dataset in container.datasets.items():
         urls = {place: url_of(join(path, key_of_block(place))) for place in blocks[path]}
-        arrays[path or name] = _references(dataset, blocks[path], urls, dimensions)
+        arrays[path or name] = _references(dataset, blocks[path], urls, dimensions, has_headers=all_cut[path] > 0)
     return nest({"": {}, **container.groups}, arrays), tuple(container.skipped), notes
 
 
@@ -237,12 +238,19 @@ def _count_cut(folder: FolderReader, path: str, dataset: N5Dataset, blocks: Mapp
 
 
 def _references(
-    dataset: N5Dataset, blocks: Mapping[BlockPlace, int], urls: Mapping[BlockPlace, str], dimensions: PhonyDimensions
+    dataset: N5Dataset,
+    blocks: Mapping[BlockPlace, int],
+    urls: Mapping[BlockPlace, str],
+    dimensions: PhonyDimensions,
+    *,
+    has_headers: bool,
 ) -> PartsArray:
+    """Return references to blocks; without their headers if no block is cut, so that every reader knows the codecs."""
     columns = Columns.empty(dataset.grid[::-1])
+    start = 0 if has_headers else n5_nbytes(dataset.ndim)
     for place, nbytes in blocks.items():
-        columns.put(place[::-1], FileRange(urls[place], Span(0, nbytes)))
-    document = dataset.reversed_document()
+        columns.put(place[::-1], FileRange(urls[place], Span(start, nbytes)))
+    document = dataset.reversed_document(has_headers=has_headers)
     # xarray needs names.
     document.setdefault("dimension_names", list(dimensions.names_of(dataset.dimensions[::-1])))
     references = References.checked(ArrayV3Metadata.from_dict(document), [columns.manifest()], {})

@@ -161,10 +161,13 @@ class N5Dataset:
     @property
     def codec(self) -> Json:
         """Return the codec that reads a block."""
-        codecs = [_reversed(self.ndim), {"name": "bytes", "configuration": {"endian": "big"}}]
-        if self.compressor is not None:
-            codecs.append(self.compressor)
-        return {"name": "n5_default", "configuration": {"codecs": codecs}}
+        return {"name": "n5_default", "configuration": {"codecs": [_reversed(self.ndim), *self._codecs]}}
+
+    @property
+    def _codecs(self) -> list[Json]:
+        """Return the codecs of the values of a block."""
+        codecs: list[Json] = [{"name": "bytes", "configuration": {"endian": "big"}}]
+        return codecs if self.compressor is None else [*codecs, self.compressor]
 
     def document(self) -> Json:
         """Return the `zarr.json` for the folder of the dataset, with the axes in N5's order, as in the keys of blocks.
@@ -174,10 +177,13 @@ class N5Dataset:
         document = self._document(self.dimensions, self.block_size, self.axes, [self.codec])
         return {**document, "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "/"}}}
 
-    def reversed_document(self) -> Json:
-        """Return the document of an array with the axes reversed, as z5py shows the dataset."""
+    def reversed_document(self, *, has_headers: bool) -> Json:
+        """Return the document of an array with the axes reversed, as z5py shows the dataset.
+
+        Without their headers, blocks that are not cut are ordinary chunks: the first axis of N5 varies fastest.
+        """
         axes = None if self.axes is None else self.axes[::-1]
-        codecs = [_reversed(self.ndim), self.codec]
+        codecs = [_reversed(self.ndim), self.codec] if has_headers else self._codecs
         return self._document(self.dimensions[::-1], self.block_size[::-1], axes, codecs)
 
     def _document(

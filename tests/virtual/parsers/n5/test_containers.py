@@ -327,7 +327,9 @@ def test_axes_are_named_in_the_order_of_n5(attributes: dict[str, Any], axes: tup
     assert dataset.axes == axes
     assert dataset.attributes == attributes
     assert dataset.document().get("dimension_names") == (None if axes is None else list(axes))
-    assert dataset.reversed_document().get("dimension_names") == (None if axes is None else list(axes[::-1]))
+    assert dataset.reversed_document(has_headers=True).get("dimension_names") == (
+        None if axes is None else list(axes[::-1])
+    )
 
 
 def test_links_that_lead_to_folders_above_are_refused(container: Path) -> None:

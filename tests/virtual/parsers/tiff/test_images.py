@@ -211,8 +211,7 @@ def test_levels_of_a_cog_in_following_pages_are_groups(tmp_path: Path) -> None:
     report, store = adopted(path, strict=True)
     assert [each.path for each in report.arrays] == [f"level_{level}/data" for level in range(3)]
     assert require_all_equal(report, store, path) == 3
-    # The first level has more than 64 tiles: they are a shard.
-    assert report.arrays[0].references == 1
+    assert [each.references for each in report.arrays] == [80, 20, 6]
 
 
 def test_images_of_different_shapes_are_groups_and_all_pages_are_there(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_files_become_the_array_that_tifffile_reads(tmp_path: Path, label: str, 
     np.testing.assert_array_equal(read(store), expected)
     np.testing.assert_array_equal(expected, VALUES)
     assert zarr.open_array(store, path="data", mode="r").metadata.dimension_names == ("t", "c", "y", "x")  # type: ignore[union-attr]
-    assert report.nbytes_copied == 0
+    assert (report.nbytes_copied > 0) == (label in ("strips", "values that are loaded"))
 
 
 @pytest.mark.parametrize("order", ["XYCZT", "XYTCZ", "XYZTC"])
