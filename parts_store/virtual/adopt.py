@@ -49,7 +49,7 @@ from parts_store.virtual.report import Adoption, Skipped
 from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, outermost
 from parts_store.virtual.stored_arrays import containers_of, load_unlike, require_append_dim, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names
-from parts_store.virtual.write import plan_write
+from parts_store.virtual.write import naming, plan_write
 
 # How many files are parsed at the same time without an executor. The HDF5 library parses one after the other, but the
 # requests before and after it overlap.
@@ -307,11 +307,10 @@ class PreparedFiles:
         """Write the files to a session, and return the report; with `dry_run`, write nothing."""
         source, notes = self.source, dict(self.notes)
         dim = self.options.append_dim
-        if dim is not None:
-            require_append_dim(store, normalize_path(self.options.path), dim)
         if not isinstance(source, PartsGroup):
             if dim is not None:
-                source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
+                with naming(self.report.location):
+                    source = {path: load_unlike(group, store, self.options, dim) for path, group in source.items()}
             notes |= {path: note for group in source.values() for path, note in group.notes.items()}
         written = source if isinstance(source, PartsGroup) else to_source(source)
         planned = plan_write(written, store, self.options, self.report.location)

@@ -169,7 +169,7 @@ def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, in
 def require_append_dim(store: PartsStore, path: str, dim: str) -> None:
     """Raise `StoreConfigError` if there are stored arrays below a path, and none of them has a dimension."""
     arrays = read_all_stored(store, path, [""]).values()
-    known = dict.fromkeys(name for array in arrays for name in array.metadata.dimension_names or () if name)
+    known = sorted({name for array in arrays for name in array.metadata.dimension_names or () if name})
     if arrays and dim not in known:
         shown = ", ".join(map(repr, known)) or "none"
         expected = f"a dimension of the arrays that are stored at {path!r}, which have {shown}"

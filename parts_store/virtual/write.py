@@ -4,8 +4,8 @@ A plan is made after everything was checked, and changes nothing. It contains th
 """
 
 import dataclasses
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,13 +34,13 @@ from parts_store.virtual.report import AdoptedArray, Adoption, Form, OtherForm, 
 from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
 from parts_store.virtual.stored_arrays import (
     Continuation,
-    StoredArray,
     compare_with_stored,
     max_index_of,
     names_in,
     place,
     plan_append,
     plan_region,
+    require_append_dim,
     require_complete,
     require_no_other_groups,
     require_stored,
@@ -172,11 +172,18 @@ def plan_write(source: VirtualSource, session: Any, options: AdoptOptions, locat
     tree = {place(path, group): contents for group, contents in read_tree(source).items()}
     if options.append_dim is None and options.region is None:
         return _plan_creation(store, path, tree, options)
-    try:
+    with naming(
+        location or _location([array.references for group in tree.values() for array in group.arrays.values()])
+    ):
         return _plan_change(store, path, tree, options)
+
+
+@contextmanager
+def naming(files: str) -> Iterator[None]:
+    """Name the files that do not fit in the errors of a change of stored arrays."""
+    try:
+        yield
     except ManifestError as error:
-        # The source is what does not fit.
-        files = location or _location([array.references for group in tree.values() for array in group.arrays.values()])
         raise ManifestError(f"{files}, {error.subject}", error.expected, error.found) from error
 
 
@@ -296,9 +303,7 @@ def _plan_change(store: PartsStore, path: str, tree: Mapping[str, SourceGroup], 
     other_groups: list[str] = []
     found = {where: require_stored(store, where, group) for where, group in tree.items()}
     if append_dim is not None:
-        _require_stored_dimension(
-            path, [array for stored, _ in found.values() for array in stored.values()], append_dim
-        )
+        require_append_dim(store, path, append_dim)
     for where, group in tree.items():
         stored, groups = found[where]
         other_groups += [below for name in groups if (below := place(where, name)) not in tree]
@@ -356,16 +361,6 @@ def _require_dimensions(tree: Mapping[str, SourceGroup], options: AdoptOptions) 
     region = options.region if isinstance(options.region, Mapping) else {}
     if unknown := [dim for dim in region if dim not in known]:
         raise StoreConfigError("region", "dimensions of the source", repr(unknown[0]))
-
-
-def _require_stored_dimension(path: str, arrays: Sequence[StoredArray], dim: str) -> None:
-    """Raise `StoreConfigError` unless any stored array has the dimension that a source is appended along."""
-    known = dict.fromkeys(str(name) for array in arrays for name in array.metadata.dimension_names or () if name)
-    if dim not in known:
-        close = difflib.get_close_matches(dim, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        expected = f"a dimension of the arrays that are stored at {path!r}: {', '.join(known) or 'none'}"
-        raise StoreConfigError("append_dim", expected, f"{dim!r}{hint}")
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_a_dimension_that_is_misspelled_is_named_with_the_one_that_is_stored(tmp
     session = repository(tmp_path).writable_session("main")
     ps.adopt(files[0], into=session)
     with pytest.raises(
-        StoreConfigError, match=r"append_dim: expected a dimension .*: time.*'tim'; did you mean 'time'"
+        StoreConfigError, match=r"append_dim: expected a dimension .*'time'.*'tim'; did you mean 'time'"
     ):
         ps.adopt(files[1], into=session, append_dim="tim")
 

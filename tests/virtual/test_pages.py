@@ -217,7 +217,7 @@ def test_a_file_of_another_length_is_appended_by_references(at_once: int, shard_
         report = ps.adopt(file, into=session, append_dim="time", shard_chunks=shard_chunks)
         (found,) = [each for each in report.arrays if each.path == "v"]
         assert found.references > 0
-        assert report.nbytes_copied == 0
+        assert found.nbytes_copied == 0
         lengths.append(chunk_length(session))
     expected = [math.gcd(*[36, 36, 24, 31, 24][: at + 1]) for at in range(at_once - 1, 5)]
     assert lengths == expected
