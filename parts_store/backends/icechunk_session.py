@@ -17,6 +17,7 @@ from typing import Any, ClassVar, assert_never
 from urllib.parse import quote, unquote
 
 from icechunk import (
+    ChunkType,
     ErrorKind,
     ForkSession,
     IcechunkError,
@@ -436,6 +437,16 @@ class SessionBackend:
                 if searched > _MAX_SEARCHED:
                     break
         return "of one of its references"
+
+    async def chunks_of_files(self, path: str, /) -> Mapping[str, str]:
+        """Return the files that an array refers to, each with the key of its first chunk in the file."""
+        found: dict[str, str] = {}
+        with self._translated(path):
+            async for coordinates, kinds, locations, _, _, _ in self.icechunk.array_chunk_iterator(f"/{path}"):
+                for index, kind, location in zip(coordinates.tolist(), kinds, locations, strict=True):
+                    if kind == ChunkType.virtual and location not in found:
+                        found[location] = join(path, "/".join(map(str, ("c", *index))))
+        return found
 
     # --- nodes of parts -------------------------------------------------------------------------------------------
 

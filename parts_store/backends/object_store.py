@@ -97,6 +97,10 @@ class ObjectBackend:
         """Raise: a store of objects has no nodes."""
         raise TypeError(f"only a session has nodes: {path!r}, {len(tables)} tables, {len(chunks)} chunks")
 
+    async def chunks_of_files(self, path: str, /) -> Mapping[str, str]:  # noqa: ARG002
+        """Return nothing: the chunks of a store of objects are no references."""
+        return {}
+
     @property
     def _keeps_tags(self) -> bool:
         return self.capabilities.identifies_writes_by is WriteIdentity.TAGS

@@ -124,7 +124,7 @@ def _require_something(report: "Report", store: "PartsStore", url: str, prefix: 
     below = f" below {prefix!r}" if prefix else ""
     shown = hide_in_url(url)
     raise NothingFoundError(
-        f"{shown}: no array with parts or shard files was found there{below}, nothing was checked"
+        f"{shown}: no array with parts, shard files or references was found there{below}, nothing was checked"
         f"{did_you_mean(store, prefix) or '; `parts-store inspect` shows what is there'}"
     )
 

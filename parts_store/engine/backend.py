@@ -106,6 +106,9 @@ class Place(Backend, Protocol):
     ) -> None:
         """Write many chunks of a node at once: references, and bytes by the indexes of their chunks."""
 
+    async def chunks_of_files(self, path: str, /) -> Mapping[str, str]:
+        """Return the files that an array refers to, each with the key of one chunk in it; none if there are none."""
+
     def list_keys(self, folder: str, /, *, page: int = LIST_PAGE) -> AsyncIterator[Sequence[str]]:
         """Return the keys of all objects below a folder, in pages of about this many."""
 

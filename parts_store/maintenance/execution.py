@@ -1,15 +1,17 @@
 """Verify and repair all chunks of a survey: in batches, on threads or other workers, with progress."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Lock
 from typing import Final, Protocol, Self
 
+from zarr.abc.store import RangeByteRequest
+
 from parts_store.engine.concurrency import run_tasks_sync
 from parts_store.engine.stats import Progress
-from parts_store.engine.steps import Entry, Put, Steps, remove
+from parts_store.engine.steps import Entry, Failed, Get, Put, Steps, Trial, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     LocalPathError,
@@ -80,6 +82,9 @@ class MaintainedStore(Protocol):
     def for_workers(self) -> Self:
         """Return a store on the same objects that can be pickled for other processes, if its objects allow that."""
 
+    def chunks_of_files(self, path: str) -> Mapping[str, str]:
+        """Return the files that a plain array of a session refers to, each with the key of one of its chunks."""
+
     def require_server(self, path: str, parts: ConcatParts) -> None:
         """Raise `ServerFeatureError` unless the server supports writing an array with these parts."""
 
@@ -95,7 +100,22 @@ def verify(
         survey = store.carry_out(survey_prefix(prefix, store.protocol))
         unmarked = survey.unmarked if store.must_understand else ()
         findings = _find_problems(store, survey, unmarked, checksums=checksums, executor=executor, progress=update)
-    return survey.report(findings)
+    plain = survey.plain if store.protocol.has_part_nodes else ()
+    referred = [files for path in plain if (files := store.chunks_of_files(path))]
+    for files in referred:
+        findings += store.carry_out(_look_at_files(files))
+    return survey.report(findings, referred)
+
+
+def _look_at_files(chunks: Mapping[str, str]) -> Steps[list[Finding]]:
+    """Return what is wrong with the files that an array refers to, given the key of a chunk in each of them."""
+    keys = tuple(chunks.values())
+    outcomes = yield tuple(Trial(Get(key, RangeByteRequest(0, 1), "whether its file is as it was")) for key in keys)
+    return [
+        Finding(Problem.UNREADABLE, key, (key,), str(outcome.error))
+        for key, outcome in zip(keys, outcomes, strict=True)
+        if isinstance(outcome, Failed)
+    ]
 
 
 def _find_problems(

@@ -76,11 +76,15 @@ class Survey:
     locked: tuple[str, ...] = ()
     # Why files cannot be read, by their keys: symbolic links without a target, and files without permission.
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    # The paths of arrays whose chunks are single objects, or references to files.
+    plain: tuple[str, ...] = ()
 
-    def report(self, findings: Sequence[Finding]) -> Report:
-        """Return the report with these findings."""
+    def report(self, findings: Sequence[Finding], referred: Sequence[Mapping[str, str]] = ()) -> Report:
+        """Return the report with these findings; `referred` has the files of plain arrays that were looked at."""
         ordered = tuple(sorted(findings, key=lambda each: (each.chunk_key, each.problem.value)))
-        return Report(ordered, len(self.arrays), len(self.listed.chunks), self.listed.objects, self.not_understood)
+        looked_at = sum(map(len, referred))
+        arrays, chunks = len(self.arrays) + len(referred), len(self.listed.chunks) + looked_at
+        return Report(ordered, arrays, chunks, self.listed.objects + looked_at, self.not_understood)
 
 
 def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
@@ -96,7 +100,7 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     files = (yield from list_entries(folder, through_links=False)) if protocol.has_journal else ()
     unreadable = {entry.key: entry.unreadable for entry in files if entry.unreadable is not None}
     paths = [path for path in _possible_arrays(folder, entries, protocol) if not _is_behind(unreadable, path)]
-    arrays, not_understood, others = yield from _read_documents(paths, protocol)
+    arrays, not_understood, others, plain = yield from _read_documents(paths, protocol)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
         entries += yield from list_entries(protocol.folder_beside(path))
@@ -114,7 +118,7 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
         if protocol.rules.level is not Level.EXCLUSIVE:
             keys = {entry.key for entry in entries}
             locked = tuple(path for path in arrays if not keys.isdisjoint(array_locks(path)))
-    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked, unreadable)
+    return Survey(arrays, listed, not_understood, stray_nodes, unmarked, unfinished, locked, unreadable, plain)
 
 
 def list_entries(folder: str, *, through_links: bool = True) -> Steps[tuple[Entry, ...]]:
@@ -229,17 +233,20 @@ def _is_behind(unreadable: Container[str], path: str) -> bool:
 
 def _read_documents(
     paths: Sequence[str], protocol: ChunkProtocol
-) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...], set[str]]]:
+) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...], set[str], tuple[str, ...]]]:
     """Return the arrays with parts at these paths, the paths of wrong documents with the reasons, and all other paths.
 
-    A path without a document is none of them.
+    A path without a document is none of them. At last come those of the other paths that are of arrays.
     """
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
     read = [_read_document(path, outcome, protocol) for path, outcome in zip(paths, outcomes, strict=True)]
     arrays = {path: record for path, (record, _) in zip(paths, read, strict=True) if record is not None}
     wrong = tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
     found = {path for path, outcome in zip(paths, outcomes, strict=True) if isinstance(outcome, Found)}
-    return arrays, wrong, found - arrays.keys()
+    others = found - arrays.keys()
+    documents = {path: metadata.parse(content(outcome) or b"") for path, outcome in zip(paths, outcomes, strict=True)}
+    is_array = {path: document is not None and metadata.is_array(document) for path, document in documents.items()}
+    return arrays, wrong, others, tuple(path for path in paths if path in others and is_array[path])
 
 
 def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tuple[ArrayRecord | None, str | None]:

@@ -12,6 +12,7 @@ import zarr
 
 import parts_store
 from parts_store import notebook
+from parts_store._compat.zarr import sync
 from parts_store.backends.addresses import address_of, is_in_memory, is_local, open_url, shown_address
 from parts_store.backends.icechunk_session import SessionBackend
 from parts_store.backends.local_disk import LocalBackend
@@ -392,6 +393,21 @@ class PartsStore(ZarrMethods):
         """
         return Tree(str(self._backend), inspect(self, path, sizes=sizes, progress=progress))
 
+    def chunks_of_files(self, path: str) -> Mapping[str, str]:
+        """Return the files that an array of a session refers to, each with the key of one of its chunks.
+
+        Parameters
+        ----------
+        path
+            The path of the array.
+
+        Returns
+        -------
+        Mapping
+            The keys of chunks by the URLs of files; empty if the store is not on a session.
+        """
+        return sync(self._backend.chunks_of_files(path))
+
     def verify(
         self,
         prefix: str = "",
@@ -401,6 +417,8 @@ class PartsStore(ZarrMethods):
         progress: ProgressLike = None,
     ) -> Report:
         """Check whether all chunks below a prefix are complete, of one write and of the right size; change nothing.
+
+        Of an array of plain references, one chunk in each file is read: this finds files that were changed or lost.
 
         Parameters
         ----------

@@ -52,7 +52,17 @@ class OtherForm:
 
     @classmethod
     def of(cls, form: Literal["plain", "shards"], references: int, chunks: int) -> "OtherForm":
-        """Return the form of so many references to so many chunks."""
+        """Return the form of so many references to so many chunks.
+
+        Parameters
+        ----------
+        form
+            `"shards"` or `"plain"`.
+        references
+            The number of references to files.
+        chunks
+            The number of chunks that they stand for.
+        """
         return cls(form, references, manifest_nbytes(form, references, chunks))
 
 
@@ -188,8 +198,6 @@ class Adoption:
     folders : tuple of str
         The URLs of all folders and buckets that the repository may refer to, also those of earlier adoptions. A
         repository has to be opened with them.
-    needs : tuple of str
-        The packages that readers need for the codecs of the files, besides parts_store.
     unchecked : tuple of str
         The parsers of other packages that found the arrays, and whose values were not compared with another library.
 

@@ -554,7 +554,7 @@ def _cut_again(
         return plan_array(stored.path, join(before), None), "cut again, into shorter chunks that fit all files"
     shard_chunks = options.shard_chunks or DEFAULT_SHARD_CHUNKS
     sharded = cut(join(uncut(before)), shard_chunks, max_index=max_index_of(store))
-    if sharded.parts is None:
+    if sharded.parts is None and added.columns()[0].inlined:
         expected = "chunks that can be added to an array in shards"
         raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")
     return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"

@@ -35,7 +35,7 @@ def test_copy_of_shards_of_several_files_has_their_values(tmp_path: Path, kind: 
     lengths = (31, 28, 31, 30)
     files = [write_month(months / f"{at}.nc", sum(lengths[:at]), days) for at, days in enumerate(lengths)]
     session = repository(months).writable_session("main")
-    ps.adopt(files[:3], into=session, concat_dim="time")
+    ps.adopt(files[:3], into=session, concat_dim="time", shard_chunks=4095)
     ps.adopt(files[3], into=session, append_dim="time")
     source = ps.PartsStore.from_session(session)
     parts = source.parts_of("t")

@@ -1,7 +1,7 @@
 """Objects with a clock, and repairs of the array that they store."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Self
@@ -81,6 +81,9 @@ class Maintained:
 
     def for_workers(self) -> Self:
         return self
+
+    def chunks_of_files(self, path: str) -> Mapping[str, str]:
+        return {}
 
     def require_server(self, path: str, parts: ConcatParts) -> None:
         raise NotImplementedError

@@ -42,7 +42,7 @@ def repository(tmp_path: Path, files: Path) -> Path:
     """A repository that refers to a file."""
     place = tmp_path / "repository"
     session = ps.open_repository(place, virtual=[files]).writable_session("main")
-    ps.adopt(files / "a.h5", into=session)
+    ps.adopt(files / "a.h5", into=session, shard_chunks=4095)
     session.commit("adopted")
     return place
 
@@ -94,8 +94,9 @@ def test_references_and_checks_name_the_missing_access(repository: Path, files: 
     store = unauthorised(repository)
     with pytest.raises(LocationError, match="authorize_virtual_chunk_access"):
         store.manifest("plain")
-    (finding,) = store.verify(checksums=True).findings
-    assert "authorize_virtual_chunk_access" in finding.detail
+    findings = store.verify(checksums=True).findings
+    assert {finding.chunk_key.partition("/")[0] for finding in findings} == {"plain", "sharded"}
+    assert all("authorize_virtual_chunk_access" in finding.detail for finding in findings)
     # Also a store of references to these chunks reads nothing without a registry.
     references = store.manifest("sharded", check=False)
     for use in (references.load, references.to_store):

@@ -1,5 +1,6 @@
 """The form of adopted arrays: plain references by default, shards above a limit; an append keeps it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,24 @@ def test_chunks_that_are_not_in_files_are_not_added_to_shards(tmp_path: Path) ->
     inlined = ps.manifests.PartsArray(array.metadata, [entries])
     with pytest.raises(ManifestError, match=r"1\.raw, array 't': expected chunks that can be added .* not in files"):
         ps.to_icechunk(raw_files.dataset(inlined, first=20), session, append_dim="time")
+
+
+@pytest.mark.parametrize("shard_chunks", [None, 4095])
+@pytest.mark.parametrize("change", ["nothing", "changed", "deleted"])
+def test_verify_finds_each_file_that_was_changed_or_lost(tmp_path: Path, shard_chunks: int | None, change: str) -> None:
+    files = [days(tmp_path, number, 4) for number in range(3)]
+    place = repository(tmp_path)
+    session = place.writable_session("main")
+    ps.adopt(files, into=session, concat_dim="time", shard_chunks=shard_chunks)
+    session.commit("adopted")
+    if change == "changed":
+        files[1].write_bytes(b"other")
+        os.utime(files[1], (2e9, 2e9))
+    elif change == "deleted":
+        files[1].unlink()
+    report = ps.PartsStore.from_session(place.readonly_session("main")).verify()
+    assert report.arrays > 0
+    assert report.is_damaged == (change != "nothing")
+    for finding in report.findings:
+        assert files[1].name in finding.detail
+        assert ("which no longer exists" if change == "deleted" else "changed or deleted") in finding.detail
