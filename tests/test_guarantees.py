@@ -1,4 +1,4 @@
-"""What the README guarantees: a test for each row of its table, on memory, a local disk and an S3 server."""
+"""What docs/guarantees.md promises: a test for each row of its table, on memory, a local disk and an S3 server."""
 
 import asyncio
 import random
@@ -220,7 +220,7 @@ def test_partial_writes_of_a_chunk_without_shards_lose_an_update_with_the_defaul
     outcomes = {
         "parts": [2, 2, 1, 1, 1, 1, 3, 3],
         "fused": [1, 1, 1, 1, 1, 1, 3, 3],
-        # The limit that README.md states: zarr reads and writes in two tasks, so the store cannot connect them.
+        # The limit that docs/guarantees.md states: zarr reads and writes in two tasks, which the store cannot connect.
         "batched": [2, 2, 1, 1, 1, 1, 1, 1],
     }
     assert stored().tolist() == outcomes[pipeline]

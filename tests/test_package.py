@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 
 import parts_store
 
@@ -233,6 +235,19 @@ def python_examples(page: Path) -> list[tuple[str, str]]:
     return re.findall(block, page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def write_archive(folder: Path) -> None:
+    """Write the 24 months of the README: netCDF files with a chunk for each day."""
+    folder.mkdir()
+    days = np.arange("2024-01-01", "2026-01-01", dtype="M8[D]")
+    coordinates = {"latitude": np.linspace(87, -87, 30), "longitude": np.arange(0.0, 360, 6)}
+    for month in np.unique(days.astype("M8[M]")):
+        time = days[days.astype("M8[M]") == month].astype("M8[ns]")
+        values = np.full((len(time), 30, 60), 280, "f4")
+        data = xr.Dataset({"t2m": (("time", *coordinates), values)}, {"time": time, **coordinates})
+        encoding = {"t2m": {"chunksizes": (1, 30, 60), "zlib": True}, "time": {"units": "days since 2024-01-01"}}
+        data.to_netcdf(folder / f"{month}.nc", engine="h5netcdf", encoding=encoding)
+
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -244,6 +259,8 @@ def test_examples_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if page.name == "README.md":
+        write_archive(tmp_path / "archive")
     names: dict[str, object] = {"__name__": "example"}
     for example, output in python_examples(page):
         exec(compile(example, page.name, "exec"), names)

@@ -127,7 +127,7 @@ def test_zarr_makes_both_calls_of_a_partial_write_of_a_shard_in_one_context(pipe
 def test_zarr_makes_both_calls_of_a_partial_write_of_a_chunk_in_one_context_unless_batched(pipeline: str) -> None:
     array, calls = recorded(chunks=(4,))
     array[3:5] = 7
-    # The batched pipeline reads and writes in two tasks. If it does not any more, README.md promises too little.
+    # The batched pipeline reads and writes in two tasks. If it no longer does, docs/guarantees.md promises too little.
     assert is_one_context(calls) == (pipeline != "batched"), f"{pipeline}: {BREAKS}"
 
 
