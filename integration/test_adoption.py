@@ -143,6 +143,6 @@ def test_what_cannot_be_had_is_an_error_of_ours(bucket: Bucket, tmp_path: Path) 
         assert len(proxy.requests) <= 2
     assert bucket.server.secret_key not in str(caught.value)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(AdoptionError, match="damaged"):
+    with pytest.raises(AdoptionError, match="truncated"):
         adopt(upload(bucket, path), into=session, **bucket.server.options)
     assert not session.has_uncommitted_changes

@@ -50,7 +50,7 @@ def test_the_command_adopts_a_file_on_s3_into_a_repository_there(
 ) -> None:
     given = [f"--option={name}={value}" for name, value in bucket.server.options.items()]
     place = f"s3://{bucket.name}/old files/a.h5"
-    assert main(["adopt", place, f"s3://{bucket.name}/repository", "--json", *given]) == 0
+    assert main(["adopt", place, f"s3://{bucket.name}/repository", "--shard-chunks=4095", "--json", *given]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["references"], report["bytes_copied"]) == (1, 0)
     keys: dict[str, Any] = {"access_key_id": bucket.server.access_key, "secret_access_key": bucket.server.secret_key}

@@ -290,15 +290,15 @@ from parts_store.engine.steps import Put
 
 name, *server = sys.argv[1:]
 store = ps.PartsStore.from_url(f"s3://{name}", **Plan.options_of(Server(*server)))
-perform = type(store._backend).perform
+perform = type(store._backend).perform_sync
 
-async def perform_and_die(self, request):
-    outcome = await perform(self, request)
+def perform_and_die(self, request):
+    outcome = perform(self, request)
     if isinstance(request, Put) and request.key == "a/c/0":
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
 
-type(store._backend).perform = perform_and_die
+type(store._backend).perform_sync = perform_and_die
 zarr.open_array(store, path="a")[...] = np.arange(4096)
 """
 

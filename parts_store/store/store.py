@@ -418,15 +418,14 @@ class PartsStore(ZarrMethods):
     ) -> Report:
         """Check whether all chunks below a prefix are complete, of one write and of the right size; change nothing.
 
-        Of an array of plain references, one chunk in each file is read: this finds files that were changed or lost.
-
         Parameters
         ----------
         prefix
             The path of a group, of an array, or of chunks; everything if empty.
         checksums
             Whether to read the chunks whose last codec is `crc32c`, and compare the checksums. The index of a shard
-            that is a part by itself is always compared with its checksum.
+            that is a part by itself is always compared with its checksum. Of arrays of plain references, one chunk in
+            each file is read, which finds files that were changed or lost.
         executor
             What checks the chunks: an instance of `concurrent.futures.Executor`, a `distributed.Client`, "dask" for the
             current client, or None for this thread.
