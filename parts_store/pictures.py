@@ -150,10 +150,14 @@ def contrast(values: npt.NDArray[np.float64], *, around_zero: bool = False) -> t
     if around_zero:
         most = float(np.percentile(np.abs(finite), 99)) or float(np.abs(finite).max()) or 1.0
         return -most, most
-    low, high = (float(each) for each in np.percentile(finite, [1, 99]))
-    if low == high:
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (float(each) for each in np.percentile(finite, [1, 99]))
+    if low == high or not (isfinite(low) and isfinite(high)):
         low, high = float(finite.min()), float(finite.max())
-    return (low, high) if low < high else (low, low + max(1.0, abs(low) * 1e-6))
+    if low < high:
+        return low, high
+    step = max(1.0, abs(low) * 1e-6)
+    return (low, low + step) if isfinite(low + step) else (low - step, low)
 
 
 def png(pixels: npt.NDArray[np.float64], low: float, high: float, colour_map: str) -> bytes:
@@ -164,7 +168,9 @@ def png(pixels: npt.NDArray[np.float64], low: float, high: float, colour_map: st
         raise PictureError(f"expected one of {', '.join(_COLOURS)}, found another colour map")
     finite = np.isfinite(pixels)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.clip((np.where(finite, pixels, low) - low) / (high - low), 0, 1)
+        # Half of it is finite even if the difference is not.
+        part = 1.0 if isfinite(high - low) else 0.5
+        scaled = np.clip((np.where(finite, pixels, low) * part - low * part) / (high * part - low * part), 0, 1)
     if pixels.ndim == 3:
         rgb = np.rint(scaled[..., :3] * 255).astype("u1")
         alpha = (finite[..., :3].all(axis=-1, keepdims=True) * 255).astype("u1")

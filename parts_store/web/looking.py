@@ -1,9 +1,11 @@
 """What the page of a server asks for: the tree, pictures, values, requests, and the history of a repository."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -70,6 +72,8 @@ class Looker:
 
     async def tree(self) -> dict[str, Any]:
         """Return the groups and arrays, as JSON values."""
+        if not self.store.supports_listing:
+            raise PictureError("expected a store that can be listed; Zarr is served, but there is nothing to show here")
         listing = await self.hierarchy.listing()
         return {
             "title": self.title,
@@ -119,7 +123,7 @@ class Looker:
             if wanted.colour not in at or array.shape[wanted.colour] not in (3, 4):
                 raise PictureError("expected an axis of three or four colours")
             at[wanted.colour] = slice(None)
-        nbytes = int(np.prod(array.chunks)) * array.dtype.itemsize
+        nbytes = prod(array.chunks) * array.dtype.itemsize
         return plan_tile(
             array.shape, array.chunks, nbytes, axes=wanted.axes, at=at, zoom=wanted.zoom, place=wanted.place
         )
@@ -181,7 +185,7 @@ def _describe(node: Node, listing: Listing) -> dict[str, Any]:
     """Return what the page shows of a group or an array."""
     document = listing.documents.get(node.path, {})
     attributes = document.get("attributes") or {}
-    described = node.to_json() | {"facts": list(node.facts), "attributes": attributes}
+    described = node.to_json() | {"facts": list(node.facts), "attributes": _as_text(attributes)}
     if node.kind == "array":
         codecs = [each["name"] for each in _codecs(document.get("codecs", ()))]
         described |= {
@@ -192,6 +196,14 @@ def _describe(node: Node, listing: Listing) -> dict[str, Any]:
     if levels := _levels(node.path, attributes, listing):
         described["levels"] = levels
     return described
+
+
+def _as_text(attributes: Any) -> str:
+    """Return attributes as text, because browsers do not read all that Python writes as JSON, such as NaN."""
+    try:
+        return json.dumps(attributes, indent=2, ensure_ascii=False) if attributes else ""
+    except RecursionError:
+        return "They are nested too deeply."
 
 
 def _codecs(codecs: Any) -> list[dict[str, Any]]:

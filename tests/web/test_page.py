@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import S3Store
 from PIL import Image
 
 import parts_store as ps
@@ -144,3 +146,34 @@ def test_the_difference_of_two_versions_is_shown() -> None:
         assert np.all(same == 128)
         assert [each["message"] for each in get(server.url, "/api/history")][:2] == ["13", "10"]
         assert ask(server.url, "/api/tile/a?axes=0,1&at=0,0&snapshot=nothing")[0] == 400
+
+
+def test_attributes_and_names_that_are_not_json_do_not_hide_the_page(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path / "data")
+    zarr.create_array(store, name="\U0001f468\u200d\U0001f469", data=VALUES, attributes={"limit": float("nan")})
+    zarr.create_array(store, name="a\u00a0b", data=VALUES)
+    document = tmp_path / "data/a\u00a0b/zarr.json"
+    document.write_text(document.read_text().replace('"attributes": {}', '"attributes": {"half": "\\ud800"}'))
+    with ps.serve(tmp_path / "data") as server:
+        tree = get(server.url, "/api/tree")
+        nodes = {node["path"]: node for node in tree["nodes"]}
+        assert json.loads(nodes["\U0001f468\u200d\U0001f469"]["attributes"])["limit"] != 0
+        assert json.loads(nodes["a\u00a0b"]["attributes"]) == {"half": "\ud800"}
+        for name in ("\U0001f468\u200d\U0001f469", "a\u00a0b"):
+            assert ask(server.url, f"/zarr/{quote(name)}/c/0/0")[0] == 200
+            assert get(server.url, f"/api/values/{quote(name)}?at=3,4") == {"value": str(VALUES[3, 4])}
+
+
+def test_a_folder_of_the_machine_is_shown_by_its_name_alone(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "my data")
+    with ps.serve(tmp_path / "my data") as server:
+        assert get(server.url, "/api/tree")["title"] == "my data"
+    with ps.serve(ps.PartsStore(S3Store("bucket", prefix="a/b"))) as server:
+        assert server.title == 'S3Store(bucket="bucket", prefix="a/b")'
+
+
+def test_a_store_that_cannot_be_listed_says_so() -> None:
+    with ps.serve(ps.PartsStore.from_url("http://127.0.0.1:9/x", client_options={"allow_http": True})) as server:
+        status, _, body = ask(server.url, "/api/tree")
+        assert status == 400
+        assert b"expected a store that can be listed" in body
