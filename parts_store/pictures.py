@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from parts_store._compat.zarr import largest_chunk
+
 TILE: Final = 256
 # How many chunks one tile may decode, and how many bytes these may have.
 _MAX_CHUNKS: Final = 1024
@@ -223,8 +225,9 @@ def preview(array: Any, caption: str, at: Sequence[int]) -> Preview:
         raise PictureError(f"expected at most {ndim - 2} positions, found {len(at)}")
     axes = (ndim - 2, ndim - 1)
     where: dict[int, int | slice] = dict(enumerate([*at, *[0] * (ndim - 2 - len(at))]))
-    nbytes = prod(array.chunks) * array.dtype.itemsize
+    chunks = largest_chunk(array)
+    nbytes = prod(chunks) * array.dtype.itemsize
     zoom = max_zoom(array.shape[-2:])
-    tile = plan_tile(array.shape, array.chunks, nbytes, axes=axes, at=where, zoom=zoom, place=(0, 0))
+    tile = plan_tile(array.shape, chunks, nbytes, axes=axes, at=where, zoom=zoom, place=(0, 0))
     values = arrange(numbers(np.asarray(array[tile.selection])), axes, None, tile)
     return Preview(caption, png(values, *contrast(values), "viridis"))

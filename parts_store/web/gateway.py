@@ -108,12 +108,14 @@ class Gateway:
 
     async def _pieces(self, key: str, first: VersionedValue, start: int, stop: int) -> AsyncIterator[bytes]:
         """Yield the bytes of a range, all of one write. While a piece is sent, the next one is read."""
-        ready, at = first, start
+        label, ready, at = first.label, b"".join(first.pieces), start
+        # A slow client keeps nothing in memory but the piece that is sent, and the next one.
+        del first
         while True:
-            at += sum(each.nbytes for each in ready.pieces)
-            following = None if at >= stop else asyncio.create_task(self._piece(key, first.label, at, stop))
+            at += len(ready)
+            following = None if at >= stop else asyncio.create_task(self._piece(key, label, at, stop))
             try:
-                yield b"".join(ready.pieces)
+                yield ready
                 if following is None:
                     return
                 ready = await following
@@ -125,11 +127,11 @@ class Gateway:
                 if following is not None:
                     following.cancel()
 
-    async def _piece(self, key: str, label: str | None, start: int, stop: int) -> VersionedValue:
+    async def _piece(self, key: str, label: str | None, start: int, stop: int) -> bytes:
         found = await self._read(key, RangeByteRequest(start, min(stop, start + PIECE)))
         if found is None or found.label != label or not found.pieces:
             raise ConcurrentWriteError(key, "it was written while it was sent, so the connection is closed")
-        return found
+        return b"".join(found.pieces)
 
 
 def is_key(key: str) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from parts_store._compat.zarr import largest_chunk
 from parts_store.pictures import PictureError, Tile, arrange, contrast, max_zoom, numbers, plan_tile, png
 from parts_store.pipeline.opening import open_array
 from parts_store.store.inspection import Node
@@ -123,10 +124,9 @@ class Looker:
             if wanted.colour not in at or array.shape[wanted.colour] not in (3, 4):
                 raise PictureError("expected an axis of three or four colours")
             at[wanted.colour] = slice(None)
-        nbytes = prod(array.chunks) * array.dtype.itemsize
-        return plan_tile(
-            array.shape, array.chunks, nbytes, axes=wanted.axes, at=at, zoom=wanted.zoom, place=wanted.place
-        )
+        chunks = largest_chunk(array)
+        nbytes = prod(chunks) * array.dtype.itemsize
+        return plan_tile(array.shape, chunks, nbytes, axes=wanted.axes, at=at, zoom=wanted.zoom, place=wanted.place)
 
     def _values(self, wanted: PictureRequest) -> tuple[npt.NDArray[np.float64], Tile]:
         array = self._open(wanted.path, wanted.snapshot)
@@ -227,7 +227,10 @@ def _levels(path: str, attributes: Mapping[str, Any], listing: Listing) -> list[
         return []
     arrays = {node.path: node for node in listing.nodes if node.kind == "array"}
     paths = [f"{path}/{name}" if path else str(name) for name in names]
-    if not all(each in arrays for each in paths) or len({len(arrays[each].shape) for each in paths}) > 1:
+    # A level without values cannot be shown.
+    if not all(each in arrays and 0 not in arrays[each].shape for each in paths):
+        return []
+    if len({len(arrays[each].shape) for each in paths}) > 1:
         return []
     return paths
 

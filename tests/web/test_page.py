@@ -177,3 +177,39 @@ def test_a_store_that_cannot_be_listed_says_so() -> None:
         status, _, body = ask(server.url, "/api/tree")
         assert status == 400
         assert b"expected a store that can be listed" in body
+
+
+def test_an_array_with_chunks_of_several_sizes_is_shown_and_hides_no_other() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        grid: Any = [[30, 10], [25, 25]]
+        zarr.create_array(store, name="a", shape=(40, 50), chunks=grid, dtype="<u2")[...] = VALUES
+        zarr.create_array(store, name="b", shape=(40, 50), chunks=(5, 5), shards=grid, dtype="<u2")[...] = VALUES
+        zarr.create_array(store, name="c", data=VALUES)
+        with ps.serve(store) as server:
+            nodes = {node["path"]: node for node in get(server.url, "/api/tree")["nodes"]}
+            assert (nodes["a"]["chunks"], nodes["a"]["shards"]) == ([30, 25], None)
+            assert (nodes["b"]["chunks"], nodes["b"]["shards"]) == ([5, 5], [30, 25])
+            assert {"a", "b", "c"} == set(get(server.url, "/zarr/zarr.json")["consolidated_metadata"]["metadata"])
+            for name in "abc":
+                shown = pixels(server.url, f"/api/tile/{name}?axes=0,1&at=0,0&low=0&high=5000&map=gray")
+                assert np.array_equal(shown, np.rint(np.rint(VALUES / 5000 * 254) / 254 * 255))
+        assert "PNG" in repr(store.view("a"))
+
+
+def test_a_pyramid_with_an_empty_level_is_shown_as_a_group() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    datasets = [{"path": "0"}, {"path": "1"}]
+    group = zarr.create_group(store, path="a", attributes={"multiscales": [{"datasets": datasets}]})
+    group.create_array("0", data=VALUES)
+    group.create_array("1", shape=(0, 0), chunks=(1, 1), dtype="u2")
+    with ps.serve(store) as server:
+        nodes = {node["path"]: node for node in get(server.url, "/api/tree")["nodes"]}
+        assert "levels" not in nodes["a"]
+
+
+def test_the_page_counts_beyond_32_bits(url: str) -> None:
+    # JavaScript's operators of bits wrap, so that an axis of 2**31 values never ended a loop.
+    script = ask(url, "/")[2].partition(b"<script")[2]
+    assert b"<<" not in script
+    assert b">>" not in script
