@@ -51,6 +51,8 @@ class Hierarchy:
         self.is_fixed = is_fixed
         self._task: asyncio.Task[Listing] | None = None
         self._valid_until = 0.0
+        # The documents of groups that were served with the members of a listing, each with the stored document.
+        self._served: dict[str, tuple[Listing, bytes, VersionedValue]] = {}
 
     async def listing(self) -> Listing:
         """Return the groups and arrays, as they were at most five seconds ago, or twice the time that it takes."""
@@ -73,6 +75,7 @@ class Hierarchy:
         found = await run_for_each(paths, read, _AT_ONCE)
         ended = time.monotonic()
         # A list that takes longer must not be out of date before anyone reads it.
+        self._served = {}
         self._valid_until = max(began + _MAX_AGE, ended + (ended - began))
         return Listing(nodes, {path: document for path, document in found if document is not None})
 
@@ -87,6 +90,9 @@ class Hierarchy:
         except (TimeoutError, PartsStoreError, OSError):
             # A store that cannot be listed, or a very large one.
             return stored
+        known = self._served.get(path)
+        if known is not None and known[0] is listing and known[1] == text:
+            return known[2]
         members = listing.members(path)
         if not members:
             return stored
@@ -95,4 +101,6 @@ class Hierarchy:
             served = json.dumps(document).encode()
         except RecursionError:
             return stored
-        return VersionedValue((memoryview(served),), len(served), blake2b(served, digest_size=16).hexdigest())
+        value = VersionedValue((memoryview(served),), len(served), blake2b(served, digest_size=16).hexdigest())
+        self._served[path] = listing, text, value
+        return value

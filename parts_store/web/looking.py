@@ -79,7 +79,8 @@ class Looker:
         return {
             "title": self.title,
             "has_history": self.history is not None,
-            "nodes": [_describe(node, listing) for node in listing.nodes],
+            # A large store has many nodes.
+            "nodes": await asyncio.to_thread(_describe_all, listing),
         }
 
     async def snapshots(self) -> list[dict[str, str]]:
@@ -181,7 +182,12 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _describe(node: Node, listing: Listing) -> dict[str, Any]:
+def _describe_all(listing: Listing) -> list[dict[str, Any]]:
+    shapes = {node.path: node.shape for node in listing.nodes if node.kind == "array"}
+    return [_describe(node, listing, shapes) for node in listing.nodes]
+
+
+def _describe(node: Node, listing: Listing, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return what the page shows of a group or an array."""
     document = listing.documents.get(node.path, {})
     attributes = document.get("attributes") or {}
@@ -193,7 +199,7 @@ def _describe(node: Node, listing: Listing) -> dict[str, Any]:
             "codecs": codecs,
             "unusual": sorted(set(codecs) - _USUAL),
         }
-    if levels := _levels(node.path, attributes, listing):
+    if levels := _levels(node.path, attributes, shapes):
         described["levels"] = levels
     return described
 
@@ -217,7 +223,7 @@ def _codecs(codecs: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _levels(path: str, attributes: Mapping[str, Any], listing: Listing) -> list[str]:
+def _levels(path: str, attributes: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the paths of the levels of a pyramid, largest first; none if the group is not one."""
     ome = attributes.get("ome", attributes)
     scales = ome.get("multiscales") if isinstance(ome, dict) else None
@@ -225,12 +231,11 @@ def _levels(path: str, attributes: Mapping[str, Any], listing: Listing) -> list[
         names = [each["path"] for each in scales[0]["datasets"]] if scales else []
     except (KeyError, TypeError, IndexError):
         return []
-    arrays = {node.path: node for node in listing.nodes if node.kind == "array"}
     paths = [f"{path}/{name}" if path else str(name) for name in names]
     # A level without values cannot be shown.
-    if not all(each in arrays and 0 not in arrays[each].shape for each in paths):
+    if not all(each in shapes and 0 not in shapes[each] for each in paths):
         return []
-    if len({len(arrays[each].shape) for each in paths}) > 1:
+    if len({len(shapes[each]) for each in paths}) > 1:
         return []
     return paths
 
