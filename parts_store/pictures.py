@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from parts_store._compat.zarr import largest_chunk
+
 TILE: Final = 256
 # How many chunks one tile may decode, and how many bytes these may have.
 _MAX_CHUNKS: Final = 1024
@@ -150,10 +152,14 @@ def contrast(values: npt.NDArray[np.float64], *, around_zero: bool = False) -> t
     if around_zero:
         most = float(np.percentile(np.abs(finite), 99)) or float(np.abs(finite).max()) or 1.0
         return -most, most
-    low, high = (float(each) for each in np.percentile(finite, [1, 99]))
-    if low == high:
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (float(each) for each in np.percentile(finite, [1, 99]))
+    if low == high or not (isfinite(low) and isfinite(high)):
         low, high = float(finite.min()), float(finite.max())
-    return (low, high) if low < high else (low, low + max(1.0, abs(low) * 1e-6))
+    if low < high:
+        return low, high
+    step = max(1.0, abs(low) * 1e-6)
+    return (low, low + step) if isfinite(low + step) else (low - step, low)
 
 
 def png(pixels: npt.NDArray[np.float64], low: float, high: float, colour_map: str) -> bytes:
@@ -164,7 +170,9 @@ def png(pixels: npt.NDArray[np.float64], low: float, high: float, colour_map: st
         raise PictureError(f"expected one of {', '.join(_COLOURS)}, found another colour map")
     finite = np.isfinite(pixels)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.clip((np.where(finite, pixels, low) - low) / (high - low), 0, 1)
+        # Half of it is finite even if the difference is not.
+        part = 1.0 if isfinite(high - low) else 0.5
+        scaled = np.clip((np.where(finite, pixels, low) * part - low * part) / (high * part - low * part), 0, 1)
     if pixels.ndim == 3:
         rgb = np.rint(scaled[..., :3] * 255).astype("u1")
         alpha = (finite[..., :3].all(axis=-1, keepdims=True) * 255).astype("u1")
@@ -217,8 +225,9 @@ def preview(array: Any, caption: str, at: Sequence[int]) -> Preview:
         raise PictureError(f"expected at most {ndim - 2} positions, found {len(at)}")
     axes = (ndim - 2, ndim - 1)
     where: dict[int, int | slice] = dict(enumerate([*at, *[0] * (ndim - 2 - len(at))]))
-    nbytes = prod(array.chunks) * array.dtype.itemsize
+    chunks = largest_chunk(array)
+    nbytes = prod(chunks) * array.dtype.itemsize
     zoom = max_zoom(array.shape[-2:])
-    tile = plan_tile(array.shape, array.chunks, nbytes, axes=axes, at=where, zoom=zoom, place=(0, 0))
+    tile = plan_tile(array.shape, chunks, nbytes, axes=axes, at=where, zoom=zoom, place=(0, 0))
     values = arrange(numbers(np.asarray(array[tile.selection])), axes, None, tile)
     return Preview(caption, png(values, *contrast(values), "viridis"))

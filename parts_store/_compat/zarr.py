@@ -98,6 +98,8 @@ __all__ = [
     "get_data_type_from_native_dtype",
     "inner_spec_of",
     "is_converted_by_zarr",
+    "largest_chunk",
+    "largest_shard",
     "normalize_path",
     "read_metadata",
     "repaired",
@@ -166,6 +168,24 @@ def is_converted_by_zarr() -> bool:
     attribute = None if frame is None else frame.f_back
     caller = None if attribute is None else attribute.f_back
     return caller is not None and caller.f_code is _set_selection.__code__
+
+
+def largest_chunk(array: Any) -> tuple[int, ...]:
+    """Return the shape of the chunks of an array; of a rectilinear grid, the largest length along each axis."""
+    try:
+        chunks: tuple[int, ...] = array.chunks
+    except NotImplementedError:
+        chunks = tuple(max(sizes, default=1) for sizes in array.read_chunk_sizes)
+    return chunks
+
+
+def largest_shard(array: Any) -> tuple[int, ...] | None:
+    """Return the shape of the shards of an array, None if it has none; as `largest_chunk` for a rectilinear grid."""
+    try:
+        shards: tuple[int, ...] | None = array.shards
+    except NotImplementedError:
+        shards = tuple(max(sizes, default=1) for sizes in array.write_chunk_sizes)
+    return shards
 
 
 def decode_sync(codec: Any, data: Buffer, spec: ArraySpec) -> Any:

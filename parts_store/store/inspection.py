@@ -11,7 +11,7 @@ from zarr.api import asynchronous
 from zarr.errors import NodeNotFoundError
 
 from parts_store import notebook
-from parts_store._compat.zarr import sync
+from parts_store._compat.zarr import largest_chunk, largest_shard, sync
 from parts_store.engine.concurrency import run_for_each
 from parts_store.engine.stats import Progress
 from parts_store.errors import PartsStoreError, SessionError, StorageError
@@ -42,7 +42,10 @@ class StoredSizes:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A group or an array in a store. If it cannot be opened, `problem` says why."""
+    """A group or an array in a store. If it cannot be opened, `problem` says why.
+
+    If the chunks of an array have several lengths along an axis, `chunks` and `shards` have the largest.
+    """
 
     path: str
     kind: Literal["group", "array", "unknown"]
@@ -247,8 +250,8 @@ class _StoreWalk:
             opened.metadata.zarr_format,
             shape=opened.shape,
             dtype=str(opened.dtype),
-            chunks=opened.chunks,
-            shards=opened.shards,
+            chunks=largest_chunk(opened),
+            shards=largest_shard(opened),
         )
 
     async def _open_format(self, path: str, zarr_format: Literal[2, 3]) -> Any:

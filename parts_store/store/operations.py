@@ -16,13 +16,27 @@ from parts_store.errors import (
     ReservedKeyError,
     ServerFeatureError,
     SessionError,
+    StoreConfigError,
 )
 from parts_store.format import metadata
-from parts_store.format.keys import DOCUMENT, Chunk, PartPlacement, is_metadata, is_node_key, is_protocol_key, split
+from parts_store.format.keys import (
+    ARRAY_V2,
+    DOCUMENT,
+    Chunk,
+    PartPlacement,
+    candidates,
+    is_metadata,
+    is_node_key,
+    is_protocol_key,
+    join,
+    may_be_chunk,
+    split,
+)
 from parts_store.format.layout import Encoded, Wanted, require_byte_request, require_fit, require_no_empty, resolve
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.format.shard_index import ShardIndex
+from parts_store.format.tags import Tag
 from parts_store.store import documents
 from parts_store.store.catalog import (
     Catalog,
@@ -127,6 +141,10 @@ class Operations:
             digest = blake2b(document, digest_size=16).hexdigest()
             return VersionedValue((document[span.start : span.stop],), document.nbytes, digest)
         owner = yield from self._owner_to_read(key)
+        if owner == Other():
+            # The client may have read the metadata from another server, and takes a missing chunk for fill values.
+            yield from self._look_for_v2(key)
+            owner = yield from self._owner_to_read(key)
         match owner:
             case OwnedChunk(chunk):
                 read = yield from self._on_chunk(chunk, self.reader.read_versioned(key, owner, wanted))
@@ -134,9 +152,23 @@ class Operations:
                 read = yield from self.reader.read_versioned(key, owner, wanted)
             case _:
                 return None
+        values, tag = (None, None) if read is None else (read.values, read.version.tag)
+        yield from self._confirm(owner, values, tag)
         if read is None or read.values[0] is None or read.nbytes is None:
             return None
         return VersionedValue(read.values[0], read.nbytes, _label_of(read.version))
+
+    def _look_for_v2(self, key: str) -> Steps[None]:
+        """Learn of an array of Zarr v2 that a key may belong to; raise for a document that does not say what it is."""
+        for path in [path for path, relative in candidates(key) if may_be_chunk(relative)]:
+            keys = [join(path, name) for name in (DOCUMENT, ARRAY_V2)]
+            found = yield tuple(Get(each, None, "which array this is") for each in keys)
+            stored, stored_v2 = [content(outcome) for outcome in found]
+            document = None if stored is None else metadata.parse(stored)
+            if stored is not None and (document is None or document.get("node_type") not in ("array", "group")):
+                raise StoreConfigError(f"{keys[0]!r}", "the metadata of an array or a group", "something else")
+            if stored_v2 is not None:
+                self.catalog.learn_plain(path)
 
     def get_inner(
         self, key: str, index: ShardIndex, locate: Locate, settings: ReadSettings
@@ -218,19 +250,28 @@ class Operations:
     def _of_object(self, other: Other, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
         """Return what a read of an object has found, if the array still has no parts."""
         values, tag = yield from steps
-        is_part = tag is not None and tag.layout is not None
-        if other.array is not None and (is_part or (other.is_unconfirmed and values is None)):
-            # The object is a part of a chunk, or missing: the array may have parts by now.
-            yield from self.catalog.confirm(other.array)
+        yield from self._confirm(other, values, tag)
         return values
 
     def _of_chunk(self, owned: OwnedChunk, steps: Steps[Values]) -> Steps[Sequence[Pieces | None] | None]:
         """Return what a read of a chunk in parts has found, if the array has the layout that zarr was served."""
         values, tag = yield from self._on_chunk(owned.chunk, steps)
-        if owned.is_unconfirmed and (tag is None or tag.layout != owned.record.layout):
-            # The chunk does not confirm the layout, which only consolidated metadata mentions.
-            yield from self.catalog.confirm(owned.chunk.array)
+        yield from self._confirm(owned, values, tag)
         return values
+
+    def _confirm(
+        self, owner: OwnedChunk | Other, values: Sequence[Pieces | None] | None, tag: Tag | None
+    ) -> Steps[None]:
+        """Raise if the array is not the one that zarr was served; look only if what was read does not show that."""
+        match owner:
+            case OwnedChunk(chunk, record, is_unconfirmed=is_unconfirmed):
+                # If the chunk does not confirm the layout, only consolidated metadata mentions it.
+                if is_unconfirmed and (tag is None or tag.layout != record.layout):
+                    yield from self.catalog.confirm(chunk.array)
+            case Other(str(path), is_unconfirmed):
+                # If the object is a part of a chunk, or missing, the array may have parts by now.
+                if (tag is not None and tag.layout is not None) or (is_unconfirmed and values is None):
+                    yield from self.catalog.confirm(path)
 
     def exists(self, key: str) -> Steps[bool]:
         """Return whether a key exists."""

@@ -5,19 +5,19 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from zarr.errors import NodeNotFoundError, NodeTypeValidationError
 
 from parts_store.pictures import COLOUR_MAPS, PictureError
-from parts_store.redaction import hide_secrets
-from parts_store.web.gateway import LOG, Gateway, failure, is_key
+from parts_store.web.gateway import Gateway, failure, is_key, log_failure
 from parts_store.web.looking import Looker, PictureRequest
 
 _READS = ("Range", "If-Range", "If-Match", "If-None-Match")
@@ -41,10 +41,10 @@ def make_app(gateway: Gateway, looker: Looker, *, hosts: Sequence[str], cors: Se
         return _page()
 
     async def tree(_: Request) -> Response:
-        return JSONResponse(await looker.tree())
+        return _json(await looker.tree())
 
     async def history(_: Request) -> Response:
-        return JSONResponse(await looker.snapshots())
+        return _json(await looker.snapshots())
 
     async def tile(request: Request) -> Response:
         query = request.query_params
@@ -54,22 +54,18 @@ def make_app(gateway: Gateway, looker: Looker, *, hosts: Sequence[str], cors: Se
         return Response(data, media_type="image/png", headers={"X-Pixels-Per-Value": str(repeat)})
 
     async def contrast(request: Request) -> Response:
-        return JSONResponse(
-            await looker.contrast(PictureRequest.parse(request.path_params["path"], request.query_params))
-        )
+        return _json(await looker.contrast(PictureRequest.parse(request.path_params["path"], request.query_params)))
 
     async def values(request: Request) -> Response:
-        return JSONResponse(await looker.values(request.path_params["path"], request.query_params))
+        return _json(await looker.values(request.path_params["path"], request.query_params))
 
     async def requests(request: Request) -> Response:
-        return JSONResponse(
-            await looker.requests(PictureRequest.parse(request.path_params["path"], request.query_params))
-        )
+        return _json(await looker.requests(PictureRequest.parse(request.path_params["path"], request.query_params)))
 
     routes = [
         Route("/", page),
-        Route("/api/tree", tree),
-        Route("/api/history", history),
+        Route("/api/tree", _careful(tree)),
+        Route("/api/history", _careful(history)),
         Route("/api/tile/{path:path}", _careful(tile)),
         Route("/api/contrast/{path:path}", _careful(contrast)),
         Route("/api/values/{path:path}", _careful(values)),
@@ -96,18 +92,19 @@ def _careful(respond: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
     """Return a handler that answers with 4xx what cannot be shown, and with 500 what cannot be read."""
 
     async def careful(request: Request) -> Response:
-        path = request.path_params["path"]
+        path = request.path_params.get("path", "")
         if path and not is_key(path):
             return Response(status_code=404)
+        asked = path or request.url.path
         try:
             response = await respond(request)
         except PictureError as error:
-            return failure(400, path, str(error))
+            return failure(400, asked, str(error))
         except (NodeNotFoundError, NodeTypeValidationError, FileNotFoundError):
-            return failure(404, path, "there is no such array")
+            return failure(404, asked, "there is no such array")
         except Exception as error:
-            LOG.warning("%s: %s: %s", path, type(error).__name__, hide_secrets(str(error)))
-            return failure(500, path, f"it cannot be read ({type(error).__name__}); the log of the server says why")
+            log_failure(asked, error)
+            return failure(500, asked, f"it cannot be read ({type(error).__name__}); the log of the server says why")
         response.headers["Cache-Control"] = "no-store"
         return response
 
@@ -115,8 +112,13 @@ def _careful(respond: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
 
 
 async def _crashed(request: Request, error: Exception) -> Response:
-    LOG.warning("%s: %s: %s", request.url.path, type(error).__name__, hide_secrets(str(error)))
+    log_failure(request.url.path, error)
     return failure(500, request.url.path, f"unexpected error ({type(error).__name__}); the log of the server says more")
+
+
+def _json(value: Any) -> Response:
+    # Names of files may contain half characters, which ASCII can spell.
+    return Response(json.dumps(value), media_type="application/json")
 
 
 def _number(text: str) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import unicodedata
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -41,11 +42,11 @@ class Gateway:
         try:
             return await self._respond(key, request)
         except ConcurrentWriteError as error:
-            LOG.warning("%s: %s", key, hide_secrets(str(error)))
+            log_failure(key, error)
             return failure(503, key, "it is being written; try again")
         # Also what a backend or a parser raises: a client takes 404, and nothing else, for fill values.
         except Exception as error:
-            LOG.warning("%s: %s: %s", key, type(error).__name__, hide_secrets(str(error)))
+            log_failure(key, error)
             return failure(500, key, f"it cannot be read ({type(error).__name__}); the log of the server says why")
 
     async def _respond(self, key: str, request: Request) -> Response:
@@ -107,29 +108,37 @@ class Gateway:
 
     async def _pieces(self, key: str, first: VersionedValue, start: int, stop: int) -> AsyncIterator[bytes]:
         """Yield the bytes of a range, all of one write. While a piece is sent, the next one is read."""
-        ready, at = first, start
+        label, ready, at = first.label, b"".join(first.pieces), start
+        # A slow client keeps nothing in memory but the piece that is sent, and the next one.
+        del first
         while True:
-            at += sum(each.nbytes for each in ready.pieces)
-            following = None if at >= stop else asyncio.create_task(self._piece(key, first.label, at, stop))
+            at += len(ready)
+            following = None if at >= stop else asyncio.create_task(self._piece(key, label, at, stop))
             try:
-                yield b"".join(ready.pieces)
+                yield ready
                 if following is None:
                     return
                 ready = await following
+            except Exception as error:
+                # Uvicorn closes the connection, and is silent.
+                log_failure(key, error)
+                raise
             finally:
                 if following is not None:
                     following.cancel()
 
-    async def _piece(self, key: str, label: str | None, start: int, stop: int) -> VersionedValue:
+    async def _piece(self, key: str, label: str | None, start: int, stop: int) -> bytes:
         found = await self._read(key, RangeByteRequest(start, min(stop, start + PIECE)))
         if found is None or found.label != label or not found.pieces:
             raise ConcurrentWriteError(key, "it was written while it was sent, so the connection is closed")
-        return found
+        return b"".join(found.pieces)
 
 
 def is_key(key: str) -> bool:
-    """Return whether a text may be a key of a store: a path without empty, relative or unprintable names."""
-    return key.isprintable() and "\\" not in key and not {"", ".", ".."} & set(key.split("/"))
+    """Return whether a text may be a key of a store: a path without control characters and empty or relative names."""
+    # Signs that are not printable, such as those inside an emoji, may be in the name of an array.
+    is_text = not any(unicodedata.category(each) in ("Cc", "Cs") for each in key)
+    return is_text and "\\" not in key and not {"", ".", ".."} & set(key.split("/"))
 
 
 def parse_range(text: str | None) -> ByteRequest | None:
@@ -182,6 +191,11 @@ def _matches(header: str | None, etag: str | None) -> bool:
     if header is None or etag is None:
         return False
     return header.strip() == "*" or etag in [each.strip().removeprefix("W/") for each in header.split(",")]
+
+
+def log_failure(what: str, error: Exception) -> None:
+    """Write an error to the log of the server."""
+    LOG.warning("%s: %s: %s", what, type(error).__name__, hide_secrets(str(error)))
 
 
 def failure(status: int, key: str, problem: str) -> Response:

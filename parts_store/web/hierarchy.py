@@ -50,20 +50,21 @@ class Hierarchy:
         # Whether the store never changes: a snapshot of a repository.
         self.is_fixed = is_fixed
         self._task: asyncio.Task[Listing] | None = None
-        self._since = 0.0
+        self._valid_until = 0.0
+        # The documents of groups that were served with the members of a listing, each with the stored document.
+        self._served: dict[str, tuple[Listing, bytes, VersionedValue]] = {}
 
     async def listing(self) -> Listing:
-        """Return the groups and arrays, as they were at most five seconds ago."""
-        now = time.monotonic()
+        """Return the groups and arrays, as they were at most five seconds ago, or twice the time that it takes."""
         task = self._task
-        is_old = task is None or (task.done() and not self.is_fixed and now - self._since > _MAX_AGE)
+        is_old = task is None or (task.done() and not self.is_fixed and time.monotonic() > self._valid_until)
         if task is None or is_old or (task.done() and task.exception() is not None):
             task = self._task = asyncio.create_task(self._list())
             task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-            self._since = now
         return await asyncio.shield(task)
 
     async def _list(self) -> Listing:
+        began = time.monotonic()
         nodes = await asyncio.to_thread(inspect, self.store)
         paths = [node.path for node in nodes if node.zarr_format == 3 and node.problem is None]
 
@@ -72,6 +73,10 @@ class Hierarchy:
             return path, None if stored is None else parse(stored.to_bytes())
 
         found = await run_for_each(paths, read, _AT_ONCE)
+        ended = time.monotonic()
+        # A list that takes longer must not be out of date before anyone reads it.
+        self._served = {}
+        self._valid_until = max(began + _MAX_AGE, ended + (ended - began))
         return Listing(nodes, {path: document for path, document in found if document is not None})
 
     async def with_members(self, path: str, stored: VersionedValue) -> VersionedValue:
@@ -82,12 +87,20 @@ class Hierarchy:
             return stored
         try:
             listing = await asyncio.wait_for(self.listing(), _PATIENCE)
-        except (TimeoutError, PartsStoreError):
+        except (TimeoutError, PartsStoreError, OSError):
             # A store that cannot be listed, or a very large one.
             return stored
+        known = self._served.get(path)
+        if known is not None and known[0] is listing and known[1] == text:
+            return known[2]
         members = listing.members(path)
         if not members:
             return stored
         document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": members}
-        served = json.dumps(document).encode()
-        return VersionedValue((memoryview(served),), len(served), blake2b(served, digest_size=16).hexdigest())
+        try:
+            served = json.dumps(document).encode()
+        except RecursionError:
+            return stored
+        value = VersionedValue((memoryview(served),), len(served), blake2b(served, digest_size=16).hexdigest())
+        self._served[path] = listing, text, value
+        return value

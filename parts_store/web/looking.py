@@ -1,15 +1,18 @@
 """What the page of a server asks for: the tree, pictures, values, requests, and the history of a repository."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import zarr
 
+from parts_store._compat.zarr import largest_chunk
 from parts_store.pictures import PictureError, Tile, arrange, contrast, max_zoom, numbers, plan_tile, png
 from parts_store.pipeline.opening import open_array
 from parts_store.store.inspection import Node
@@ -70,11 +73,14 @@ class Looker:
 
     async def tree(self) -> dict[str, Any]:
         """Return the groups and arrays, as JSON values."""
+        if not self.store.supports_listing:
+            raise PictureError("expected a store that can be listed; Zarr is served, but there is nothing to show here")
         listing = await self.hierarchy.listing()
         return {
             "title": self.title,
             "has_history": self.history is not None,
-            "nodes": [_describe(node, listing) for node in listing.nodes],
+            # A large store has many nodes.
+            "nodes": await asyncio.to_thread(_describe_all, listing),
         }
 
     async def snapshots(self) -> list[dict[str, str]]:
@@ -119,10 +125,9 @@ class Looker:
             if wanted.colour not in at or array.shape[wanted.colour] not in (3, 4):
                 raise PictureError("expected an axis of three or four colours")
             at[wanted.colour] = slice(None)
-        nbytes = int(np.prod(array.chunks)) * array.dtype.itemsize
-        return plan_tile(
-            array.shape, array.chunks, nbytes, axes=wanted.axes, at=at, zoom=wanted.zoom, place=wanted.place
-        )
+        chunks = largest_chunk(array)
+        nbytes = prod(chunks) * array.dtype.itemsize
+        return plan_tile(array.shape, chunks, nbytes, axes=wanted.axes, at=at, zoom=wanted.zoom, place=wanted.place)
 
     def _values(self, wanted: PictureRequest) -> tuple[npt.NDArray[np.float64], Tile]:
         array = self._open(wanted.path, wanted.snapshot)
@@ -177,11 +182,16 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _describe(node: Node, listing: Listing) -> dict[str, Any]:
+def _describe_all(listing: Listing) -> list[dict[str, Any]]:
+    shapes = {node.path: node.shape for node in listing.nodes if node.kind == "array"}
+    return [_describe(node, listing, shapes) for node in listing.nodes]
+
+
+def _describe(node: Node, listing: Listing, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return what the page shows of a group or an array."""
     document = listing.documents.get(node.path, {})
     attributes = document.get("attributes") or {}
-    described = node.to_json() | {"facts": list(node.facts), "attributes": attributes}
+    described = node.to_json() | {"facts": list(node.facts), "attributes": _as_text(attributes)}
     if node.kind == "array":
         codecs = [each["name"] for each in _codecs(document.get("codecs", ()))]
         described |= {
@@ -189,9 +199,17 @@ def _describe(node: Node, listing: Listing) -> dict[str, Any]:
             "codecs": codecs,
             "unusual": sorted(set(codecs) - _USUAL),
         }
-    if levels := _levels(node.path, attributes, listing):
+    if levels := _levels(node.path, attributes, shapes):
         described["levels"] = levels
     return described
+
+
+def _as_text(attributes: Any) -> str:
+    """Return attributes as text, because browsers do not read all that Python writes as JSON, such as NaN."""
+    try:
+        return json.dumps(attributes, indent=2, ensure_ascii=False) if attributes else ""
+    except RecursionError:
+        return "They are nested too deeply."
 
 
 def _codecs(codecs: Any) -> list[dict[str, Any]]:
@@ -205,7 +223,7 @@ def _codecs(codecs: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _levels(path: str, attributes: Mapping[str, Any], listing: Listing) -> list[str]:
+def _levels(path: str, attributes: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the paths of the levels of a pyramid, largest first; none if the group is not one."""
     ome = attributes.get("ome", attributes)
     scales = ome.get("multiscales") if isinstance(ome, dict) else None
@@ -213,9 +231,11 @@ def _levels(path: str, attributes: Mapping[str, Any], listing: Listing) -> list[
         names = [each["path"] for each in scales[0]["datasets"]] if scales else []
     except (KeyError, TypeError, IndexError):
         return []
-    arrays = {node.path: node for node in listing.nodes if node.kind == "array"}
     paths = [f"{path}/{name}" if path else str(name) for name in names]
-    if not all(each in arrays for each in paths) or len({len(arrays[each].shape) for each in paths}) > 1:
+    # A level without values cannot be shown.
+    if not all(each in shapes and 0 not in shapes[each] for each in paths):
+        return []
+    if len({len(shapes[each]) for each in paths}) > 1:
         return []
     return paths
 

@@ -1,5 +1,6 @@
 """`serve`: a server for a store, in the background of a notebook or in the foreground of a command."""
 
+import asyncio
 import logging
 import re
 import socket
@@ -7,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, override
 
 import icechunk
 import uvicorn
@@ -30,6 +31,17 @@ _BACKLOG: Final = 512
 _GRACE: Final = 2
 
 
+class _Uvicorn(uvicorn.Server):
+    """The server of uvicorn, which leaves connections open if their responses are not finished in time."""
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+
+
 class Server:
     """A server that runs in a thread of this process until `stop` is called or the process ends.
 
@@ -43,13 +55,14 @@ class Server:
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
         config = uvicorn.Config(
             app,
-            log_level=logging.WARNING,
+            # Failures are logged by us, in one line each.
+            log_level=logging.CRITICAL,
             access_log=False,
             server_header=False,
             lifespan="off",
             timeout_graceful_shutdown=_GRACE,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Uvicorn(config)
         self._thread: threading.Thread | None = None
 
     @property
@@ -173,8 +186,7 @@ def new_server(
 ) -> Server:
     """Return a server that does not run yet."""
     hierarchy = Hierarchy(store, is_fixed=repository is not None)
-    # Of a local folder, its name alone: the page may be read on other machines.
-    looker = Looker(store, hierarchy, title := re.sub(r'("?)(?:/[^/"]+)*/([^/"]+)"', r"\1\2\1", str(store)))
+    looker = Looker(store, hierarchy, title := _title(str(store)))
     if repository is not None:
         looker.at_snapshot = opener_of(repository)
         looker.history = lambda: snapshots_of(repository, version)
@@ -182,6 +194,11 @@ def new_server(
     origins = [cors] if isinstance(cors, str) else list(cors)
     app = make_app(Gateway(store, hierarchy), looker, hosts=hosts, cors=origins)
     return Server(app, title, host, port)
+
+
+def _title(store: str) -> str:
+    """Return what is shown of a store: of a local folder, its name alone, because others may read the page."""
+    return re.sub(r'LocalStore\("(?:.*[/\\])?([^/\\]+)[/\\]*"\)', r"\1", store.removeprefix("parts_store://"))
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -196,8 +213,9 @@ def _bind(host: str, port: int) -> socket.socket:
         except BaseException:
             bound.close()
             raise
-    except OSError as error:
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise StoreConfigError(
-            "host and port", "an address and a port that are free", f"{host}:{port} ({error.strerror})"
+            "host and port", "an address and a port that are free", f"{host}:{port} ({reason})"
         ) from error
     return bound

@@ -4,17 +4,19 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import icechunk
 import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import MemoryStore
 
 import parts_store as ps
 from parts_store.web import gateway
 from parts_store.web.gateway import parse_range
-from tests.web.served import SHARDS, VALUES, ask, write_arrays
+from tests.web.served import SHARDS, SIZE, VALUES, ask, write_arrays
 
 SUFFIX = "c/0/0"
 
@@ -252,3 +254,51 @@ def test_the_server_of_a_snapshot_serves_that_snapshot() -> None:
             assert ask(server.url, "/zarr/a/c/0")[2] == bytes([min(value, 2)] * 4)
             history = json.loads(ask(server.url, "/api/history")[2])
             assert history[0]["message"] == f"value {min(value, 2)}"
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_a_new_server_serves_chunks_of_v2_to_clients_that_know_the_metadata(tmp_path: Path, separator: str) -> None:
+    encoding: Any = {"name": "v2", "separator": separator}
+    zarr.create_array(tmp_path, name="g/a", data=VALUES, chunks=(8, 10), zarr_format=2, chunk_key_encoding=encoding)
+    expected = (tmp_path / "g/a" / separator.join("02")).read_bytes()
+    with ps.serve(tmp_path) as server:
+        assert ask(server.url, f"/zarr/g/a/{separator.join('02')}")[::2] == (200, expected)
+        assert ask(server.url, f"/zarr/g/a/{separator.join('99')}")[0] == 404
+        assert ask(server.url, f"/zarr/g/{separator.join('00')}")[0] == 404
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"zarr_format": 3}'])
+def test_a_chunk_of_an_array_with_a_damaged_document_is_an_error(tmp_path: Path, text: str) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    write_arrays(store)
+    (tmp_path / "plain/zarr.json").write_text(text)
+    with ps.serve(tmp_path) as server:
+        status, _, body = ask(server.url, f"/zarr/plain/{SUFFIX}")
+        assert status == 500
+        assert b"plain/c/0/0" in body
+        # The others are served.
+        assert ask(server.url, f"/zarr/three/{SUFFIX}")[::2] == (200, whole(store, f"three/{SUFFIX}"))
+        assert "three" in json.loads(ask(server.url, "/zarr/zarr.json")[2])["consolidated_metadata"]["metadata"]
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_stored_consolidated_metadata_that_is_out_of_date_is_an_error_and_not_fill_values() -> None:
+    objects = MemoryStore()
+    old = ps.PartsStore(objects)
+    ps.create_array(old, "parts", parts=["", ps.Part(".b", size=2)], **SIZE)[...] = VALUES
+    zarr.create_array(old, name="plain", **SIZE)[...] = VALUES
+    zarr.consolidate_metadata(old)
+    for name in ("parts", "plain"):
+        parts = [ps.Part(""), ps.Part(".c", size=3)]
+        ps.create_array(ps.PartsStore(objects), name, parts=parts, overwrite=True, **SIZE)[:8, :10] = 9
+    with ps.serve(ps.PartsStore(objects)) as server:
+        ask(server.url, "/zarr/zarr.json")
+        for name in ("parts", "plain"):
+            for key in (f"{name}/c/0/0", f"{name}/c/1/1"):
+                status, _, body = ask(server.url, f"/zarr/{key}")
+                assert status == 500
+                assert b"LayoutChangedError" in body
+            # Reading the metadata again heals it.
+            ask(server.url, f"/zarr/{name}/zarr.json")
+            assert ask(server.url, f"/zarr/{name}/c/0/0")[0] == 200
+            assert ask(server.url, f"/zarr/{name}/c/1/1")[0] == 404

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import S3Store
 from PIL import Image
 
 import parts_store as ps
@@ -144,3 +146,70 @@ def test_the_difference_of_two_versions_is_shown() -> None:
         assert np.all(same == 128)
         assert [each["message"] for each in get(server.url, "/api/history")][:2] == ["13", "10"]
         assert ask(server.url, "/api/tile/a?axes=0,1&at=0,0&snapshot=nothing")[0] == 400
+
+
+def test_attributes_and_names_that_are_not_json_do_not_hide_the_page(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path / "data")
+    zarr.create_array(store, name="\U0001f468\u200d\U0001f469", data=VALUES, attributes={"limit": float("nan")})
+    zarr.create_array(store, name="a\u00a0b", data=VALUES)
+    document = tmp_path / "data/a\u00a0b/zarr.json"
+    document.write_text(document.read_text().replace('"attributes": {}', '"attributes": {"half": "\\ud800"}'))
+    with ps.serve(tmp_path / "data") as server:
+        tree = get(server.url, "/api/tree")
+        nodes = {node["path"]: node for node in tree["nodes"]}
+        assert json.loads(nodes["\U0001f468\u200d\U0001f469"]["attributes"])["limit"] != 0
+        assert json.loads(nodes["a\u00a0b"]["attributes"]) == {"half": "\ud800"}
+        for name in ("\U0001f468\u200d\U0001f469", "a\u00a0b"):
+            assert ask(server.url, f"/zarr/{quote(name)}/c/0/0")[0] == 200
+            assert get(server.url, f"/api/values/{quote(name)}?at=3,4") == {"value": str(VALUES[3, 4])}
+
+
+def test_a_folder_of_the_machine_is_shown_by_its_name_alone(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "my data")
+    with ps.serve(tmp_path / "my data") as server:
+        assert get(server.url, "/api/tree")["title"] == "my data"
+    with ps.serve(ps.PartsStore(S3Store("bucket", prefix="a/b"))) as server:
+        assert server.title == 'S3Store(bucket="bucket", prefix="a/b")'
+
+
+def test_a_store_that_cannot_be_listed_says_so() -> None:
+    with ps.serve(ps.PartsStore.from_url("http://127.0.0.1:9/x", client_options={"allow_http": True})) as server:
+        status, _, body = ask(server.url, "/api/tree")
+        assert status == 400
+        assert b"expected a store that can be listed" in body
+
+
+def test_an_array_with_chunks_of_several_sizes_is_shown_and_hides_no_other() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        grid: Any = [[30, 10], [25, 25]]
+        zarr.create_array(store, name="a", shape=(40, 50), chunks=grid, dtype="<u2")[...] = VALUES
+        zarr.create_array(store, name="b", shape=(40, 50), chunks=(5, 5), shards=grid, dtype="<u2")[...] = VALUES
+        zarr.create_array(store, name="c", data=VALUES)
+        with ps.serve(store) as server:
+            nodes = {node["path"]: node for node in get(server.url, "/api/tree")["nodes"]}
+            assert (nodes["a"]["chunks"], nodes["a"]["shards"]) == ([30, 25], None)
+            assert (nodes["b"]["chunks"], nodes["b"]["shards"]) == ([5, 5], [30, 25])
+            assert {"a", "b", "c"} == set(get(server.url, "/zarr/zarr.json")["consolidated_metadata"]["metadata"])
+            for name in "abc":
+                shown = pixels(server.url, f"/api/tile/{name}?axes=0,1&at=0,0&low=0&high=5000&map=gray")
+                assert np.array_equal(shown, np.rint(np.rint(VALUES / 5000 * 254) / 254 * 255))
+        assert "PNG" in repr(store.view("a"))
+
+
+def test_a_pyramid_with_an_empty_level_is_shown_as_a_group() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    datasets = [{"path": "0"}, {"path": "1"}]
+    group = zarr.create_group(store, path="a", attributes={"multiscales": [{"datasets": datasets}]})
+    group.create_array("0", data=VALUES)
+    group.create_array("1", shape=(0, 0), chunks=(1, 1), dtype="u2")
+    with ps.serve(store) as server:
+        nodes = {node["path"]: node for node in get(server.url, "/api/tree")["nodes"]}
+        assert "levels" not in nodes["a"]
+
+
+def test_the_page_counts_beyond_32_bits(url: str) -> None:
+    # JavaScript's operators of bits wrap, so that an axis of 2**31 values never ended a loop.
+    script = ask(url, "/")[2].partition(b"<script")[2]
+    assert b"<<" not in script
+    assert b">>" not in script

@@ -163,3 +163,19 @@ def test_a_store_shows_a_preview_of_an_array() -> None:
     assert shown._repr_png_() == preview(zarr.open_array(store, path="a"), "a", [1]).data
     with pytest.raises(PictureError, match="at most 1 positions"):
         store.view("a", 1, 2)
+
+
+LARGEST = np.finfo("f8").max
+
+
+@pytest.mark.parametrize("around_zero", [True, False])
+@pytest.mark.parametrize(
+    "values", [[-LARGEST, LARGEST], [LARGEST] * 2, [-LARGEST] * 2, [0, 5e-324], [np.nan, np.inf], [1e308, -LARGEST]]
+)
+def test_every_number_can_be_shown(values: list[float], around_zero: bool) -> None:
+    pixels = np.array([values], "f8")
+    low, high = contrast(pixels, around_zero=around_zero)
+    assert -LARGEST <= low < high <= LARGEST
+    shown = np.asarray(Image.open(io.BytesIO(png(pixels, low, high, "gray"))).convert("LA"))
+    assert np.array_equal(shown[0, :, 1] > 0, np.isfinite(pixels[0]))
+    assert (shown[0, 0, 0] < shown[0, 1, 0]) == bool(np.isfinite(pixels).all() and pixels[0, 0] < pixels[0, 1])

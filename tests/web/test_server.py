@@ -1,0 +1,87 @@
+"""The server begins and ends cleanly, also while clients are connected."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import zarr
+
+import parts_store as ps
+from parts_store.cli.exits import INTERRUPTED
+from parts_store.errors import StoreConfigError
+
+# More than the buffers of a connection hold, so that the server waits for the client.
+NBYTES = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    zarr.create_array(path, name="a", data=np.ones(NBYTES, "u1"), chunks=(NBYTES,), compressors=None)
+    return path
+
+
+@contextmanager
+def reading(url: str) -> Iterator[socket.socket]:
+    """Ask for a chunk, and read its beginning only."""
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+    with socket.create_connection((host, port), timeout=60) as client:
+        client.sendall(b"GET /zarr/a/c/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+        yield client
+
+
+def test_ctrl_c_ends_the_command_with_one_line_also_while_clients_read(folder: Path) -> None:
+    command = [sys.executable, "-m", "parts_store.cli", "serve", str(folder)]
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        url = next(line.split()[1] for line in process.stdout if line.split()[:1] == ["page"])
+        for _ in range(3):
+            stack.enter_context(reading(url))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert errors.splitlines() == ["parts-store: interrupted"]
+
+
+def test_stop_ends_the_server_also_while_clients_read(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with ps.serve(folder) as other:
+        server = ps.serve(folder)
+        with reading(server.url):
+            server.stop()
+            server.stop()
+        with pytest.raises(OSError, match="refused"), reading(server.url):
+            pass
+        with reading(other.url):
+            pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_chunk_that_is_written_while_it_is_sent_ends_early(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    array = zarr.create_array(tmp_path, name="a", data=np.ones(NBYTES, "u1"), chunks=(NBYTES,), compressors=None)
+    with ps.serve(tmp_path) as server, reading(server.url) as client:
+        array[:] = 2
+        rest = b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert len(rest) < NBYTES
+    assert b"\x02" not in rest[1000:]
+    assert [record.getMessage() for record in caplog.records if "a/c/0" in record.getMessage()]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99999), ("127.0.0.1", -1), ("", 0), ("203.0.113.1", 0)])
+def test_an_address_that_cannot_be_used_is_refused(host: str, port: int) -> None:
+    with pytest.raises(StoreConfigError, match="host and port: expected an address and a port that are free"):
+        ps.serve(ps.PartsStore.from_url("memory://"), host=host, port=port)
