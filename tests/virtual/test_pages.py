@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.io import netcdf_file
 
 import parts_store as ps
+from parts_store.errors import ManifestError
 from tests.virtual.adopting import adopted, joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
@@ -237,3 +238,19 @@ def test_an_array_with_values_of_its_own_is_not_cut(tmp_path: Path) -> None:
     assert "loaded, because the values of the stored array are not in files" in found.plan
     expected = np.concatenate([values, read(files)["v"].values[36:]])
     assert np.array_equal(stored(session)["v"], expected)
+
+
+def test_values_are_not_stored_with_codecs_that_would_change_them(tmp_path: Path) -> None:
+    images = [numbers(100, 128, dtype="u1"), numbers(60, 128, dtype="u1")]
+    files = [tmp_path / "0.tif", tmp_path / "1.tif"]
+    for file, image in zip(files, images, strict=True):
+        tifffile.imwrite(file, image, tile=(64, 64), compression="jpeg", photometric="minisblack")
+        settle(file)
+    session = joined(files[:1], "y")
+    before = np.asarray(stored(session)["data"])
+    assert np.array_equal(before, tifffile.imread(files[0]))
+    # The last tile is not full: its pixels would be compressed again, with others.
+    for names in (None, ["data"]):
+        with pytest.raises(ManifestError, match=r"1\.tif, array 'data': expected codecs that keep all values.*jpeg"):
+            ps.adopt(files[1], into=session, append_dim="y", loadable_variables=names)
+        assert np.array_equal(np.asarray(stored(session)["data"]), before)
