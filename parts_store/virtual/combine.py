@@ -328,9 +328,9 @@ def _join_variable(
         arrays: list[PartsArray] = [variable.data for variable in variables]
         _require_codecs(files, name, arrays)
         axis = variables[0].dims.index(dim)
-        stored_length = options.stored_lengths.get(files[0].path_of(name), 0)
+        continued = options.stored_lengths.get(files[0].path_of(name), ())
         stored = [array.references for array in arrays]
-        references, reason = _aligned(stored, axis, stored_length, is_large=nbytes > options.max_loaded_nbytes)
+        references, reason = _aligned(stored, axis, continued, is_large=nbytes > options.max_loaded_nbytes)
         if reason is not None and _is_uneven(stored, axis):
             can_refer = can_concatenate_uneven(stored, axis)
             or_refer = ", `uneven='rectilinear'` to refer to them" if can_refer else ""
@@ -375,12 +375,13 @@ def _other_codecs(first: Sequence[object], other: Sequence[object]) -> str:
 
 
 def _aligned(
-    arrays: Sequence[References], axis: int, stored_length: int, *, is_large: bool
+    arrays: Sequence[References], axis: int, continued: Sequence[int], *, is_large: bool
 ) -> tuple[Sequence[References], str | None]:
     """Return arrays whose chunks can be joined along an axis; or why they cannot be joined without loading them.
 
-    Uncompressed arrays are cut into chunks whose length divides the lengths of all of them, and that of the chunks of
-    the stored array that they are appended to, if there is one. Small rows are joined if they are too large to load.
+    Uncompressed arrays are cut into chunks whose length divides the lengths of all of them. If they continue a stored
+    array, `continued` has the length of its chunks and its own, which it divides, too. Small rows are joined if they
+    are too large to load.
     """
     if any(is_rectilinear(each.metadata) for each in arrays):
         return arrays, "its chunks have several lengths along another dimension"
@@ -396,14 +397,14 @@ def _aligned(
     lengths = [each.metadata.shape[axis] for each in arrays]
     length, row_nbytes = first[axis], math.prod(_without(first, axis)) * arrays[0].dtype.itemsize
     is_regular = _is_regular(arrays, axis)
-    if can_cut and (stored_length or is_contiguous or not is_regular):
-        common = math.gcd(stored_length, *lengths, *(each.chunk_shape[axis] for each in arrays))
-        is_as_stored = common == stored_length
+    if can_cut and (continued or is_contiguous or not is_regular):
+        common = math.gcd(*continued, *lengths, *(each.chunk_shape[axis] for each in arrays))
+        is_as_stored = common in continued[:1]
         if row_nbytes < SMALL_CHUNK and not is_large and not is_as_stored:
             return arrays, "its rows are small"
         rows = common if is_as_stored else plain_chunk_shape((common, row_nbytes), 1)[0]
         if rows * row_nbytes < SMALL_CHUNK and not is_as_stored:
-            where = "of the files and of stored chunks" if stored_length else "of the files"
+            where = "of the files and of stored chunks" if continued else "of the files"
             return arrays, f"its rows are small, the lengths {where} have no common divisor above {common:,}"
         return [cut_rows(each, axis, rows) for each in arrays], None
     if not is_regular:

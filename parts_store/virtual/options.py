@@ -45,8 +45,8 @@ class AdoptOptions:
     progress: ProgressLike = None
     # Whether variables without the dimension of a join are compared by their values.
     compares: bool = True
-    # The lengths of the chunks of stored arrays that variables are appended to, by the paths of variables.
-    stored_lengths: Mapping[str, int] = field(default_factory=dict)
+    # The length of the chunks of stored arrays that variables are appended to, and of the arrays, by their paths.
+    stored_lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Whether an append must have all stored arrays, also those that do not change.
     is_complete: bool = False
 

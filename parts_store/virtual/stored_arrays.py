@@ -152,15 +152,16 @@ def read_all_stored(store: PartsStore, path: str, groups: Sequence[str]) -> dict
     return found
 
 
-def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, int]:
-    """Return the lengths of the chunks of all stored arrays along a dimension, by their paths below a path.
+def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, tuple[int, int]]:
+    """Return the lengths of the chunks of all stored arrays along a dimension, and of the arrays, by their paths.
 
-    Only arrays that are not compressed are among them: chunks of files can be cut to the same length.
+    The paths are those below a path. Only arrays that are not compressed are among them: chunks of files, and their
+    own ones, can be cut to the same length.
     """
     return {
-        name: chunk_shape_of(array.chunk_metadata)[list(array.metadata.dimension_names or ()).index(dim)]
+        name: (chunk_shape_of(array.chunk_metadata)[_axis(array, dim)], length)
         for name, array in read_all_stored(store, path, [""]).items()
-        if array.length(dim) is not None
+        if (length := array.length(dim)) is not None
         and not is_rectilinear(array.chunk_metadata)
         and all(isinstance(codec, BytesCodec | TransposeCodec) for codec in array.chunk_metadata.codecs)
     }
@@ -380,33 +381,46 @@ def _why_loaded(
 ) -> str | None:
     """Return why a variable is loaded to be appended to a stored array; None if its chunks are appended, or refused.
 
-    It is loaded if the stored array has values and other chunks or codecs; and if only the lengths of its chunks do not
-    continue those of a stored array of references, and the caller has not forbidden it.
+    It is loaded if the stored array has values and other chunks or codecs; and if only its chunks do not continue those
+    of a stored array of references, and the caller has not forbidden it.
     """
     if is_loaded(variable) or variable.nbytes > options.max_loaded_nbytes or stored.parts is not None:
         return None
     old, new = stored.chunk_metadata, variable.data.metadata
     is_same_codec = old.codecs == new.codecs
-    if is_same_codec and _has_finer_chunks(variable.data, stored, dim) and _is_in_file(store, stored):
+    if is_same_codec and _has_finer_chunks(variable.data, stored, dim) and _is_in_files(store, stored):
         return None
     is_on_grid = _chunk_lengths(old) == _chunk_lengths(new)
-    if not (is_same_codec and is_on_grid) and not sync(_has_references(store, stored.path)):
+    if not (is_same_codec and is_on_grid) and not _has_chunks(store, stored, are_in_files=True):
         return "the values of the stored array are not in files"
-    if is_rectilinear(old) or is_rectilinear(new) or not is_same_codec:
+    is_alike = _chunk_lengths(old, [dim]) == _chunk_lengths(new, [dim])
+    # Values that are not compressed are cut as the lengths in a file allow, also along other dimensions.
+    if not is_same_codec or not (is_alike or storage_order(old)):
         return None
-    if options.uneven != "load" and variable.data.references.nbytes_of_plain_chunk >= SMALL_CHUNK:
+    is_large = is_rectilinear(new) or variable.data.references.nbytes_of_plain_chunk >= SMALL_CHUNK
+    may_be_uneven = is_rectilinear(old) or (options.uneven == "rectilinear" and is_large)
+    if is_alike and (is_on_grid or may_be_uneven) and _ends_with_whole_chunk(stored, dim):
         return None
-    if _chunk_lengths(old, [dim]) != _chunk_lengths(new, [dim]) or (is_on_grid and _ends_with_whole_chunk(stored, dim)):
+    if options.uneven != "load" and is_large:
         return None
     return f"its chunks do not continue the stored ones along {dim!r}"
 
 
-async def _has_references(store: PartsStore, path: str) -> bool:
-    """Return whether any chunk of a stored array is in a file."""
-    async for batch in store.session.store.array_chunk_iterator(f"/{path}"):
-        if any(kind == ChunkType.virtual for kind in batch[1]):
-            return True
-    return False
+def _is_in_files(store: PartsStore, stored: StoredArray) -> bool:
+    """Return whether all chunks of a stored array without parts are references to files."""
+    return not _has_chunks(store, stored, are_in_files=False)
+
+
+def _has_chunks(store: PartsStore, stored: StoredArray, *, are_in_files: bool) -> bool:
+    """Return whether any chunk of a stored array is in a file, or any is not."""
+
+    async def found() -> bool:
+        async for batch in store.session.store.array_chunk_iterator(f"/{stored.path}"):
+            if any((kind == ChunkType.virtual) is are_in_files for kind in batch[1]):
+                return True
+        return False
+
+    return sync(found())
 
 
 def _has_finer_chunks(new: PartsArray, stored: StoredArray, dim: str) -> bool:
@@ -419,13 +433,9 @@ def _has_finer_chunks(new: PartsArray, stored: StoredArray, dim: str) -> bool:
         return False
     chunks = zip(names, chunk_shape_of(old), chunk_shape_of(added), strict=True)
     is_alike = all(length % chunk == 0 if name == dim else length == chunk for name, length, chunk in chunks)
+    axis = names.index(dim)
+    is_alike = is_alike and old.shape[axis] % chunk_shape_of(added)[axis] == 0
     return is_alike and chunk_shape_of(old) != chunk_shape_of(added)
-
-
-def _is_in_file(store: PartsStore, stored: StoredArray) -> bool:
-    """Return whether the first chunk of a stored array without parts is a reference to a file."""
-    first = [0] * len(stored.metadata.shape)
-    return bool(store.session.chunk_type(f"/{stored.path}", first) == ChunkType.virtual)
 
 
 def _without_default(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -478,10 +488,11 @@ def max_index_of(store: PartsStore) -> int:
 
 def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: str, options: AdoptOptions) -> Planned:
     """Return how an array is continued along a dimension; raise `ManifestError` if that is not possible."""
-    is_finer = _has_finer_chunks(new, stored, dim) and (stored.is_cut or _is_in_file(store, stored))
+    is_finer = _has_finer_chunks(new, stored, dim) and (stored.is_cut or _is_in_files(store, stored))
     is_free = stored.parts is None and (is_rectilinear(stored.metadata) or options.uneven == "rectilinear")
     require_alike(stored, new, [dim], any_length=[dim] if is_free or is_finer else [])
-    require_whole_chunks(stored, dim)
+    if not is_finer:
+        require_whole_chunks(stored, dim)
     old, added = stored.chunk_metadata, new.references
     axis = _axis(stored, dim)
 
@@ -552,8 +563,13 @@ def _cut_again(
     before = dataclasses.replace(before, checksums=checksums)
     if not stored.is_cut:
         return plan_array(stored.path, join(before), None), "cut again, into shorter chunks that fit all files"
-    shard_chunks = options.shard_chunks or DEFAULT_SHARD_CHUNKS
-    sharded = cut(join(uncut(before)), shard_chunks, max_index=max_index_of(store))
+    joined = join(uncut(before))
+    # The array stays in shards: if need be, in larger ones than are asked for, or in such as it has.
+    most = min(DEFAULT_SHARD_CHUNKS, int((~joined.is_missing()).sum()))
+    for shard_chunks in (options.shard_chunks or DEFAULT_SHARD_CHUNKS, most, math.prod(counts_of(stored.metadata))):
+        sharded = cut(joined, shard_chunks, max_index=max_index_of(store))
+        if sharded.parts is not None:
+            break
     if sharded.parts is None and added.columns()[0].inlined:
         expected = "chunks that can be added to an array in shards"
         raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")

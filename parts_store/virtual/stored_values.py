@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import xarray as xr
@@ -33,6 +33,18 @@ from parts_store.virtual.virtual_dataset import first_difference
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 # What the report says about values that are written.
 _STORED: Final = "the values are stored"
+# The codecs that are known to keep all values, and can encode. Others belong to images, and lose some or cannot encode.
+_CORE: Final = ("bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "vlen-utf8", "vlen-bytes", "sharding_indexed")
+_NUMCODECS: Final = ("zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc", "shuffle", "fletcher32", "crc32", "adler32")
+_IMAGECODECS: Final = ("lz4h5", "szip", "lzw", "packbits", "delta", "floatpred", "png")
+_KEEPING: Final = frozenset(
+    [
+        *_CORE,
+        *(f"numcodecs.{name}" for name in _NUMCODECS),
+        *(f"imagecodecs_{name}" for name in _IMAGECODECS),
+        *("n5_default", "parts_store.n5_lz4", "packbits"),
+    ]
+)
 # xarray makes texts of characters when it opens a stored array, so that it cannot append them.
 _CHARACTER: Final = np.dtype("S1")
 
@@ -131,6 +143,7 @@ def plan_values(
             with _named(path):
                 new = _encoded(where, variable, old_decoded, old) if given is None else given
             place, shape = _place_of(where, new, old, append_dim, region or {})
+            _require_keeping_codecs(store, where)
             changed.append(ChangedValues(store, where, new, shape, place, (report,)))
             continue
         if given is None:
@@ -268,6 +281,16 @@ def _require_no_parts(store: PartsStore, path: str) -> None:
     if store.parts_of(path) is not None:
         expected = "a virtual variable, because the stored array is made of shards of files"
         found = "a loaded one; adopt all files again, together (`overwrite`)"
+        raise ManifestError(f"array {path!r}", expected, found)
+
+
+def _require_keeping_codecs(store: PartsStore, path: str) -> None:
+    """Raise `ManifestError` if the codecs of an array may change values, also of chunks that are encoded again."""
+    document = zarr.open_array(store, path=path, mode="r").metadata.to_dict()
+    names = [codec["name"] for codec in cast("list[dict[str, Any]]", document["codecs"])]
+    if unknown := [str(name) for name in names if name not in _KEEPING]:
+        expected = "codecs that keep all values, to store other values than those of files"
+        found = f"{', '.join(unknown)}; append files of whole chunks, or adopt all files again, together (`overwrite`)"
         raise ManifestError(f"array {path!r}", expected, found)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.io import netcdf_file
 
 import parts_store as ps
+from parts_store.errors import ManifestError
 from tests.virtual.adopting import adopted, joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
@@ -237,3 +238,80 @@ def test_an_array_with_values_of_its_own_is_not_cut(tmp_path: Path) -> None:
     assert "loaded, because the values of the stored array are not in files" in found.plan
     expected = np.concatenate([values, read(files)["v"].values[36:]])
     assert np.array_equal(stored(session)["v"], expected)
+
+
+@pytest.mark.parametrize("lengths", [(36, 24, 30, 31), (36, 8, 8, 4)])
+@pytest.mark.parametrize("shard_chunks", [None, 1, 12, 4095])
+def test_an_array_in_small_shards_stays_in_shards(
+    shard_chunks: int | None, lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    files = archive(tmp_path, [*lengths], (200, 200))
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[0], into=session, shard_chunks=12)
+    for file in files[1:]:
+        report = ps.adopt(file, into=session, append_dim="time", shard_chunks=shard_chunks)
+        assert {each.path: each.form for each in report.arrays}["v"] == "shards"
+    xr.testing.assert_equal(stored(session), read(files))
+
+
+def chunked(path: Path, first: int, count: int, chunk: int | None) -> Path:
+    """A file with an uncompressed variable, in chunks or contiguous."""
+    values = np.random.default_rng(first).random((count, 50, 40))
+    dataset = xr.Dataset({"v": (("time", "y", "x"), values)}, {"time": np.arange(first, first + count)})
+    return netcdf(path, dataset, v={} if chunk is None else {"chunksizes": (chunk, 50, 40)})
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 4])
+@pytest.mark.parametrize("shard_chunks", [None, 2])
+def test_files_are_appended_behind_a_chunk_that_is_not_full(
+    chunk: int | None, shard_chunks: int | None, tmp_path: Path
+) -> None:
+    files = [chunked(tmp_path / "0.nc", 0, 10, 4), chunked(tmp_path / "1.nc", 10, 6, chunk)]
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[0], into=session, shard_chunks=shard_chunks)
+    report = ps.adopt(files[1], into=session, append_dim="time", shard_chunks=shard_chunks)
+    (found,) = [each for each in report.arrays if each.path == "v"]
+    assert (found.references > 0, found.nbytes_copied) == (True, 0)
+    assert chunk_length(session) == math.gcd(4, 10, 6)
+    xr.testing.assert_equal(stored(session), read(files))
+
+
+@pytest.mark.parametrize("loaded", [7, 12])
+def test_files_of_other_lengths_are_appended_behind_values_that_were_loaded(loaded: int, tmp_path: Path) -> None:
+    files = archive(tmp_path, [12, loaded, 4])
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[0], into=session)
+    ps.adopt(files[1], into=session, append_dim="time", loadable_variables=["v"])
+    ps.adopt(files[2], into=session, append_dim="time")
+    xr.testing.assert_equal(stored(session), read(files))
+
+
+@pytest.mark.parametrize("lengths", [(100, 1024), (1024, 100)])
+def test_files_are_appended_along_an_inner_dimension_whatever_their_lengths(
+    lengths: tuple[int, int], tmp_path: Path
+) -> None:
+    # 1,024 rows of 2 KiB are a page of its own, and 100 are not.
+    files: list[Path] = []
+    first = 0
+    for length in lengths:
+        dataset = xr.Dataset({"v": (("y", "time", "x"), numbers(4, length, 256, dtype="f8"))})
+        files.append(netcdf(tmp_path / f"{first}.nc", dataset.assign_coords(time=np.arange(first, first + length))))
+        first += length
+    session = joined(files, "time", at_once=1)
+    xr.testing.assert_equal(stored(session), read(files))
+
+
+def test_values_are_not_stored_with_codecs_that_would_change_them(tmp_path: Path) -> None:
+    images = [numbers(100, 128, dtype="u1"), numbers(60, 128, dtype="u1")]
+    files = [tmp_path / "0.tif", tmp_path / "1.tif"]
+    for file, image in zip(files, images, strict=True):
+        tifffile.imwrite(file, image, tile=(64, 64), compression="jpeg", photometric="minisblack")
+        settle(file)
+    session = joined(files[:1], "y")
+    before = np.asarray(stored(session)["data"])
+    assert np.array_equal(before, tifffile.imread(files[0]))
+    # The last tile is not full: its pixels would be compressed again, with others.
+    for names in (None, ["data"]):
+        with pytest.raises(ManifestError, match=r"1\.tif, array 'data': expected codecs that keep all values.*jpeg"):
+            ps.adopt(files[1], into=session, append_dim="y", loadable_variables=names)
+        assert np.array_equal(np.asarray(stored(session)["data"]), before)

@@ -235,6 +235,15 @@ def test_nothing_is_appended_behind_a_chunk_beyond_the_end(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("allowed")
+def test_values_are_copied_behind_a_chunk_of_a_rectilinear_grid_that_is_not_full(tmp_path: Path) -> None:
+    files = [lengths_file(tmp_path, number, *each) for number, each in enumerate([(4, 4), (5, 3), (3, 3)])]
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[:2], into=session, concat_dim="n", uneven="rectilinear")
+    ps.adopt(files[2], into=session, append_dim="n")
+    assert np.array_equal(stored(session)["v"], joined(files))
+
+
+@pytest.mark.usefixtures("allowed")
 def test_what_a_rectilinear_grid_cannot_have_is_copied(tmp_path: Path) -> None:
     # Chunks of 10 rows in a file of 31, the last of which extends beyond its end; and chunks of other widths.
     over = [lengths_file(tmp_path, 0, 31, 10), lengths_file(tmp_path, 1, 28, 10)]
