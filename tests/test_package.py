@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,7 +245,10 @@ def write_archive(folder: Path) -> None:
         time = days[days.astype("M8[M]") == month].astype("M8[ns]")
         values = np.full((len(time), 30, 60), 280, "f4")
         data = xr.Dataset({"t2m": (("time", *coordinates), values)}, {"time": time, **coordinates})
-        encoding = {"t2m": {"chunksizes": (1, 30, 60), "zlib": True}, "time": {"units": "days since 2024-01-01"}}
+        encoding: dict[str, Any] = {
+            "t2m": {"chunksizes": (1, 30, 60), "zlib": True},
+            "time": {"units": "days since 2024-01-01"},
+        }
         data.to_netcdf(folder / f"{month}.nc", engine="h5netcdf", encoding=encoding)
 
 
