@@ -350,7 +350,7 @@ class Sharded:
     references: References
     # None if the chunks are as they were.
     parts: ConcatParts | None
-    # Why it is cut in this way, or not at all, as a phrase for a report; empty if nobody asked for shards.
+    # Why it is cut in this way, or not at all, as a phrase for a report; empty if no shards were asked for.
     reason: str
 
 
