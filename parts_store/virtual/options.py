@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from parts_store._compat.zarr import allows_rectilinear
@@ -47,6 +48,8 @@ class AdoptOptions:
     compares: bool = True
     # The length of the chunks of stored arrays that variables are appended to, and of the arrays, by their paths.
     stored_lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # When the call began: files that are stored already were not modified later.
+    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
     # Whether an append must have all stored arrays, also those that do not change.
     is_complete: bool = False
 

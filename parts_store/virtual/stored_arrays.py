@@ -33,6 +33,7 @@ from parts_store.errors import (
 from parts_store.redaction import hide_in_url
 from parts_store.text import did_you_mean
 from parts_store.virtual.combine import SMALL_CHUNK, FileGroup
+from parts_store.virtual.existing_files import wait_for_next_second
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
 from parts_store.virtual.manifests.from_store import referred_array
@@ -557,7 +558,9 @@ def _cut_again(
     options: AdoptOptions,
 ) -> tuple[PlannedArray, str]:
     """Return an array in new chunks, in shards if it was in shards; `join` returns its chunks, given those stored."""
-    before = referred_array(store, stored.path).references
+    # A file that is changed after it was found unchanged must have a later time.
+    wait_for_next_second(options.begun)
+    before = referred_array(store, stored.path, options.begun).references
     # A file that is added has the checksum that comes with it.
     checksums = {each: checksum for each, checksum in before.checksums.items() if each not in added.checksums}
     before = dataclasses.replace(before, checksums=checksums)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.io import netcdf_file
 
 import parts_store as ps
-from parts_store.errors import ManifestError
+from parts_store.errors import ManifestError, SessionError
 from tests.virtual.adopting import adopted, joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
@@ -224,6 +224,20 @@ def test_a_file_of_another_length_is_appended_by_references(at_once: int, shard_
     assert lengths == expected
     xr.testing.assert_equal(stored(session), read(files))
     assert ps.PartsStore.from_session(session).verify().is_clean
+
+
+@pytest.mark.parametrize("shard_chunks", [1, 12])
+def test_a_file_that_is_changed_right_after_its_array_was_cut_again_is_not_read(
+    shard_chunks: int, tmp_path: Path
+) -> None:
+    files = archive(tmp_path, [360, 240])
+    session = repository(tmp_path).writable_session("main")
+    ps.adopt(files[0], into=session, concat_dim="time", shard_chunks=shard_chunks)
+    ps.adopt(files[1], into=session, append_dim="time")
+    files[0].write_bytes(files[0].read_bytes()[::-1])
+    array = zarr.open_array(ps.PartsStore.from_session(session), path="v", mode="r")
+    with pytest.raises(SessionError, match="changed"):
+        array[...]
 
 
 def test_an_array_with_values_of_its_own_is_not_cut(tmp_path: Path) -> None:

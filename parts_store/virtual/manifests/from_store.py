@@ -119,9 +119,12 @@ def manifest_of(
     return _SessionArray(store, path, native_chunks_prefix, check).manifest()
 
 
-def referred_array(store: PartsStore, path: str) -> PartsArray:
-    """Return an array of a session as references, to write it again: parts that the session stores are read."""
-    return _SessionArray(store, path, None, is_checked=True, reads_parts=True).manifest()
+def referred_array(store: PartsStore, path: str, now: datetime) -> PartsArray:
+    """Return an array of a session as references, to write it again: parts that the session stores are read.
+
+    Files that are modified later than `now`, in whole seconds, are not read any more. It must be in an earlier second.
+    """
+    return _SessionArray(store, path, None, is_checked=True, reads_parts=True, now=now).manifest()
 
 
 def _read_document(store: PartsStore, path: str, stored: bytes | None) -> tuple[ArrayV3Metadata, ArrayRecord | None]:
