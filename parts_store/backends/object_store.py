@@ -6,6 +6,7 @@ Carries out requests. Knows nothing about chunks and parts.
 from collections.abc import AsyncIterator, Buffer, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, ClassVar, Final, Never, NoReturn, assert_never
 
 import obstore
@@ -68,7 +69,8 @@ class ObjectBackend:
     def __post_init__(self) -> None:
         if not isinstance(self.store, _STORES):
             # Only the type is shown: the value may be an address with a password.
-            raise StoreConfigError("store", "an obstore store", f"an object of type {type(self.store).__name__}")
+            hint = "; `PartsStore.from_url` opens URLs and paths" if isinstance(self.store, str | PurePath) else ""
+            raise StoreConfigError("store", "an obstore store", f"an object of type {type(self.store).__name__}{hint}")
         require_store(self.store)
         object.__setattr__(self, "store", without_redirects(self.store))
         object.__setattr__(self, "capabilities", self._capabilities())

@@ -17,6 +17,7 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.codecs.pad import pad_codec
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
 from parts_store.format.files.description import FORMATS, FileFormat
+from parts_store.format.layout import require_writable
 from parts_store.format.metadata import ONE_OBJECT, parse, with_parts
 from parts_store.format.parts import ConcatParts, Part, PartsLike, parse_integer
 from parts_store.format.tiff_directory import ByteOrder, Compression
@@ -310,6 +311,9 @@ def create_array(
     elif chunk_file is not None:
         layout = plan_chunk_file(chunk_file, arguments)
         parts, arguments = layout.parts, layout.arguments
+    if not split:
+        # With `split`, parts may be set one by one, as references.
+        require_writable(ConcatParts.parse(parts))
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     _require_data_apart(store, path, overwrite=overwrite, **arguments)

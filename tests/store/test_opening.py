@@ -155,3 +155,16 @@ def test_the_longest_suffix_is_written_and_a_longer_one_is_refused(tmp_path: Pat
         with pytest.raises(PartsConfigError, match=r"at most 128 bytes, .*, found 300 bytes"):
             call()
     assert [path for path, why in fresh.verify().not_understood if "300 bytes" in why] == ["a"]
+
+
+@pytest.mark.parametrize("given", ["s3://bucket/data", Path("data")])
+def test_a_url_in_place_of_a_store_is_refused_with_the_call_that_opens_it(given: object) -> None:
+    with pytest.raises(StoreConfigError, match=r"`PartsStore\.from_url` opens URLs and paths"):
+        ps.PartsStore(given)
+
+
+def test_parts_that_cannot_be_written_are_refused_before_the_array_is_created() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    with pytest.raises(PartsConfigError, match=r"at most one part without 'size' for writing, found '.x', '.y'"):
+        ps.create_array(store, "a", parts=[".x", ".y"], shape=(8,), chunks=(4,), dtype="i4")
+    assert store.store.list().collect() == []
