@@ -135,6 +135,7 @@ def test_the_first_examples_are_tiff_files() -> None:
 # --- the readers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:zarr.errors.ZarrUserWarning")
 @pytest.mark.parametrize("read", [ours.read_with_zarr, ours.read_with_pipeline, minimal.read])
 def test_our_readers_pass(read: Read, tmp_path: Path) -> None:

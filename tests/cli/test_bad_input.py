@@ -170,6 +170,7 @@ def test_damaged_array_is_reported(
         assert "\n  a: damaged: " in result.out or "\nnot understood: a: " in result.out
 
 
+@pytest.mark.slow
 def test_destination_that_cannot_be_written_is_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

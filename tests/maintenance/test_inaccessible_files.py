@@ -159,7 +159,7 @@ def test_file_without_permission_is_kept_by_repair(shared_folder: Path) -> None:
 def test_document_without_permission_does_not_hide_other_arrays(shared_folder: Path) -> None:
     store = ps.PartsStore.from_url(shared_folder)
     create(store)
-    ps.create_array(store, "b", parts=["", ".x"], shape=4, chunks=4, dtype="i4")
+    ps.create_array(store, "b", parts=[ps.Part("", size=4), ".x"], shape=4, chunks=4, dtype="i4")
     give_away(shared_folder)
     (shared_folder / "b/zarr.json").chmod(0)
     (shared_folder / LOST).unlink()

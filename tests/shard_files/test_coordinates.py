@@ -182,6 +182,7 @@ def read_netcdf4(folder: Path, paths: list[Path]) -> list[xr.Dataset]:
 NETCDF_TYPES = [each for each in TYPES if each != "complex64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", forms.FORMS)
 def test_netcdf4_reads_every_shard_with_its_coordinates(tmp_path: Path, form: str) -> None:
     asked: list[tuple[Case, tuple[slice, ...], Path]] = []

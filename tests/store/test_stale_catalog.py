@@ -298,7 +298,14 @@ def test_layout_hash_covers_parts_chunks_and_type_only() -> None:
         {"fill_value": 3},
     ]
     assert len({layout(**arguments) for arguments in same}) == 1
-    others = [REORDERED, SUFFIXED, ["", ps.Part(".t", size=4)], ["", ps.Part(".T", size=2)], [""], ["", ".t"]]
+    others = [
+        REORDERED,
+        SUFFIXED,
+        ["", ps.Part(".t", size=4)],
+        ["", ps.Part(".T", size=2)],
+        [""],
+        [ps.Part("", size=2), ".t"],
+    ]
     changed: list[dict[str, Any]] = [{"chunks": (8,)}, {"dtype": "int16"}, {"shape": (8, 8), "chunks": (4, 4)}]
     found = {layout(), *(layout(parts) for parts in others), *(layout(**arguments) for arguments in changed)}
     assert len(found) == 1 + len(others) + len(changed)

@@ -43,6 +43,7 @@ def array_of(report: Any, path: str = "t") -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "form"), [(MAX_PLAIN_CHUNKS, "plain"), (MAX_PLAIN_CHUNKS + 1, "shards")])
 def test_arrays_are_plain_up_to_a_limit_and_in_shards_above(tmp_path: Path, count: int, form: str) -> None:
     (tmp_path / "a.raw").write_bytes(b"")

@@ -40,6 +40,7 @@ def copied(winter: Path, tmp_path: Path) -> Path:
     return tmp_path / "winter"
 
 
+@pytest.mark.slow
 def test_months_are_joined_and_appended(winter: Path) -> None:
     first, second, third = files_in(winter)
     session = repository(winter).writable_session("main")

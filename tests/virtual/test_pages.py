@@ -206,6 +206,7 @@ def test_pages_of_joined_files_are_chunks_whatever_their_lengths(tmp_path: Path)
         xr.testing.assert_equal(stored(session), read(files))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize("shard_chunks", [1, 4095])
@@ -226,6 +227,7 @@ def test_a_file_of_another_length_is_appended_by_references(at_once: int, shard_
     assert ps.PartsStore.from_session(session).verify().is_clean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_chunks", [1, 12])
 def test_a_file_that_is_changed_right_after_its_array_was_cut_again_is_not_read(
     shard_chunks: int, tmp_path: Path
@@ -254,6 +256,7 @@ def test_an_array_with_values_of_its_own_is_not_cut(tmp_path: Path) -> None:
     assert np.array_equal(stored(session)["v"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(36, 24, 30, 31), (36, 8, 8, 4)])
 @pytest.mark.parametrize("shard_chunks", [None, 1, 12, 4095])
 def test_an_array_in_small_shards_stays_in_shards(
@@ -275,6 +278,7 @@ def chunked(path: Path, first: int, count: int, chunk: int | None) -> Path:
     return netcdf(path, dataset, v={} if chunk is None else {"chunksizes": (chunk, 50, 40)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 2, 4])
 @pytest.mark.parametrize("shard_chunks", [None, 2])
 def test_files_are_appended_behind_a_chunk_that_is_not_full(

@@ -117,6 +117,7 @@ def hdf5(folder: Path, values: NDArray[Any]) -> Path:
     return folder / "a.h5"
 
 
+@pytest.mark.slow
 def test_hdf5_files(tmp_path: Path) -> None:
     values = np.arange(31 * 42, dtype="i4").reshape(31, 42)
     report = adopt(tmp_path, hdf5(tmp_path, values))
@@ -128,6 +129,7 @@ def test_hdf5_files(tmp_path: Path) -> None:
         assert np.array_equal(np.load(out / f"{each.path}.npy"), values), each.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["zlib", "lzw"])
 def test_tiff_files(tmp_path: Path, compression: str) -> None:
     values = np.arange(100 * 150, dtype="u2").reshape(100, 150)
@@ -153,6 +155,7 @@ def n5(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
     return values
 
 
+@pytest.mark.slow
 def test_n5_containers_of_whole_blocks(tmp_path: Path) -> None:
     values = n5(tmp_path, (40, 48))
     report = adopt(tmp_path, tmp_path / "a.n5")
@@ -163,6 +166,7 @@ def test_n5_containers_of_whole_blocks(tmp_path: Path) -> None:
     assert np.array_equal(np.load(out / "x.npy"), values)
 
 
+@pytest.mark.slow
 def test_n5_containers_with_cut_blocks_name_the_package_of_their_codec(tmp_path: Path) -> None:
     n5(tmp_path, (41, 48))
     report = adopt(tmp_path, tmp_path / "a.n5")
@@ -172,6 +176,7 @@ def test_n5_containers_with_cut_blocks_name_the_package_of_their_codec(tmp_path:
     assert any("n5_default" in each for each in refused)
 
 
+@pytest.mark.slow
 def test_shards_are_for_this_package_alone_and_the_report_says_so(tmp_path: Path) -> None:
     values = np.arange(31 * 42, dtype="i4").reshape(31, 42)
     report = adopt(tmp_path, hdf5(tmp_path, values), shard_chunks=1000)

@@ -38,6 +38,7 @@ def reading(url: str) -> Iterator[socket.socket]:
         yield client
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_one_line_also_while_clients_read(folder: Path) -> None:
     command = [sys.executable, "-m", "parts_store.cli", "serve", str(folder)]
     with ExitStack() as stack:
@@ -55,6 +56,7 @@ def test_ctrl_c_ends_the_command_with_one_line_also_while_clients_read(folder: P
     assert errors.splitlines() == ["parts-store: interrupted"]
 
 
+@pytest.mark.slow
 def test_stop_ends_the_server_also_while_clients_read(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ps.serve(folder) as other:
         server = ps.serve(folder)
