@@ -2,7 +2,7 @@
 
 | | cases of a test with several parameters | random examples | cases inside a test |
 |---|---|---|---|
-| `make check` | each value of each parameter, ten cases at most | a tenth | every 33rd |
+| `make check` | each value of each parameter, five cases at most | a tenth | every 33rd |
 | `make test` | each two values of different parameters | a third | every third |
 | at night | all | all | all |
 
@@ -24,7 +24,7 @@ USUAL, QUICK = FULL // 3, FULL // 10
 RUNS_ALL = "PARTS_STORE_ALL_EXAMPLES" in os.environ
 """Whether all random examples are run."""
 
-_MOST_QUICK = 10
+_MOST_QUICK = 5
 
 _COMMON = settings(
     deadline=None,

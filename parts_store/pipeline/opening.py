@@ -80,7 +80,7 @@ def open_array(store: PartsStore, path: str = "", *, mode: Any = "r", **argument
     Examples
     --------
     >>> store = ps.PartsStore.from_url("memory://")
-    >>> _ = ps.create_array(store, "a", parts=["", ".tail"], shape=4, chunks=2, dtype="i4")
+    >>> _ = ps.create_array(store, "a", parts=["", ps.Part(".tail", size=1)], shape=4, chunks=2, dtype="i4")
     >>> ps.open_array(store, "a").shape
     (4,)
     """
@@ -111,7 +111,7 @@ def open_group(store: PartsStore, path: str = "", *, mode: Any = "r", **argument
     Examples
     --------
     >>> store = ps.PartsStore.from_url("memory://")
-    >>> _ = ps.create_array(store, "g/a", parts=["", ".tail"], shape=4, chunks=2, dtype="i4")
+    >>> _ = ps.create_array(store, "g/a", parts=["", ps.Part(".tail", size=1)], shape=4, chunks=2, dtype="i4")
     >>> ps.open_group(store, "g")["a"].shape
     (4,)
     """

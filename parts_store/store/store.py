@@ -357,7 +357,7 @@ class PartsStore(ZarrMethods):
         Examples
         --------
         >>> store = ps.PartsStore.from_url("memory://")
-        >>> array = ps.create_array(store, "a", parts=["", ".b"], shape=(64, 64), chunks=(64, 64), dtype="uint8")
+        >>> array = zarr.create_array(store, name="a", shape=(64, 64), chunks=(64, 64), dtype="uint8")
         >>> store.view("a").caption
         'a (64, 64)'
         """

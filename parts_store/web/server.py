@@ -141,7 +141,8 @@ def serve(
     Examples
     --------
     >>> store = ps.PartsStore.from_url("memory://")
-    >>> array = ps.create_array(store, "a", parts=["", ".b"], shape=(8, 8), chunks=(8, 8), dtype="uint8")
+    >>> parts = ["", ps.Part(".b", size=4)]
+    >>> array = ps.create_array(store, "a", parts=parts, shape=(8, 8), chunks=(8, 8), dtype="uint8")
     >>> server = ps.serve(store)
     >>> server.stop()
     """

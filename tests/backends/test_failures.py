@@ -52,7 +52,9 @@ for attempt in (store.verify, store.repair):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("resource") is None, reason="no limit of open files on this system")
 def test_too_many_open_files_are_not_called_wrong_credentials(tmp_path: Path) -> None:
-    ps.create_array(ps.PartsStore.from_url(tmp_path), "a", parts=["", ".x"], shape=4, chunks=4, dtype="i4")
+    ps.create_array(
+        ps.PartsStore.from_url(tmp_path), "a", parts=["", ps.Part(".x", size=1)], shape=4, chunks=4, dtype="i4"
+    )
     ran = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
     lines = ran.stdout.splitlines()
     assert len(lines) == 2
