@@ -13,7 +13,7 @@ from minio.credentials.providers import StaticProvider
 from minio.deleteobjects import DeleteObject
 from obstore.store import S3Store
 
-from integration import toxics
+from integration import azurite, toxics
 from integration.server import Server, supervised
 
 # A fixture, and hooks of pytest, which it finds here.
@@ -80,6 +80,15 @@ def _client(server: Server) -> Minio:
 def _host(server: Server) -> tuple[str, bool]:
     scheme, _, host = server.endpoint.partition("://")
     return host.rstrip("/"), scheme == "https"
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[azurite.Azurite]:
+    """Return an emulator of Azure."""
+    with azurite.supervised() as server:
+        if server is None:
+            pytest.skip(azurite.why_missing() or "")
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,6 @@ Where there is neither Azurite nor npm, these tests are skipped, and say so in o
 
 import re
 import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ import zarr
 from obstore.store import AzureStore
 
 import parts_store as ps
-from integration import azurite
 from integration.azurite import Azurite
 from integration.store import test_contract as contract
 from parts_store.store.options import Concurrency
@@ -47,14 +45,6 @@ class Container:
 
     def list_keys(self) -> set[str]:
         return {each["path"] for page in obstore.list(self.store()) for each in page}
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azurite]:
-    with azurite.supervised() as server:
-        if server is None:
-            pytest.skip(azurite.why_missing() or "")
-        yield server
 
 
 @pytest.fixture

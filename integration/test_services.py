@@ -8,7 +8,6 @@ import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,14 +41,6 @@ def write_file(path: Path) -> Path:
 
 def read(repository: icechunk.Repository) -> Any:
     return ps.open_array(ps.PartsStore.from_session(repository.readonly_session("main")), "x")[:]
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azurite]:
-    with azurite.supervised() as server:
-        if server is None:
-            pytest.skip(azurite.why_missing() or "")
-        yield server
 
 
 @pytest.fixture

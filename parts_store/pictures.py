@@ -1,4 +1,4 @@
-"""Pictures of arrays: which values a tile needs, and their bytes as PNG. Nothing is read here but by `preview`.
+"""Pictures of arrays: which values a tile needs, and their bytes as PNG. Only `read_tile` reads.
 
 A tile has at most 256 by 256 pixels. At zoom `z` it shows every 2**z-th value of two axes. If that would decode too
 many chunks, fewer values are read, and each of them is shown as a square.
@@ -132,6 +132,11 @@ def arrange(values: npt.NDArray[Any], axes: tuple[int, int], colour: int | None,
     return padded[: tile.shape[0], : tile.shape[1]]
 
 
+def read_tile(array: Any, tile: Tile, axes: tuple[int, int], colour: int | None = None) -> npt.NDArray[np.float64]:
+    """Read the values of a tile of an array as rows and columns of numbers, with colours last."""
+    return arrange(numbers(np.asarray(array[tile.selection])), axes, colour, tile)
+
+
 def numbers(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return values as real numbers; raise `PictureError` for values that are not numbers."""
     kind = values.dtype.kind
@@ -229,5 +234,5 @@ def preview(array: Any, caption: str, at: Sequence[int]) -> Preview:
     nbytes = prod(chunks) * array.dtype.itemsize
     zoom = max_zoom(array.shape[-2:])
     tile = plan_tile(array.shape, chunks, nbytes, axes=axes, at=where, zoom=zoom, place=(0, 0))
-    values = arrange(numbers(np.asarray(array[tile.selection])), axes, None, tile)
+    values = read_tile(array, tile, axes)
     return Preview(caption, png(values, *contrast(values), "viridis"))

@@ -100,8 +100,7 @@ def verify(
         survey = store.carry_out(survey_prefix(prefix, store.protocol))
         unmarked = survey.unmarked if store.must_understand else ()
         findings = _find_problems(store, survey, unmarked, checksums=checksums, executor=executor, progress=update)
-    plain = survey.plain if store.protocol.has_part_nodes else ()
-    referred = [files for path in plain if (files := store.chunks_of_files(path))]
+    referred = [files for path in survey.plain if (files := store.chunks_of_files(path))]
     for files in referred if checksums else ():
         findings += store.carry_out(_look_at_files(files))
     return survey.report(findings, referred)

@@ -76,7 +76,7 @@ class Survey:
     locked: tuple[str, ...] = ()
     # Why files cannot be read, by their keys: symbolic links without a target, and files without permission.
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    # The paths of arrays whose chunks are single objects, or references to files.
+    # In a session, the paths of arrays whose chunks are single objects, or references to files.
     plain: tuple[str, ...] = ()
 
     def report(self, findings: Sequence[Finding], referred: Sequence[Mapping[str, str]] = ()) -> Report:
@@ -236,7 +236,8 @@ def _read_documents(
 ) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...], set[str], tuple[str, ...]]]:
     """Return the arrays with parts at these paths, the paths of wrong documents with the reasons, and all other paths.
 
-    A path without a document is none of them. At last come those of the other paths that are of arrays.
+    A path without a document is none of them. At last come those of the other paths that are of
+    arrays, in a session, where their chunks may refer to files.
     """
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
     read = [_read_document(path, outcome, protocol) for path, outcome in zip(paths, outcomes, strict=True)]
@@ -244,9 +245,12 @@ def _read_documents(
     wrong = tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
     found = {path for path, outcome in zip(paths, outcomes, strict=True) if isinstance(outcome, Found)}
     others = found - arrays.keys()
-    documents = {path: metadata.parse(content(outcome) or b"") for path, outcome in zip(paths, outcomes, strict=True)}
-    is_array = {path: document is not None and metadata.is_array(document) for path, document in documents.items()}
-    return arrays, wrong, others, tuple(path for path in paths if path in others and is_array[path])
+    plain: list[str] = []
+    if protocol.has_part_nodes:
+        stored = {path: content(outcome) for path, outcome in zip(paths, outcomes, strict=True) if path in others}
+        documents = {path: None if each is None else metadata.parse(each) for path, each in stored.items()}
+        plain = [path for path, each in documents.items() if each is not None and metadata.is_array(each)]
+    return arrays, wrong, others, tuple(plain)
 
 
 def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tuple[ArrayRecord | None, str | None]:

@@ -47,7 +47,7 @@ from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
 from parts_store.virtual.report import Adoption, Skipped
 from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, outermost
-from parts_store.virtual.stored_arrays import containers_of, load_unlike, require_append_dim, stored_chunk_lengths
+from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names
 from parts_store.virtual.write import naming, plan_write
 
@@ -199,13 +199,11 @@ def adopt(
         overwrite=overwrite,
         progress=progress,
         is_complete=variables is None,
+        # This also refuses a dimension that is not stored, before files are parsed, which may take minutes.
         stored_lengths=(
             {} if copy or append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
         ),
     )
-    if append_dim is not None and not copy:
-        # Before files are parsed, which may take minutes.
-        require_append_dim(store, normalize_path(path), append_dim)
     if copy:
         with report_progress(progress, "adopt", "arrays") as update:
             return adopt_copy(_one(files), store, path, strict=strict, overwrite=overwrite, progress=update, **options)

@@ -157,20 +157,21 @@ def stored_chunk_lengths(store: PartsStore, path: str, dim: str) -> dict[str, tu
     """Return the lengths of the chunks of all stored arrays along a dimension, and of the arrays, by their paths.
 
     The paths are those below a path. Only arrays that are not compressed are among them: chunks of files, and their
-    own ones, can be cut to the same length.
+    own ones, can be cut to the same length. Raises `StoreConfigError` if no stored array has the dimension.
     """
+    found = read_all_stored(store, path, [""])
+    require_append_dim(path, list(found.values()), dim)
     return {
         name: (chunk_shape_of(array.chunk_metadata)[_axis(array, dim)], length)
-        for name, array in read_all_stored(store, path, [""]).items()
+        for name, array in found.items()
         if (length := array.length(dim)) is not None
         and not is_rectilinear(array.chunk_metadata)
         and all(isinstance(codec, BytesCodec | TransposeCodec) for codec in array.chunk_metadata.codecs)
     }
 
 
-def require_append_dim(store: PartsStore, path: str, dim: str) -> None:
-    """Raise `StoreConfigError` if there are stored arrays below a path, and none of them has a dimension."""
-    arrays = read_all_stored(store, path, [""]).values()
+def require_append_dim(path: str, arrays: Sequence[StoredArray], dim: str) -> None:
+    """Raise `StoreConfigError` if there are stored arrays at a path, and none of them has a dimension."""
     known = sorted({name for array in arrays for name in array.metadata.dimension_names or () if name})
     if arrays and dim not in known:
         shown = ", ".join(map(repr, known)) or "none"

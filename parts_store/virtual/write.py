@@ -303,7 +303,7 @@ def _plan_change(store: PartsStore, path: str, tree: Mapping[str, SourceGroup], 
     other_groups: list[str] = []
     found = {where: require_stored(store, where, group) for where, group in tree.items()}
     if append_dim is not None:
-        require_append_dim(store, path, append_dim)
+        require_append_dim(path, [array for stored, _ in found.values() for array in stored.values()], append_dim)
     for where, group in tree.items():
         stored, groups = found[where]
         other_groups += [below for name in groups if (below := place(where, name)) not in tree]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, Final
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import zarr
 
 from parts_store._compat.zarr import largest_chunk
-from parts_store.pictures import PictureError, Tile, arrange, contrast, max_zoom, numbers, plan_tile, png
+from parts_store.pictures import PictureError, Tile, contrast, max_zoom, numbers, plan_tile, png, read_tile
 from parts_store.pipeline.opening import open_array
 from parts_store.store.inspection import Node
 from parts_store.store.store import PartsStore
@@ -132,21 +132,18 @@ class Looker:
     def _values(self, wanted: PictureRequest) -> tuple[npt.NDArray[np.float64], Tile]:
         array = self._open(wanted.path, wanted.snapshot)
         tile = self._plan(wanted, array)
-        values = _read(array, tile, wanted)
+        values = read_tile(array, tile, wanted.axes, wanted.colour)
         if wanted.against is not None:
             before = self._open(wanted.path, wanted.against)
             if before.shape != array.shape:
                 raise PictureError(f"expected arrays of one shape, found {array.shape} and {before.shape}")
-            values = values - _read(before, self._plan(wanted, before), wanted)
+            values = values - read_tile(before, self._plan(wanted, before), wanted.axes, wanted.colour)
         return values, tile
 
     def _overview(self, wanted: PictureRequest) -> tuple[npt.NDArray[np.float64], Tile]:
         array = self._open(wanted.path, wanted.snapshot)
         zoom = max_zoom([array.shape[axis] for axis in wanted.axes if 0 <= axis < array.ndim])
-        overview = PictureRequest(
-            wanted.path, wanted.axes, wanted.at, wanted.colour, zoom, (0, 0), wanted.snapshot, wanted.against
-        )
-        return self._values(overview)
+        return self._values(replace(wanted, zoom=zoom, place=(0, 0)))
 
     def _plot(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         array = self._open(path, query.get("snapshot") or None)
@@ -168,11 +165,6 @@ class Looker:
         array = self._open(wanted.path, wanted.snapshot)
         store = self.store if wanted.snapshot is None or self.at_snapshot is None else self.at_snapshot(wanted.snapshot)
         return [str(each) for each in store.explain(wanted.path, self._plan(wanted, array).selection)]
-
-
-def _read(array: zarr.Array[Any], tile: Tile, wanted: PictureRequest) -> npt.NDArray[np.float64]:
-    values = numbers(np.asarray(array[tile.selection]))
-    return arrange(values, wanted.axes, wanted.colour, tile)
 
 
 def _integer(text: str) -> int:

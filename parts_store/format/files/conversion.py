@@ -177,10 +177,8 @@ def _hdf5_frame(
     # h5py is an extra, and takes a while to import.
     from parts_store.format.files.hdf5 import hdf5_template, slots_in  # noqa: PLC0415
 
-    template, slots = (
-        hdf5_template(file, extent, dataset.name, dataset.attributes, dataset.dimensions),
-        slots_in(file, extent),
-    )
+    template = hdf5_template(file, extent, dataset.name, dataset.attributes, dataset.dimensions)
+    slots = slots_in(file, extent)
     is_stored = ~is_hole(table)
     is_inside = is_stored.sum() == is_stored[slots].sum()
     if template is None or not is_inside or not template.can_hold(table[slots]):
