@@ -39,7 +39,7 @@ def reading(url: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_command_with_one_line_also_while_clients_read(folder: Path) -> None:
+def test_ctrl_c_ends_the_command_with_one_line_also_while_clients_read(folder: Path, interruptible: None) -> None:
     command = [sys.executable, "-m", "parts_store.cli", "serve", str(folder)]
     with ExitStack() as stack:
         process = stack.enter_context(
