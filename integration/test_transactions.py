@@ -32,22 +32,24 @@ SPAWN = multiprocessing.get_context("spawn")
 _barrier: Any = None
 _begun: Any = None
 _committed: Any = None
+# The beginnings and ends of reads: an odd number while the reader reads.
+_turns: Any = None
 _is_over: Any = None
 
 
-def _share(barrier: Any, begun: Any, committed: Any, is_over: Any) -> None:
-    global _barrier, _begun, _committed, _is_over
-    _barrier, _begun, _committed, _is_over = barrier, begun, committed, is_over
+def _share(barrier: Any, begun: Any, committed: Any, turns: Any, is_over: Any) -> None:
+    global _barrier, _begun, _committed, _turns, _is_over
+    _barrier, _begun, _committed, _turns, _is_over = barrier, begun, committed, turns, is_over
 
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[ProcessPoolExecutor]:
     """Two processes, which share with us what is above."""
-    shared = (SPAWN.Barrier(2), SPAWN.Value("q", 0), SPAWN.Value("q", 0), SPAWN.Event())
+    shared = (SPAWN.Barrier(2), SPAWN.Value("q", 0), SPAWN.Value("q", 0), SPAWN.Value("q", 0), SPAWN.Event())
     _share(*shared)
     with ProcessPoolExecutor(2, mp_context=SPAWN, initializer=_share, initargs=shared) as pool:
         yield pool
-    _share(None, None, None, None)
+    _share(None, None, None, None, None)
 
 
 # --- a reader beside a writer ---------------------------------------------------------------------------------------
@@ -72,8 +74,13 @@ def values_of(number: int) -> NDArray[Any]:
 def _overwrite(store: PartsStore) -> int:
     """Write the shard again and again, and tell before each write and after it."""
     array = zarr.open_array(store, path="a")
-    number = int(_committed.value)
+    number, turn = int(_committed.value), -1
     while not _is_over.is_set():
+        # One write begins in each read at most. A reader that is much slower than the writer would give up.
+        if _turns.value == turn and turn % 2:
+            time.sleep(0.001)
+            continue
+        turn = _turns.value
         number += 1
         _begun.value = number
         array[...] = values_of(number)
@@ -144,7 +151,9 @@ def _read_some(array: zarr.Array[Any], proxy: CountingProxy, chance: int) -> tup
     row, column = divmod(random.Random(chance).randrange(16), 4)
     place = np.s_[16 * row : 16 * row + 16, 16 * column : 16 * column + 16]
     committed, at = int(_committed.value), len(proxy.requests)
+    _turns.value += 1
     read = np.asarray(array[place])
+    _turns.value += 1
     begun = int(_begun.value)
     number = int(read[0, 0])
     # Of one write, and of none before the last that was committed when the read began.
