@@ -41,7 +41,7 @@ from parts_store.virtual.parsers.hdf5.chunks import (
     short_edges,
     unfiltered_edges,
 )
-from parts_store.virtual.parsers.hdf5.dimensions import Dimensions, Scales, lengths_of
+from parts_store.virtual.parsers.hdf5.dimensions import GroupDimensions, Scales, lengths_of
 from parts_store.virtual.parsers.hdf5.values import (
     Loader,
     StoredType,
@@ -151,7 +151,7 @@ class _GroupWalk:
         self.description.groups[name] = names.attributes_of(
             stored, self.description, name or "/", self.loader.paths
         ).values
-        dimensions = Dimensions(self.scales)
+        dimensions = GroupDimensions(self.scales)
         for each_name in group:
             member = names.decoded(each_name)
             path = f"{name}/{member}" if name else member
@@ -168,7 +168,7 @@ class _GroupWalk:
         each: h5py.Group | h5py.Dataset,
         group: h5py.Group,
         path: str,
-        dimensions: Dimensions,
+        dimensions: GroupDimensions,
         above: dict[Address, str],
     ) -> None:
         if isinstance(each, h5py.Group):
@@ -188,7 +188,7 @@ class _GroupWalk:
         self.description.arrays.append(self._describe_dataset(each, attributes, name, dimensions))
 
     def _describe_dataset(
-        self, dataset: h5py.Dataset, stored_attributes: names.StoredAttributes, path: str, dimensions: Dimensions
+        self, dataset: h5py.Dataset, stored_attributes: names.StoredAttributes, path: str, dimensions: GroupDimensions
     ) -> Array:
         stored = stored_type(dataset)
         scales = [] if dataset.shape is None else dimensions.scales_of(dataset, stored_attributes)
