@@ -44,7 +44,7 @@ from parts_store.virtual.ome_zarr import keep_if_complete
 from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, Uneven, parse_names
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
-from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
+from parts_store.virtual.registries import FileRegistry, fewest_folders, folder_of
 from parts_store.virtual.report import Adoption, Skipped
 from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, outermost
 from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths

@@ -21,12 +21,13 @@ from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
 from parts_store._compat.zarr import ArrayV3Metadata, get_data_type_from_native_dtype, unstable_types
+from parts_store.virtual.attribute_types import to_member
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksum, Checksums, Columns
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.store_access import DOCUMENT, NO_CHUNK, NODES_FOLDER, PROTOCOL_FOLDER, to_member
+from parts_store.virtual.store_access import DOCUMENT, NO_CHUNK, NODES_FOLDER, PROTOCOL_FOLDER
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""

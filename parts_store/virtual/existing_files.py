@@ -30,7 +30,7 @@ from parts_store.errors import (
 from parts_store.redaction import hide_in_url, hide_secrets, may_hold_secret, secrets_of_url
 from parts_store.text import did_you_mean
 from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, skip_invalid_names
-from parts_store.virtual.registered_files import Registries, find_store, folder_of
+from parts_store.virtual.registries import Registries, find_store, folder_of
 from parts_store.virtual.store_access import (
     ENCODED_SCHEMES,
     is_about_object,

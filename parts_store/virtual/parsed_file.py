@@ -36,7 +36,7 @@ from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.parsers import hdf5, netcdf3, tiff
 from parts_store.virtual.parsers.n5 import dataset as n5_dataset
 from parts_store.virtual.parsers.n5.container import MAX_NBYTES
-from parts_store.virtual.registered_files import Registries, find_store, parse_registry
+from parts_store.virtual.registries import Registries, find_store, parse_registry
 from parts_store.virtual.report import Skipped
 from parts_store.virtual.store_access import run_tasks_sync
 

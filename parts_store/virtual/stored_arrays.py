@@ -66,7 +66,7 @@ from parts_store.virtual.manifests.shards import (
 )
 from parts_store.virtual.manifests.to_icechunk import PlannedArray, plan_array
 from parts_store.virtual.options import AdoptOptions
-from parts_store.virtual.registered_files import FileRegistry
+from parts_store.virtual.registries import FileRegistry
 from parts_store.virtual.store_access import (
     DOCUMENT,
     NO_CHUNK,

@@ -19,14 +19,14 @@ from xarray.conventions import decode_cf_variable
 from parts_store._compat.virtualizarr import group_of
 from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.virtual.attribute_types import BYTES, types_in, with_types
 from parts_store.virtual.description import why_invalid
 from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
 from parts_store.virtual.manifests.references import References
-from parts_store.virtual.registered_files import parse_registry
-from parts_store.virtual.store_access import BYTES, types_in, with_types
+from parts_store.virtual.registries import parse_registry
 
 _COORDINATES: Final = "coordinates"
 # Members of a variable's encoding that xarray stores as attributes.

@@ -38,7 +38,7 @@ from parts_store.virtual.manifests.references import (
     parse_metadata,
     require_parts,
 )
-from parts_store.virtual.registered_files import Registries, parse_registry
+from parts_store.virtual.registries import Registries, parse_registry
 from parts_store.virtual.store_access import ConcatParts, PartsLike
 
 if TYPE_CHECKING:

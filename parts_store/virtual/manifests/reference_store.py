@@ -13,7 +13,7 @@ from parts_store.virtual.manifests.entries import Piece, nbytes_of, slice_pieces
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, join_bytes, read_pieces
 from parts_store.virtual.manifests.references import chunk_of_key
-from parts_store.virtual.registered_files import Registries
+from parts_store.virtual.registries import Registries
 from parts_store.virtual.store_access import (
     DOCUMENT,
     UnwritableStoreError,

@@ -33,7 +33,7 @@ from parts_store.virtual.manifests.references import References
 from parts_store.virtual.parsed_file import FileParser, Format, ParsedFile, ParsedSource
 from parts_store.virtual.parsers import hdf5, tiff
 from parts_store.virtual.parsers.n5 import container
-from parts_store.virtual.registered_files import find_store
+from parts_store.virtual.registries import find_store
 from parts_store.virtual.store_access import ENCODED_SCHEMES
 
 __all__ = ["HDF5", "N5", "TIFF", "Parser", "Raw"]

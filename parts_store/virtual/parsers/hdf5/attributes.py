@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parts_store._compat.xarray import FillValueCoder
 from parts_store.errors import PartsStoreError
+from parts_store.virtual.attribute_types import type_name
 from parts_store.virtual.description import CannotBeReadError, Description
-from parts_store.virtual.store_access import type_name
 
 type Address = tuple[int, ...]
 """Where an object is in its file. All names of an object have the same address."""
