@@ -403,7 +403,7 @@ def _references(array: Array, location: str, checksums: Checksums, known: dict[s
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), header.encode(values))
     metadata = _metadata(header.to_json(chunk_shape, codecs), known)
-    return References.checked(metadata, [columns.manifest()], checksums)
+    return References.checked(metadata, [columns], checksums)
 
 
 def _metadata(document: Json, known: dict[str, ArrayV3Metadata]) -> ArrayV3Metadata:

@@ -506,7 +506,7 @@ def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: st
         return _cut_again(store, stored, added, join, options)
     if stored.is_cut and stored.parts is not None:
         continued = None
-        if not added.columns()[0].inlined:
+        if not added.columns[0].inlined:
             continued = _continue_shards(store.session, stored, stored.parts, added, axis)
         if continued is None:
             return _cut_again(store, stored, added, join, options)
@@ -574,7 +574,7 @@ def _cut_again(
         sharded = cut(joined, shard_chunks, max_index=max_index_of(store))
         if sharded.parts is not None:
             break
-    if sharded.parts is None and added.columns()[0].inlined:
+    if sharded.parts is None and added.columns[0].inlined:
         expected = "chunks that can be added to an array in shards"
         raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")
     return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"
@@ -615,9 +615,7 @@ def _continue_shards(
         return None
     shape = _longer(metadata.shape, axis, new.metadata.shape[axis])
     block = tuple(length - at * chunk for length, at, chunk in zip(shape, first, chunk_shape_of(metadata), strict=True))
-    references = References(
-        dataclasses.replace(metadata, shape=block), tuple(part.manifest() for part in columns), new.checksums
-    )
+    references = References(dataclasses.replace(metadata, shape=block), tuple(columns), new.checksums)
     counted = [(len(shards.nbytes) - len(last), "new"), (len(last), "continued")]
     shown = ", ".join(f"{count:,} shard{'s' * (count != 1)} {what}" for count, what in counted if count)
     return Continuation(stored, shape, references, first), f"appended: {shown or 'no chunks'}"
@@ -625,7 +623,7 @@ def _continue_shards(
 
 def _behind(new: References, axis: int, filled: int) -> ChunkTable:
     """Return the table of new chunks, behind as many missing rows as the last shard has already."""
-    (columns,) = new.columns()
+    (columns,) = new.columns
     if not filled:
         return ChunkTable.of(columns.paths, columns.offsets, columns.lengths)
     before = tuple(filled if each == axis else length for each, length in enumerate(columns.paths.shape))
@@ -741,10 +739,10 @@ def _first_chunk(path: str, name: str | None, region: slice, length: int, chunk:
 
 def _replaced(before: References, added: References, box: tuple[slice, ...]) -> References:
     """Return an array in which the chunks of a block are replaced."""
-    (old,), (new,) = before.columns(), added.columns()
+    (old,), (new,) = before.columns, added.columns
     paths, offsets, lengths = old.paths.copy(), old.offsets.copy(), old.lengths.copy()
     paths[box], offsets[box], lengths[box] = new.paths, new.offsets, new.lengths
     start = [each.start for each in box]
     inlined = {tuple((np.array(index) + start).tolist()): data for index, data in new.inlined.items()}
     checksums = merge_checksums([before.checksums, added.checksums], "region")
-    return References.checked(before.metadata, [Columns(paths, offsets, lengths, inlined).manifest()], checksums)
+    return References.checked(before.metadata, [Columns(paths, offsets, lengths, inlined)], checksums)

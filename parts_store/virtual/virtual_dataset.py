@@ -25,7 +25,6 @@ from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
-from parts_store.virtual.manifests.references import References
 from parts_store.virtual.registries import parse_registry
 
 _COORDINATES: Final = "coordinates"
@@ -336,8 +335,7 @@ def _described(array: PartsArray, name: str, variable: xr.Variable) -> PartsArra
         dimension_names=tuple(map(_text, variable.dims)),
         attributes=_attributes_of_variable(name, variable),
     )
-    references = array.references
-    return array.derive(References(metadata, references.manifests, references.checksums), array.declared_parts)
+    return array.derive(dataclasses.replace(array.references, metadata=metadata), array.declared_parts)
 
 
 def _attributes_of_variable(name: str, variable: xr.Variable) -> dict[str, Any]:

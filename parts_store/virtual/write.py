@@ -374,18 +374,18 @@ def _described(path: str, source: References, plan: str) -> AdoptedArray:
         "string" if source.dtype == TEXT else str(source.dtype),
         int((~source.is_missing()).sum()),
         0,
-        sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
+        sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns),
         0,
         plan,
-        chunks_written=sum(len(each.inlined) for each in source.columns()),
+        chunks_written=sum(len(each.inlined) for each in source.columns),
     )
 
 
 def _report(planned: PlannedArray | Continuation, source: References, reason: str, max_index: int) -> AdoptedArray:
     """Return the report of an array that is written, given its references in the source."""
-    columns = planned.references.columns()
+    columns = planned.references.columns
     references = sum(int(each.is_in_file.sum()) for each in columns)
-    copied = sum(len(data) for each in source.columns() for data in each.inlined.values())
+    copied = sum(len(data) for each in source.columns for data in each.inlined.values())
     described = _described(planned.path, source, reason or "plain references")
     form = _form_of(planned, has_references=references > 0 or not copied)
     other = None

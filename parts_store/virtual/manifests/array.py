@@ -1,6 +1,7 @@
 """PartsArray: an array whose chunks are lists of ranges of files, and which NumPy and xarray accept as an array."""
 
 import asyncio
+import dataclasses
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -227,7 +228,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         checksums: Checksums | None = None,
     ) -> None:
         parsed, declared = parse_metadata(metadata)
-        self.references: Final = References.checked(parsed, manifests, parse_checksums(checksums))
+        self.references: Final = References.parse(parsed, manifests, parse_checksums(checksums))
         # The parts that the caller declared, None if there are none.
         self.declared_parts: Final = declared if parts is None else ConcatParts.parse(parts)
         # The registries that the array is bound to.
@@ -297,7 +298,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     @property
     def manifests(self) -> tuple[ChunkManifest, ...]:
         """The manifest of each part."""
-        return self.references.manifests
+        return tuple(column.manifest() for column in self.references.columns)
 
     @property
     def checksums(self) -> dict[str, str | datetime]:
@@ -353,7 +354,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
-        parts = len(self.manifests)
+        parts = len(self.references.columns)
         chunks = chunk_lengths_of(self.metadata)
         return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={chunks}, parts={parts}>"
 
@@ -438,8 +439,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
     def to_manifest_array(self) -> ManifestArray:
         """Return the array as a `ManifestArray` of VirtualiZarr, without checksums; its chunks must have one part."""
-        if len(self.manifests) != 1:
-            raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.manifests)} parts")
+        if len(self.references.columns) != 1:
+            raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.references.columns)} parts")
         return ManifestArray(metadata=self.metadata, chunkmanifest=self.manifests[0])
 
     @override
@@ -470,9 +471,10 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
             If the chunks cannot be joined, or some chunks of a larger one are missing and others are not.
         """
         # A part of size 0 has no pieces.
-        sizes = [None] * len(self.manifests) if self.declared_parts is None else self.declared_parts.sizes
-        with_bytes = [manifest for manifest, size in zip(self.manifests, sizes, strict=True) if size != 0]
-        references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
+        columns = self.references.columns
+        sizes = [None] * len(columns) if self.declared_parts is None else self.declared_parts.sizes
+        with_bytes = [column for column, size in zip(columns, sizes, strict=True) if size != 0]
+        references = dataclasses.replace(self.references, columns=tuple(with_bytes or columns[:1]))
         return self.derive(join_chunks(references, count, axis), None)
 
     def join(self, axis: int = 0) -> "PartsArray":
@@ -593,8 +595,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         """
         if registry is not None:
             return (parse_registry(registry),)
-        has_files = any(True for manifest in self.manifests for _ in manifest.iter_nonempty_paths())
-        if not self.registries and has_files:
+        if not self.registries and self.references.locations():
             expected = "a registry of the stores that may be read: `load(registry)`, or `with_registry(registry)`"
             raise StoreConfigError("registry", expected, "none")
         return self.registries

@@ -68,7 +68,7 @@ def _group_to_json(group: PartsGroup) -> ManifestJson:
 
 def _array_to_json(array: PartsArray) -> ManifestJson:
     references, parts = array.references, array.declared_parts
-    columns = references.columns()
+    columns = references.columns
     return {
         "node_type": "array",
         "metadata": array.document(),

@@ -83,8 +83,8 @@ def plan_array(path: str, references: References, declared: ConcatParts | None) 
     """Return an array as it will be written: with chunk keys that a session can store, and the sizes of its parts."""
     encoding = DefaultChunkKeyEncoding(separator="/")
     metadata = dataclasses.replace(references.metadata, chunk_key_encoding=encoding)
-    references = References(metadata, references.manifests, references.checksums)
-    if declared is None and len(references.manifests) == 1:
+    references = dataclasses.replace(references, metadata=metadata)
+    if declared is None and len(references.columns) == 1:
         parts = None
     else:
         parts = declared if declared is not None else with_sizes(references, default_parts(references))
@@ -138,7 +138,7 @@ async def write_chunks(
     for number in sorted(range(len(names)), key=lambda each: each == anchor):
         suffix = names[number]
         node = path if suffix is None or number == anchor else part_node(path, suffix)
-        columns = references.columns()[number]
+        columns = references.columns[number]
         chunks = {_shifted(index, first): data for index, data in columns.inlined.items()}
         await store.write_node(node, list(_tables(columns, references.checksums, first)), chunks)
 

@@ -216,7 +216,7 @@ class Raw(FileParser):
             codecs = [{"name": "transpose", "configuration": {"order": order}}, *codecs]
             chunk_shape, columns = chunk_shape[::-1], columns.transposed()
         metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
-        return References.checked(metadata, [columns.manifest()], {file.location: file.checksum})
+        return References.checked(metadata, [columns], {file.location: file.checksum})
 
     def _shape_in(self, file: StoredFile) -> tuple[int, ...]:
         """Return the shape of the array in a file; raise `AdoptionError` if the file does not have the right size."""

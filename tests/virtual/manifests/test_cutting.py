@@ -1,6 +1,7 @@
 """Arrays of references in shards: the values are those of the uncut array, however the chunks lie in files."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,7 @@ def in_turn(
 
 def load(sharded: Sharded, files: Files) -> NDArray[Any]:
     """Return the values of an array in shards, read without checksums, which the files in memory do not have."""
-    references = sharded.references
-    array = PartsArray(references.metadata, references.manifests, parts=sharded.parts)
+    array = PartsArray.of(replace(sharded.references, checksums={}), sharded.parts, ())
     store = array.to_store(files.registry())
     whole = array.load(files.registry())
     assert np.array_equal(zarr.open_array(store, mode="r")[...], whole)
@@ -123,7 +123,7 @@ def test_unused_second_part_is_one_byte() -> None:
     array, _ = in_turn((90, 2), Kind("uint8", "plain", 1, (1, 2)), files, (31, 28, 31))
     sharded = cut(array.references)
     assert sharded.parts == IN_TWO
-    data, following, index = sharded.references.columns()
+    data, following, index = sharded.references.columns
     assert data.paths.shape == (4, 1)
     assert [str(each) for each in data.paths[:, 0]] == [f"s3://one/{number}.nc" for number in (0, 0, 1, 2)]
     assert following.inlined == {(0, 0): b"\0", (3, 0): b"\0"}
@@ -157,7 +157,7 @@ def test_damaged_index_is_named() -> None:
     files = Files(np.random.default_rng(0))
     array, _ = in_turn((80, 2), Kind("uint8", "plain", 1, (1, 2)), files, (80,))
     references = cut(array.references).references
-    data, index = ({str(key): value for key, value in each.dict().items()} for each in references.manifests)
+    data, index = ({str(key): value for key, value in each.manifest().dict().items()} for each in references.columns)
     index["0.0"] = {**index["0.0"], "data": b"\1" * 1284}
     with pytest.raises(ManifestError, match=r"shard '0\.0': expected an index of 80 chunks that fits its checksum"):
-        uncut(References.checked(references.metadata, [data, index], {}))
+        uncut(References.parse(references.metadata, [data, index], {}))

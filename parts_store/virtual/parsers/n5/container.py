@@ -253,7 +253,7 @@ def _references(
     document = dataset.reversed_document(has_headers=has_headers)
     # xarray needs names.
     document.setdefault("dimension_names", list(dimensions.names_of(dataset.dimensions[::-1])))
-    references = References.checked(ArrayV3Metadata.from_dict(document), [columns.manifest()], {})
+    references = References.checked(ArrayV3Metadata.from_dict(document), [columns], {})
     return PartsArray.of(references, None, ())
 
 
