@@ -77,6 +77,7 @@ from parts_store.virtual.store_access import (
     Span,
     destination,
     encode_table,
+    join,
     parse,
     run_for_each,
 )
@@ -114,9 +115,9 @@ class StoredArray:
         return self.metadata.shape[names.index(dim)] if dim in names else None
 
 
-def place(*names: str) -> str:
-    """Return the path of a node, given the names above it, some of which may be empty."""
-    return "/".join(name for name in names if name)
+def place(path: str, group: str) -> str:
+    """Return the path of a group of a source that is written to a path. Both may be empty."""
+    return join(path, group) if group else path
 
 
 def names_in(store: PartsStore, path: str) -> list[str]:
@@ -146,9 +147,9 @@ def read_all_stored(store: PartsStore, path: str, groups: Sequence[str]) -> dict
     """Return all arrays in groups, and in the groups below them, by their paths below a path."""
     found: dict[str, StoredArray] = {}
     while groups:
-        names = [place(group, name) for group in groups for name in names_in(store, place(path, group))]
-        stored = read_stored(store, [place(path, name) for name in names])
-        found |= {name: stored[place(path, name)] for name in names if place(path, name) in stored}
+        names = [join(group, name) for group in groups for name in names_in(store, place(path, group))]
+        stored = read_stored(store, [join(path, name) for name in names])
+        found |= {name: stored[join(path, name)] for name in names if join(path, name) in stored}
         groups = [name for name in names if name not in found]
     return found
 
@@ -191,11 +192,11 @@ def require_stored(store: PartsStore, path: str, group: SourceGroup) -> tuple[di
     if not documents or destination.is_array(documents):
         raise StoreConfigError("path", "a group that is stored, to add to its arrays", f"none at {path!r}")
     names = names_in(store, path)
-    found = read_stored(store, [place(path, name) for name in names])
+    found = read_stored(store, [join(path, name) for name in names])
     stored = {array.path.rpartition("/")[2]: array for array in found.values()}
     for name in group.arrays:
         if name not in stored:
-            raise ManifestError(f"array {place(path, name)!r}", "an array that is stored", "none")
+            raise ManifestError(f"array {join(path, name)!r}", "an array that is stored", "none")
     return stored, [name for name in names if name not in stored]
 
 
@@ -208,7 +209,7 @@ def require_complete(
     """
     lengths = {name: length for name, array in stored.items() if (length := array.length(dim)) is not None}
     for name in [name for name in stored if name not in group.names]:
-        subject = f"array {place(path, name)!r}"
+        subject = f"array {join(path, name)!r}"
         if name in lengths:
             raise ManifestError(subject, f"values along {dim!r}, as for the others", "none")
         if is_complete:
@@ -358,8 +359,8 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
     """
     prefix = place(normalize_path(options.path), group.path)
     along = {name: variable for name, variable in group.dataset.variables.items() if dim in variable.dims}
-    found = read_stored(store, [place(prefix, str(name)) for name in along])
-    stored = {name: found[path] for name in along if (path := place(prefix, str(name))) in found}
+    found = read_stored(store, [join(prefix, str(name)) for name in along])
+    stored = {name: found[path] for name in along if (path := join(prefix, str(name))) in found}
     for name, array in stored.items():
         # Times are decoded. All others have the attributes of the file.
         if along[name].dtype.kind not in "MO":

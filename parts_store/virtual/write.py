@@ -248,7 +248,7 @@ def _plan_creation(
             max_index = max_index_of(store)
             sharded = cut(source.references, options.shard_chunks, max_index=max_index)
             parts = source.declared_parts if sharded.parts is None else sharded.parts
-            planned = plan_array(place(where, name), sharded.references, parts)
+            planned = plan_array(join(where, name), sharded.references, parts)
             require_locations(store, planned.references)
             arrays.append(planned)
             reports.append(_report(planned, source.references, sharded.reason, max_index))
@@ -284,7 +284,7 @@ def _find_obstacles(
     obstacles = [where for where, documents in stored.items() if destination.is_array(documents)]
     for where, group in tree.items():
         found = names_in(store, where) if group.names else ()
-        obstacles += [place(where, name) for name in found if name in group.names]
+        obstacles += [join(where, name) for name in found if name in group.names]
     return obstacles
 
 
@@ -306,7 +306,7 @@ def _plan_change(store: PartsStore, path: str, tree: Mapping[str, SourceGroup], 
         require_append_dim(path, [array for stored, _ in found.values() for array in stored.values()], append_dim)
     for where, group in tree.items():
         stored, groups = found[where]
-        other_groups += [below for name in groups if (below := place(where, name)) not in tree]
+        other_groups += [below for name in groups if (below := join(where, name)) not in tree]
         slices = detect_region(store, where, group.loaded, region) if region is not None else {}
         if append_dim is not None:
             lengths |= require_complete(where, stored, group, append_dim, is_complete=options.is_complete)

@@ -213,7 +213,7 @@ def _find_chunks(
 ) -> Iterator[tuple[ChunkIndex, Chunk]]:
     """Yield the index and the keys of every chunk whose anchor is among the keys."""
     anchor = parts.parts[parts.anchor].key_suffix
-    start = len(path) + 1 if path else 0
+    start = len(join(path, ""))
     for key in keys:
         relative = key[start:].removesuffix(anchor)
         if key.endswith(anchor) and (index := chunk_of_key(metadata, relative)) is not None:

@@ -51,6 +51,7 @@ from parts_store.virtual.parsers.hdf5.values import (
     stored_type,
 )
 from parts_store.virtual.parsers.hdf5.virtual import describe_virtual
+from parts_store.virtual.store_access import join
 
 # The largest number of links that are followed to one object.
 _MOST_LINKS: Final = 32
@@ -154,7 +155,7 @@ class _GroupWalk:
         dimensions = GroupDimensions(self.scales)
         for each_name in group:
             member = names.decoded(each_name)
-            path = f"{name}/{member}" if name else member
+            path = join(name, member)
             try:
                 names.require_utf8(member)
                 self._describe_member(follow(group, member), group, path, dimensions, above)
@@ -353,7 +354,7 @@ def _variable_name(group: h5py.Group, path: str) -> str:
     name = own.removeprefix(_NOT_ALONG)
     if not name or name == own or _is_taken(group, name):
         return path
-    return f"{above}/{name}" if above else name
+    return join(above, name)
 
 
 def _is_taken(group: h5py.Group, name: str) -> bool:
