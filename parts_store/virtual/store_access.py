@@ -13,8 +13,7 @@ from parts_store.backends.failures import is_about_object, translated
 from parts_store.backends.icechunk_session import containers_in, message_of
 from parts_store.backends.icechunk_storage import folder_url, opening_call, outermost
 from parts_store.backends.registered_files import RegisteredFiles
-from parts_store.codecs.bounded import decompress
-from parts_store.codecs.cut_chunks import require_blosc_sizes, with_checks
+from parts_store.codecs.damaged_chunks import decompress, require_blosc_sizes, with_checks
 from parts_store.engine.concurrency import run_for_each, run_tasks_sync
 from parts_store.engine.executor import run
 from parts_store.engine.stats import Progress, Stats
