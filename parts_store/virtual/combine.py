@@ -341,7 +341,7 @@ def _join_variable(
                 problem = f"{reason}; pass `uneven='load'` to copy its values{or_refer}, or `variables` without it"
                 raise refused(files[0], files[0].named(name), problem)
         if reason is None:
-            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=False)]
+            aligned = [array.derive(each) for array, each in zip(arrays, references, strict=False)]
             joined = aligned[0] if len(aligned) == 1 else np.concatenate(aligned, axis)
             return xr.Variable(variables[0].dims, joined, variables[0].attrs), None
     if nbytes > options.max_loaded_nbytes:

@@ -354,7 +354,7 @@ def group_of(description: Description, location: str, checksums: Checksums) -> P
     """Return what a file contains as a group of arrays of references to it. All names must be valid in Zarr."""
     known: dict[str, ArrayV3Metadata] = {}
     arrays = {
-        each.header.name: PartsArray.of(_references(each, location, checksums, known), None, ())
+        each.header.name: PartsArray.of(_references(each, location, checksums, known), ())
         for each in description.arrays
     }
     return nest(description.groups, arrays)

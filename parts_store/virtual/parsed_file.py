@@ -420,7 +420,7 @@ def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFi
 def _rebuilt(group: PartsGroup, checksums: Checksums) -> PartsGroup:
     arrays = {
         name: PartsArray.of(
-            References.checked(each.metadata, each.references.columns, checksums), each.declared_parts, ()
+            References.checked(each.metadata, each.references.columns, checksums, each.declared_parts), ()
         )
         for name, each in group.arrays.items()
     }

@@ -470,11 +470,6 @@ class Continuation:
         """The path of the array."""
         return self.stored.path
 
-    @property
-    def parts(self) -> ConcatParts | None:
-        """The parts of its chunks."""
-        return self.stored.parts
-
 
 type Planned = tuple[Continuation | PlannedArray, str]
 """What is written, a continuation or an array that takes the place of the stored one; and why, for the report."""
@@ -565,20 +560,20 @@ def _cut_again(
     before = referred_array(store, stored.path, options.begun).references
     # A file that is added has the checksum that comes with it.
     checksums = {each: checksum for each, checksum in before.checksums.items() if each not in added.checksums}
-    before = dataclasses.replace(before, checksums=checksums)
+    before = dataclasses.replace(before, checksums=checksums, parts=None)
     if not stored.is_cut:
-        return plan_array(stored.path, join(before), None), "cut again, into shorter chunks that fit all files"
+        return plan_array(stored.path, join(before)), "cut again, into shorter chunks that fit all files"
     joined = join(uncut(before))
     # The array stays in shards: if need be, in larger ones than are asked for, or in such as it has.
     most = min(DEFAULT_SHARD_CHUNKS, int((~joined.is_missing()).sum()))
     for shard_chunks in (options.shard_chunks or DEFAULT_SHARD_CHUNKS, most, math.prod(counts_of(stored.metadata))):
         sharded = cut(joined, shard_chunks, max_index=max_index_of(store))
-        if sharded.parts is not None:
+        if sharded.is_cut:
             break
-    if sharded.parts is None and added.columns[0].inlined:
+    if not sharded.is_cut and added.columns[0].inlined:
         expected = "chunks that can be added to an array in shards"
         raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")
-    return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"
+    return plan_array(stored.path, sharded.references), f"cut again: {sharded.reason}"
 
 
 # --- the last shards --------------------------------------------------------------------------------------------------
@@ -616,7 +611,7 @@ def _continue_shards(
         return None
     shape = _longer(metadata.shape, axis, new.metadata.shape[axis])
     block = tuple(length - at * chunk for length, at, chunk in zip(shape, first, chunk_shape_of(metadata), strict=True))
-    references = References(dataclasses.replace(metadata, shape=block), tuple(columns), new.checksums)
+    references = References(dataclasses.replace(metadata, shape=block), tuple(columns), new.checksums, parts)
     counted = [(len(shards.nbytes) - len(last), "new"), (len(last), "continued")]
     shown = ", ".join(f"{count:,} shard{'s' * (count != 1)} {what}" for count, what in counted if count)
     return Continuation(stored, shape, references, first), f"appended: {shown or 'no chunks'}"

@@ -335,7 +335,7 @@ def _described(array: PartsArray, name: str, variable: xr.Variable) -> PartsArra
         dimension_names=tuple(map(_text, variable.dims)),
         attributes=_attributes_of_variable(name, variable),
     )
-    return array.derive(dataclasses.replace(array.references, metadata=metadata), array.declared_parts)
+    return array.derive(dataclasses.replace(array.references, metadata=metadata))
 
 
 def _attributes_of_variable(name: str, variable: xr.Variable) -> dict[str, Any]:

@@ -229,7 +229,7 @@ async def _continue(store: PartsStore, array: Continuation) -> None:
             raise ManifestError(f"array {stored.path!r}", "the array that was there before", "none")
         grid = {} if array.chunk_grid is None else {"chunk_grid": array.chunk_grid.to_dict()}
         await write_document(store, stored.path, {**document, "shape": list(array.shape), **grid})
-    await write_chunks(store, array.path, array.references, array.parts, array.first)
+    await write_chunks(store, array.path, array.references, array.first)
     keys = [join(stored.path, "/".join(["c", *map(str, index)])) for index in array.removed]
     await run_for_each(keys, store.delete, _AT_ONCE)
 
@@ -247,8 +247,7 @@ def _plan_creation(
         for name, source in group.arrays.items():
             max_index = max_index_of(store)
             sharded = cut(source.references, options.shard_chunks, max_index=max_index)
-            parts = source.declared_parts if sharded.parts is None else sharded.parts
-            planned = plan_array(join(where, name), sharded.references, parts)
+            planned = plan_array(join(where, name), sharded.references)
             require_locations(store, planned.references)
             arrays.append(planned)
             reports.append(_report(planned, source.references, sharded.reason, max_index))
@@ -407,7 +406,7 @@ def _report(planned: PlannedArray | Continuation, source: References, reason: st
 
 def _form_of(planned: PlannedArray | Continuation, *, has_references: bool) -> Form:
     """Return the form of an array that is written."""
-    metadata, parts = planned.references.metadata, planned.parts
+    metadata, parts = planned.references.metadata, planned.references.parts
     if parts is not None:
         return "shards" if is_cut(metadata, parts) else "parts"
     if is_rectilinear(metadata) or (isinstance(planned, Continuation) and planned.chunk_grid is not None):

@@ -37,7 +37,7 @@ from parts_store.virtual.manifests.references import (
     edges_of,
     storage_order,
 )
-from parts_store.virtual.store_access import Span, parse_integer
+from parts_store.virtual.store_access import ConcatParts, Span, parse_integer
 
 
 def require_alike(arrays: Sequence[References], subject: str, names: Sequence[str] = ()) -> None:
@@ -131,34 +131,47 @@ def merge_checksums(many: Iterable[Checksums], subject: str) -> Checksums:
     return merged
 
 
+def _same_parts(arrays: Sequence[References], subject: str) -> ConcatParts | None:
+    """Return the parts that arrays declare, None if no array does; raise `ManifestError` if they differ."""
+    declared = [array.parts for array in arrays if array.parts is not None]
+    for parts in declared[1:]:
+        if parts != declared[0]:
+            expected, found = ([(part.key_suffix, part.size) for part in both.parts] for both in (declared[0], parts))
+            raise ManifestError(subject, f"the parts {expected}", str(found))
+    return declared[0] if declared else None
+
+
 def _combine(
     arrays: Sequence[References],
     combine_part: Callable[[Sequence[ManifestArray]], ManifestArray],
     dimension_names: Sequence[str | None] | None,
     subject: str,
     expected: str,
+    *,
+    parts: ConcatParts | None,
 ) -> References:
     """Return the array whose parts VirtualiZarr makes of the parts of arrays, one part after the other."""
     # VirtualiZarr does not adapt dimension names to new axes.
     nameless = [dataclasses.replace(array.metadata, dimension_names=None) for array in arrays]
     with as_manifest_errors(subject, expected):
-        parts = [
+        combined = [
             combine_part([ManifestArray(each, column.manifest()) for each, column in zip(nameless, part, strict=True)])
             for part in zip(*(array.columns for array in arrays), strict=True)
         ]
     names = tuple(dimension_names) if dimension_names is not None and any(dimension_names) else None
-    metadata = dataclasses.replace(parts[0].metadata, dimension_names=names)
+    metadata = dataclasses.replace(combined[0].metadata, dimension_names=names)
     checksums = merge_checksums([array.checksums for array in arrays], subject)
-    return References.checked(metadata, [Columns.of(part.manifest) for part in parts], checksums)
+    return References.checked(metadata, [Columns.of(each.manifest) for each in combined], checksums, parts)
 
 
 def concatenate(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
     """Return the arrays, one after the other along an axis. Only the last one may end within a chunk."""
-    subject = "concatenate"
+    subject, expected = "concatenate", "arrays whose chunks make up one grid"
+    parts = _same_parts(arrays, subject)
     require_alike(arrays, subject, names)
     axis = normalize_axis_index(axis, len(arrays[0].metadata.shape))
     join = partial(array_api.concatenate, axis=axis)
-    return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, "arrays whose chunks make up one grid")
+    return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, expected, parts=parts)
 
 
 def can_concatenate_uneven(arrays: Sequence[References], axis: int) -> bool:
@@ -208,12 +221,13 @@ def concatenate_uneven(arrays: Sequence[References], axis: int) -> References:
 def stack(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
     """Return the arrays, one after the other along a new axis with chunks of length 1."""
     subject, expected = "stack", "arrays of one shape, with codecs that accept another axis"
+    parts = _same_parts(arrays, subject)
     require_alike(arrays, subject, names)
     # A negative axis counts the axes of the result here, and the axes of the arrays in VirtualiZarr.
     axis = normalize_axis_index(axis, len(arrays[0].metadata.shape) + 1)
     axes = arrays[0].metadata.dimension_names
     result_axes = None if axes is None else [*axes[:axis], None, *axes[axis:]]
-    return _combine(arrays, partial(array_api.stack, axis=axis), result_axes, subject, expected)
+    return _combine(arrays, partial(array_api.stack, axis=axis), result_axes, subject, expected, parts=parts)
 
 
 def expand_dims(array: References, axes: Sequence[int]) -> References:
@@ -245,6 +259,7 @@ def broadcast_to(array: References, shape: tuple[int, ...]) -> References:
         None if names is None else [*[None] * added, *names],
         "broadcast_to",
         "an array whose codecs accept more axes",
+        parts=array.parts,
     )
 
 
@@ -259,10 +274,8 @@ type Index = int | slice | None
 """The index of one axis; None for a new axis."""
 
 
-def select(array: References, key: Any) -> tuple[References, bool]:
-    """Return what a basic index selects, and whether that contains parts of chunks, which have fewer bytes.
-
-    A basic index has integers, slices, an ellipsis and new axes.
+def select(array: References, key: Any) -> References:
+    """Return what a basic index selects: one of integers, slices, an ellipsis and new axes.
 
     A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
     slice within one chunk is possible if the array is uncompressed and its chunks have one part.
@@ -282,11 +295,13 @@ def select(array: References, key: Any) -> tuple[References, bool]:
             raise ManifestError(f"index, axis {axis}", _BASIC_INDEX, f"{describe(index)} and chunks of length {chunk}")
     names = array.metadata.dimension_names or [None] * len(checked)
     kept = [name for name, index in zip(names, checked, strict=True) if isinstance(index, slice)]
-    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", _BASIC_INDEX)
+    # A piece of a chunk has fewer bytes than are declared.
+    declared = None if is_within_chunks else array.parts
+    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", _BASIC_INDEX, parts=declared)
     # Positions count the axes of the result, which has no axes that were indexed by an integer.
     layout = [index for index in indices if not isinstance(index, int)]
     places = [place for place, index in enumerate(layout) if index is None]
-    return expand_dims(selected, places) if places else selected, is_within_chunks
+    return expand_dims(selected, places) if places else selected
 
 
 def _spread(key: Any, shape: tuple[int, ...]) -> list[Index]:

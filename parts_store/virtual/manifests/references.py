@@ -43,6 +43,8 @@ class References:
     metadata: ArrayV3Metadata
     columns: tuple[Columns, ...]
     checksums: Checksums
+    # The suffixes and sizes of the parts where the array is stored; None if they are not declared.
+    parts: ConcatParts | None = None
 
     @classmethod
     def parse(
@@ -50,23 +52,32 @@ class References:
         metadata: ArrayV3Metadata,
         manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
         checksums: Checksums,
+        parts: ConcatParts | None = None,
     ) -> "References":
         """Return references, given the manifests of a caller; raise `ManifestError` unless they are valid."""
         if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
             raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
         grid = grid_of(metadata)
         parsed = [parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
-        return cls.checked(metadata, parsed, checksums)
+        return cls.checked(metadata, parsed, checksums, parts)
 
     @classmethod
-    def checked(cls, metadata: ArrayV3Metadata, columns: Iterable[Columns], checksums: Checksums) -> "References":
-        """Return references; raise `ManifestError` unless all columns are valid and on the grid of the metadata.
+    def checked(
+        cls,
+        metadata: ArrayV3Metadata,
+        columns: Iterable[Columns],
+        checksums: Checksums,
+        parts: ConcatParts | None = None,
+    ) -> "References":
+        """Return references; checksums of files that no chunk is in are dropped.
 
-        Checksums of files that no chunk is in are dropped.
+        Raises `ManifestError` unless all columns are valid and on the grid of the metadata, and `PartsConfigError`
+        unless each chunk has all of its parts or none, with the sizes that are declared.
         """
         grid = grid_of(metadata)
         valid = tuple(checked_columns(column, grid, f"part {part}") for part, column in enumerate(columns))
-        checked = cls(metadata, valid, checksums)
+        checked = cls(metadata, valid, checksums, parts)
+        _require_parts(checked)
         if not checksums:
             return checked
         used = set(checked.locations())
@@ -81,6 +92,7 @@ class References:
         number_of_parts: int,
         chunks: Iterable[tuple[tuple[int, ...], Sequence[Piece | None]]],
         checksums: Checksums,
+        parts: ConcatParts | None = None,
     ) -> "References":
         """Return references, given the index and the pieces of each chunk: None for a part without bytes."""
         columns = [Columns.empty(grid_of(metadata)) for _ in range(number_of_parts)]
@@ -88,7 +100,7 @@ class References:
             for column, piece in zip(columns, pieces, strict=True):
                 if piece is not None:
                     column.put(index, piece)
-        return cls.checked(metadata, columns, checksums)
+        return cls.checked(metadata, columns, checksums, parts)
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -251,9 +263,9 @@ def storage_order(metadata: ArrayV3Metadata) -> tuple[int, ...]:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def require_parts(references: References, parts: ConcatParts | None) -> None:
+def _require_parts(references: References) -> None:
     """Raise unless every chunk has all of its parts or none, and each part has the size that is declared."""
-    columns = references.columns
+    columns, parts = references.columns, references.parts
     sizes: Sequence[int | None] = [None] * len(columns) if parts is None else parts.sizes
     if len(sizes) != len(columns):
         raise PartsConfigError("parts", f"{len(columns)} parts, one for each manifest", str(len(sizes)))

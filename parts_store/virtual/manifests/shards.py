@@ -7,7 +7,7 @@ stay references of their own.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -348,10 +348,9 @@ class Sharded:
     """An array of references after the decision whether it is cut into shards."""
 
     references: References
-    # None if the chunks are as they were.
-    parts: ConcatParts | None
     # Why it is cut in this way, or not at all, as a phrase for a report; empty if no shards were asked for.
     reason: str
+    is_cut: bool = False
 
 
 def cut(
@@ -363,15 +362,16 @@ def cut(
     its own.
     """
     if max_chunks is None and int((~references.is_missing()).sum()) <= MAX_PLAIN_CHUNKS:
-        return Sharded(references, None, "")
+        return Sharded(references, "")
     plan = plan_of(references, max_chunks or DEFAULT_SHARD_CHUNKS, max_index=max_index)
     if isinstance(plan, NotCut):
-        return Sharded(references, None, plan.reason)
+        return Sharded(references, plan.reason)
     files = plan.shards.files
     parts = ConcatParts([*map(Part, _SUFFIXES[:files]), _INDEX])
     columns = shard_columns(_table(references), plan.counts, plan.shards, files)
     metadata = sharded_metadata(references.metadata, plan.counts)
-    return Sharded(References.checked(metadata, columns, references.checksums), parts, plan.reason)
+    sharded = References.checked(metadata, columns, references.checksums)
+    return Sharded(replace(sharded, parts=parts), plan.reason, is_cut=True)
 
 
 def plan_of(references: References, max_chunks: int, *, max_index: int = MAX_INDEX) -> Cut | NotCut:

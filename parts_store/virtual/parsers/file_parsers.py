@@ -200,7 +200,7 @@ class Raw(FileParser):
 
     def parse(self, source: ParsedSource) -> ParsedFile:
         """Return the array in a file; raise `AdoptionError` if the file does not have the right size."""
-        return source.parsed(PartsGroup({self.name: PartsArray.of(self._references(source.file), None, ())}))
+        return source.parsed(PartsGroup({self.name: PartsArray.of(self._references(source.file), ())}))
 
     def _references(self, file: StoredFile) -> References:
         shape = self._shape_in(file)

@@ -37,7 +37,7 @@ def corrected(group: PartsGroup, reader: FileReader) -> tuple[PartsGroup, tuple[
             kinds[_MISSING_VALUE] = BYTES
         # A document does not have the byte order of the data type, which reports and virtual datasets show.
         metadata = replace(ArrayV3Metadata.from_dict(document | to_member(kinds)), data_type=array.metadata.data_type)
-        arrays[shown] = PartsArray.of(replace(cut, metadata=metadata), array.declared_parts, array.registries)
+        arrays[shown] = PartsArray.of(replace(cut, metadata=metadata), array.registries)
     attributes = {_plain(key): value for key, value in group.attributes.items()}
     return PartsGroup(arrays, attributes=attributes), tuple(skipped)
 

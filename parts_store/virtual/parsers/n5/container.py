@@ -254,7 +254,7 @@ def _references(
     # xarray needs names.
     document.setdefault("dimension_names", list(dimensions.names_of(dataset.dimensions[::-1])))
     references = References.checked(ArrayV3Metadata.from_dict(document), [columns], {})
-    return PartsArray.of(references, None, ())
+    return PartsArray.of(references, ())
 
 
 def walk(folder: FolderReader) -> Container:
