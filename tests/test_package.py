@@ -115,7 +115,7 @@ def test_imports_follow_the_layers() -> None:
 # The names that tell which kind of backend a store has. `store` makes backends, and asks none what it is.
 KINDS = {"WriteIdentity", "TaggedProtocol", "JournaledProtocol", "SessionProtocol", "ReadOnlyProtocol"}
 BACKENDS = {"ObjectBackend", "LocalBackend", "SessionBackend"}
-MAY_ASK = ("transactions", "backends", "engine/backend", "virtual/registered_files")
+MAY_ASK = ("transactions", "backends", "engine/backend")
 
 
 def names_in(node: ast.AST) -> set[str]:

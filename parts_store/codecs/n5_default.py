@@ -28,9 +28,8 @@ from parts_store._compat.zarr import (
     decode_sync,
     encode_sync,
 )
-from parts_store.codecs.bounded import decompress
 from parts_store.codecs.configuration import read_configuration, require_integer
-from parts_store.codecs.cut_chunks import require_blosc_sizes
+from parts_store.codecs.damaged_chunks import decompress, require_blosc_sizes
 from parts_store.errors import CodecConfigError, CodecError, describe
 from parts_store.headers import n5, n5_nbytes, read_n5
 

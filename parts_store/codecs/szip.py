@@ -1,7 +1,8 @@
 """The `parts_store.szip` codec: reads chunks with the filter szip of HDF5, and refuses those that end too early.
 
 Adopted files have the codec `imagecodecs_szip`, which other software knows. It returns as many bytes as the header of a
-chunk says, whatever was decoded of them; where this package decodes chunks, this codec takes its place (`cut_chunks`).
+chunk says, whatever was decoded of them. Where this package decodes chunks, this codec takes its place
+(`damaged_chunks.py`).
 """
 
 import math

@@ -33,7 +33,7 @@ from parts_store._compat.zarr import (
     scatter_chunk,
     supports_sync_io,
 )
-from parts_store.codecs.cut_chunks import with_checks
+from parts_store.codecs.damaged_chunks import with_checks
 from parts_store.engine.concurrency import require_not_stopped, run_in_threads
 from parts_store.engine.executor import retry
 from parts_store.engine.steps import Steps

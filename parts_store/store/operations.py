@@ -58,7 +58,7 @@ from parts_store.transactions import reading, session
 from parts_store.transactions.locking import array_locks
 from parts_store.transactions.protocol import Change, ChunkProtocol, PartData
 from parts_store.transactions.reading import Absent, Pieces, ReadSettings, Seen, Version
-from parts_store.transactions.server import Features, Server, require_features
+from parts_store.transactions.server import Features, ProbedServer, require_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Operations:
     catalog: Catalog
     reader: ChunkReader
     # A server that may lack features that writing needs; None for memory, a local disk and a session.
-    server: Server | None = None
+    server: ProbedServer | None = None
 
     @property
     def protocol(self) -> ChunkProtocol:

@@ -48,7 +48,7 @@ from parts_store.store.options import (
 from parts_store.store.zarr_methods import ZarrMethods
 from parts_store.transactions.protocol import ChunkProtocol
 from parts_store.transactions.reading import ReadSettings
-from parts_store.transactions.server import Features, Server
+from parts_store.transactions.server import Features, ProbedServer
 
 
 # zarr compares the source of an array with its destination before it overwrites the destination, for which it asks the
@@ -730,9 +730,9 @@ def _new_catalog(backend: Place, protocol: ChunkProtocol) -> Catalog:
     return Catalog(protocol, snapshot=lambda: backend.snapshot, stamp=backend.file_stamp)
 
 
-def _server_of(backend: Place, protocol: ChunkProtocol) -> Server | None:
+def _server_of(backend: Place, protocol: ChunkProtocol) -> ProbedServer | None:
     """Return the server that is asked before the first write; None for memory, a local disk and a session."""
     if not protocol.has_tags or not backend.has_latency:
         return None
     has_conditions = protocol.rules.has_conditions
-    return Server((address_of(backend.store), has_conditions), shown_address(backend.store), has_conditions)
+    return ProbedServer((address_of(backend.store), has_conditions), shown_address(backend.store), has_conditions)

@@ -257,7 +257,7 @@ _MAX_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ProbedServer:
     """The server of a store, which is probed once for what it supports."""
 
     # Equal for all stores on the same bucket and prefix that send the same kind of requests.

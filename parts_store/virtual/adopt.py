@@ -44,9 +44,9 @@ from parts_store.virtual.ome_zarr import keep_if_complete
 from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, Uneven, parse_names
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
-from parts_store.virtual.registered_files import FileRegistry, fewest_folders, folder_of
+from parts_store.virtual.registries import FileRegistry, fewest_folders, folder_of
 from parts_store.virtual.report import Adoption, Skipped
-from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, outermost
+from parts_store.virtual.store_access import PartsStore, containers_in, folder_url, is_option, join, outermost
 from parts_store.virtual.stored_arrays import containers_of, load_unlike, stored_chunk_lengths
 from parts_store.virtual.virtual_dataset import bind, dataset_of, default_names
 from parts_store.virtual.write import naming, plan_write
@@ -315,8 +315,7 @@ class PreparedFiles:
         if not dry_run:
             with report_progress(progress, "write", "arrays") as update:
                 planned.write(update)
-        prefix = normalize_path(self.options.path)
-        below = f"{prefix}/" if prefix else ""
+        below = join(normalize_path(self.options.path), "")
         arrays = []
         for array in planned.report.arrays:
             name = array.path.removeprefix(below)
@@ -400,8 +399,7 @@ def _parse_one(registry: FileRegistry, options: AdoptOptions, loads: bool, joins
     tree = {}
     for path, node in group.nodes():
         if loads and isinstance(node, PartsGroup):
-            below = f"{path}/" if path else ""
-            named = [name for name in node.arrays if f"{below}{name}" in (options.loadable_variables or ())]
+            named = [name for name in node.arrays if join(path, name) in (options.loadable_variables or ())]
             names = dict.fromkeys([*default_names(node), *named])
             try:
                 dataset = dataset_of(url, node, names, mask_and_scale=False)
@@ -512,19 +510,17 @@ def _needed(arrays: Mapping[str, PartsArray], path: str) -> Iterator[str]:
         above = path
         while above:
             above = above.rpartition("/")[0]
-            place = f"{above}/{name}" if above else name
-            if place in arrays:
+            if (place := join(above, name)) in arrays:
                 yield place
                 break
 
 
 def _only(group: PartsGroup, kept: Collection[str], path: str) -> PartsGroup:
-    below = f"{path}/" if path else ""
-    groups = {name: _only(each, kept, f"{below}{name}") for name, each in group.groups.items()}
+    groups = {name: _only(each, kept, join(path, name)) for name, each in group.groups.items()}
     return PartsGroup(
-        {name: array for name, array in group.arrays.items() if f"{below}{name}" in kept},
+        {name: array for name, array in group.arrays.items() if join(path, name) in kept},
         {name: each for name, each in groups.items() if len(each)},
-        keep_if_complete(group.attributes, {each.removeprefix(below) for each in kept}),
+        keep_if_complete(group.attributes, {each.removeprefix(join(path, "")) for each in kept}),
     )
 
 

@@ -82,7 +82,7 @@ def adopt_copy(
         raise AdoptionError(stored.location, lost)
     copied = _find_chunked_array(description, stored.location)
     root = normalize_path(path)
-    arrays = {place(root, array.header.name): array for array in description.arrays}
+    arrays = {join(root, array.header.name): array for array in description.arrays}
     groups = {place(root, name): attributes for name, attributes in description.groups.items()}
     for obstacle in _find_obstacles(store, root, groups, arrays, overwrite=overwrite):
         destination.clear(store, obstacle)

@@ -39,6 +39,7 @@ from parts_store.virtual.manifests.operations import (
 from parts_store.virtual.manifests.references import References, is_rectilinear
 from parts_store.virtual.ome_zarr import join_attributes
 from parts_store.virtual.options import AdoptOptions
+from parts_store.virtual.store_access import join
 from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
 
 # Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
@@ -64,7 +65,7 @@ class FileGroup:
 
     def path_of(self, name: Hashable) -> str:
         """Return the path of a variable in the file."""
-        return f"{self.path}/{name}" if self.path else str(name)
+        return join(self.path, str(name))
 
     def named(self, name: Hashable) -> str:
         """Return the name of a variable in messages."""
@@ -340,7 +341,7 @@ def _join_variable(
                 problem = f"{reason}; pass `uneven='load'` to copy its values{or_refer}, or `variables` without it"
                 raise refused(files[0], files[0].named(name), problem)
         if reason is None:
-            aligned = [array.derive(each, None) for array, each in zip(arrays, references, strict=False)]
+            aligned = [array.derive(each) for array, each in zip(arrays, references, strict=False)]
             joined = aligned[0] if len(aligned) == 1 else np.concatenate(aligned, axis)
             return xr.Variable(variables[0].dims, joined, variables[0].attrs), None
     if nbytes > options.max_loaded_nbytes:

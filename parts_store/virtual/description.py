@@ -21,12 +21,13 @@ from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
 from parts_store._compat.zarr import ArrayV3Metadata, get_data_type_from_native_dtype, unstable_types
+from parts_store.virtual.attribute_types import to_member
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksum, Checksums, Columns
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.store_access import DOCUMENT, NO_CHUNK, NODES_FOLDER, PROTOCOL_FOLDER, to_member
+from parts_store.virtual.store_access import DOCUMENT, NO_CHUNK, NODES_FOLDER, PROTOCOL_FOLDER
 
 MISSING: Final = NO_CHUNK
 """The offset of a missing chunk."""
@@ -353,7 +354,7 @@ def group_of(description: Description, location: str, checksums: Checksums) -> P
     """Return what a file contains as a group of arrays of references to it. All names must be valid in Zarr."""
     known: dict[str, ArrayV3Metadata] = {}
     arrays = {
-        each.header.name: PartsArray.of(_references(each, location, checksums, known), None, ())
+        each.header.name: PartsArray.of(_references(each, location, checksums, known), ())
         for each in description.arrays
     }
     return nest(description.groups, arrays)
@@ -402,7 +403,7 @@ def _references(array: Array, location: str, checksums: Checksums, known: dict[s
             columns = Columns.empty((1,) * len(header.shape))
             columns.put((0,) * len(header.shape), header.encode(values))
     metadata = _metadata(header.to_json(chunk_shape, codecs), known)
-    return References.checked(metadata, [columns.manifest()], checksums)
+    return References.checked(metadata, [columns], checksums)
 
 
 def _metadata(document: Json, known: dict[str, ArrayV3Metadata]) -> ArrayV3Metadata:

@@ -30,7 +30,7 @@ from parts_store.errors import (
 from parts_store.redaction import hide_in_url, hide_secrets, may_hold_secret, secrets_of_url
 from parts_store.text import did_you_mean
 from parts_store.virtual.description import CannotBeReadError, Description, OpenOther, OtherFile, skip_invalid_names
-from parts_store.virtual.registered_files import Registries, find_store, folder_of
+from parts_store.virtual.registries import Registries, find_store, folder_of
 from parts_store.virtual.store_access import (
     ENCODED_SCHEMES,
     is_about_object,
@@ -113,7 +113,7 @@ def find_file(store: Any, key: str, location: str) -> StoredFile | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderContents:
     """The names of the files and of the folders in a folder."""
 
     files: tuple[str, ...]
@@ -167,14 +167,14 @@ class FolderReader:
                 for meta in batch:
                     yield meta["path"][skipped:], meta["size"]
 
-    def contents(self, below: str) -> Listing:
+    def contents(self, below: str) -> FolderContents:
         """Return what is in the folder `below` of this folder, which is "" for the folder itself."""
         place = self._place(below)
         with translated("list", place, lambda: secrets_of(self.store)):
             found = obstore.list_with_delimiter(self.store, f"{place}/" if place else None)
         # Some programs create an object with the name of the folder.
         files = [meta["path"] for meta in found["objects"] if meta["path"] != place]
-        return Listing(_names(files), _names(found["common_prefixes"]))
+        return FolderContents(_names(files), _names(found["common_prefixes"]))
 
     def first_files(self, below: str) -> list[tuple[str, int]]:
         """Return the paths and sizes of some of the files below a folder, as many as one request returns."""

@@ -41,7 +41,7 @@ _NAMES: Final = {"space": {"micron": "micrometer"}, "time": {"sec": "second"}}
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class ImageLevel:
     """An array of an image: the image itself, or the image with fewer pixels."""
 
     # The path in the group of the image.
@@ -68,7 +68,7 @@ class OmeImage:
     # As the file has them; empty for an axis without a unit, or with one that is not known.
     units: Sequence[str]
     # The largest first.
-    levels: Sequence[Level]
+    levels: Sequence[ImageLevel]
     # All channels in order, or none.
     channels: Sequence[Channel] = ()
     # The smallest and the largest value that the image can have.
@@ -89,7 +89,7 @@ def _are_axes(names: Sequence[str]) -> bool:
     return _AXES.fullmatch("".join(_LETTERS.get(name, "?") for name in names)) is not None
 
 
-def _are_ordered(levels: Sequence[Level]) -> bool:
+def _are_ordered(levels: Sequence[ImageLevel]) -> bool:
     """Return whether all numbers can be stored, and no level is larger than the one before it."""
     numbers = [number for level in levels for number in (*level.scale, *level.translation)]
     is_valid = all(map(math.isfinite, numbers)) and all(size > 0 for level in levels for size in level.scale)
@@ -111,7 +111,7 @@ def find_unit(text: str, kind: str) -> str | None:
     return symbols.get(text.strip()) or known.get(text.strip().lower().removesuffix("s"))
 
 
-def _dataset(level: Level) -> dict[str, Any]:
+def _dataset(level: ImageLevel) -> dict[str, Any]:
     transformations: list[dict[str, Any]] = [{"type": "scale", "scale": list(level.scale)}]
     if any(level.translation):
         transformations.append({"type": "translation", "translation": list(level.translation)})

@@ -16,7 +16,7 @@ from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, parse_names
 from parts_store.virtual.parsed_file import parse_file
 from parts_store.virtual.parsers.file_parsers import Parser
-from parts_store.virtual.registered_files import FileRegistry, folder_of, parse_registry
+from parts_store.virtual.registries import FileRegistry, folder_of, parse_registry
 from parts_store.virtual.virtual_dataset import bind, dataset_of
 
 # The arguments of `open_virtual_dataset` that `open_virtual_mfdataset` passes on. Others are options of obstore.

@@ -33,10 +33,11 @@ from parts_store.virtual.existing_files import (
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Checksums, number_paths
 from parts_store.virtual.manifests.group import PartsGroup
+from parts_store.virtual.manifests.references import References
 from parts_store.virtual.parsers import hdf5, netcdf3, tiff
 from parts_store.virtual.parsers.n5 import dataset as n5_dataset
 from parts_store.virtual.parsers.n5.container import MAX_NBYTES
-from parts_store.virtual.registered_files import Registries, find_store, parse_registry
+from parts_store.virtual.registries import Registries, find_store, parse_registry
 from parts_store.virtual.report import Skipped
 from parts_store.virtual.store_access import run_tasks_sync
 
@@ -418,7 +419,9 @@ def _run(source: ParsedSource, parser: Parser, found: Format | None) -> ParsedFi
 
 def _rebuilt(group: PartsGroup, checksums: Checksums) -> PartsGroup:
     arrays = {
-        name: PartsArray(each.metadata, each.manifests, parts=each.declared_parts, checksums=checksums)
+        name: PartsArray.of(
+            References.checked(each.metadata, each.references.columns, checksums, each.declared_parts), ()
+        )
         for name, each in group.arrays.items()
     }
     return PartsGroup(
@@ -430,7 +433,7 @@ def _ends_of(arrays: Iterable[PartsArray]) -> Mapping[str, int]:
     """Return where the last range of every file ends that arrays refer to."""
     found: dict[str, int] = {}
     for array in arrays:
-        for columns in array.references.columns():
+        for columns in array.references.columns:
             locations, numbers = number_paths(columns.paths)
             ends = np.zeros(len(locations), np.uint64)
             # With more than 32 axes, NumPy crashes here.

@@ -9,12 +9,11 @@ from parts_store.backends.addresses import (
     url_of,
     without_redirects,
 )
-from parts_store.backends.failures import failure, is_about_object, is_foreign, is_panic, outcome_of, translated
+from parts_store.backends.failures import is_about_object, translated
 from parts_store.backends.icechunk_session import containers_in, message_of
 from parts_store.backends.icechunk_storage import folder_url, opening_call, outermost
-from parts_store.codecs.bounded import decompress
-from parts_store.codecs.cut_chunks import require_blosc_sizes, with_checks
-from parts_store.engine.backend import BackendRequest
+from parts_store.backends.registered_files import RegisteredFiles
+from parts_store.codecs.damaged_chunks import decompress, require_blosc_sizes, with_checks
 from parts_store.engine.concurrency import run_for_each, run_tasks_sync
 from parts_store.engine.executor import run
 from parts_store.engine.stats import Progress, Stats
@@ -25,7 +24,6 @@ from parts_store.engine.steps import (
     Head,
     List,
     Listed,
-    Lock,
     Missing,
     Outcome,
     Put,
@@ -33,7 +31,6 @@ from parts_store.engine.steps import (
     content,
     get_all,
 )
-from parts_store.format.attribute_types import BYTES, added_in, to_member, type_name, types_in, with_types
 from parts_store.format.keys import (
     DOCUMENT,
     NODES_FOLDER,
@@ -51,7 +48,6 @@ from parts_store.format.keys import (
 from parts_store.format.layout import Span, coalesce, plan_split, require_byte_request, resolve
 from parts_store.format.metadata import (
     ArrayRecord,
-    Document,
     complete,
     dump,
     is_array,

@@ -66,7 +66,7 @@ from parts_store.virtual.manifests.shards import (
 )
 from parts_store.virtual.manifests.to_icechunk import PlannedArray, plan_array
 from parts_store.virtual.options import AdoptOptions
-from parts_store.virtual.registered_files import FileRegistry
+from parts_store.virtual.registries import FileRegistry
 from parts_store.virtual.store_access import (
     DOCUMENT,
     NO_CHUNK,
@@ -77,6 +77,7 @@ from parts_store.virtual.store_access import (
     Span,
     destination,
     encode_table,
+    join,
     parse,
     run_for_each,
 )
@@ -114,9 +115,9 @@ class StoredArray:
         return self.metadata.shape[names.index(dim)] if dim in names else None
 
 
-def place(*names: str) -> str:
-    """Return the path of a node, given the names above it, some of which may be empty."""
-    return "/".join(name for name in names if name)
+def place(path: str, group: str) -> str:
+    """Return the path of a group of a source that is written to a path. Both may be empty."""
+    return join(path, group) if group else path
 
 
 def names_in(store: PartsStore, path: str) -> list[str]:
@@ -146,9 +147,9 @@ def read_all_stored(store: PartsStore, path: str, groups: Sequence[str]) -> dict
     """Return all arrays in groups, and in the groups below them, by their paths below a path."""
     found: dict[str, StoredArray] = {}
     while groups:
-        names = [place(group, name) for group in groups for name in names_in(store, place(path, group))]
-        stored = read_stored(store, [place(path, name) for name in names])
-        found |= {name: stored[place(path, name)] for name in names if place(path, name) in stored}
+        names = [join(group, name) for group in groups for name in names_in(store, place(path, group))]
+        stored = read_stored(store, [join(path, name) for name in names])
+        found |= {name: stored[join(path, name)] for name in names if join(path, name) in stored}
         groups = [name for name in names if name not in found]
     return found
 
@@ -191,11 +192,11 @@ def require_stored(store: PartsStore, path: str, group: SourceGroup) -> tuple[di
     if not documents or destination.is_array(documents):
         raise StoreConfigError("path", "a group that is stored, to add to its arrays", f"none at {path!r}")
     names = names_in(store, path)
-    found = read_stored(store, [place(path, name) for name in names])
+    found = read_stored(store, [join(path, name) for name in names])
     stored = {array.path.rpartition("/")[2]: array for array in found.values()}
     for name in group.arrays:
         if name not in stored:
-            raise ManifestError(f"array {place(path, name)!r}", "an array that is stored", "none")
+            raise ManifestError(f"array {join(path, name)!r}", "an array that is stored", "none")
     return stored, [name for name in names if name not in stored]
 
 
@@ -208,7 +209,7 @@ def require_complete(
     """
     lengths = {name: length for name, array in stored.items() if (length := array.length(dim)) is not None}
     for name in [name for name in stored if name not in group.names]:
-        subject = f"array {place(path, name)!r}"
+        subject = f"array {join(path, name)!r}"
         if name in lengths:
             raise ManifestError(subject, f"values along {dim!r}, as for the others", "none")
         if is_complete:
@@ -358,8 +359,8 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
     """
     prefix = place(normalize_path(options.path), group.path)
     along = {name: variable for name, variable in group.dataset.variables.items() if dim in variable.dims}
-    found = read_stored(store, [place(prefix, str(name)) for name in along])
-    stored = {name: found[path] for name in along if (path := place(prefix, str(name))) in found}
+    found = read_stored(store, [join(prefix, str(name)) for name in along])
+    stored = {name: found[path] for name in along if (path := join(prefix, str(name))) in found}
     for name, array in stored.items():
         # Times are decoded. All others have the attributes of the file.
         if along[name].dtype.kind not in "MO":
@@ -469,11 +470,6 @@ class Continuation:
         """The path of the array."""
         return self.stored.path
 
-    @property
-    def parts(self) -> ConcatParts | None:
-        """The parts of its chunks."""
-        return self.stored.parts
-
 
 type Planned = tuple[Continuation | PlannedArray, str]
 """What is written, a continuation or an array that takes the place of the stored one; and why, for the report."""
@@ -506,7 +502,7 @@ def plan_append(store: PartsStore, stored: StoredArray, new: PartsArray, dim: st
         return _cut_again(store, stored, added, join, options)
     if stored.is_cut and stored.parts is not None:
         continued = None
-        if not added.columns()[0].inlined:
+        if not added.columns[0].inlined:
             continued = _continue_shards(store.session, stored, stored.parts, added, axis)
         if continued is None:
             return _cut_again(store, stored, added, join, options)
@@ -564,20 +560,20 @@ def _cut_again(
     before = referred_array(store, stored.path, options.begun).references
     # A file that is added has the checksum that comes with it.
     checksums = {each: checksum for each, checksum in before.checksums.items() if each not in added.checksums}
-    before = dataclasses.replace(before, checksums=checksums)
+    before = dataclasses.replace(before, checksums=checksums, parts=None)
     if not stored.is_cut:
-        return plan_array(stored.path, join(before), None), "cut again, into shorter chunks that fit all files"
+        return plan_array(stored.path, join(before)), "cut again, into shorter chunks that fit all files"
     joined = join(uncut(before))
     # The array stays in shards: if need be, in larger ones than are asked for, or in such as it has.
     most = min(DEFAULT_SHARD_CHUNKS, int((~joined.is_missing()).sum()))
     for shard_chunks in (options.shard_chunks or DEFAULT_SHARD_CHUNKS, most, math.prod(counts_of(stored.metadata))):
         sharded = cut(joined, shard_chunks, max_index=max_index_of(store))
-        if sharded.parts is not None:
+        if sharded.is_cut:
             break
-    if sharded.parts is None and added.columns()[0].inlined:
+    if not sharded.is_cut and added.columns[0].inlined:
         expected = "chunks that can be added to an array in shards"
         raise ManifestError(f"array {stored.path!r}", expected, f"others ({sharded.reason}); {_advice(stored)}")
-    return plan_array(stored.path, sharded.references, sharded.parts), f"cut again: {sharded.reason}"
+    return plan_array(stored.path, sharded.references), f"cut again: {sharded.reason}"
 
 
 # --- the last shards --------------------------------------------------------------------------------------------------
@@ -615,9 +611,7 @@ def _continue_shards(
         return None
     shape = _longer(metadata.shape, axis, new.metadata.shape[axis])
     block = tuple(length - at * chunk for length, at, chunk in zip(shape, first, chunk_shape_of(metadata), strict=True))
-    references = References(
-        dataclasses.replace(metadata, shape=block), tuple(part.manifest() for part in columns), new.checksums
-    )
+    references = References(dataclasses.replace(metadata, shape=block), tuple(columns), new.checksums, parts)
     counted = [(len(shards.nbytes) - len(last), "new"), (len(last), "continued")]
     shown = ", ".join(f"{count:,} shard{'s' * (count != 1)} {what}" for count, what in counted if count)
     return Continuation(stored, shape, references, first), f"appended: {shown or 'no chunks'}"
@@ -625,7 +619,7 @@ def _continue_shards(
 
 def _behind(new: References, axis: int, filled: int) -> ChunkTable:
     """Return the table of new chunks, behind as many missing rows as the last shard has already."""
-    (columns,) = new.columns()
+    (columns,) = new.columns
     if not filled:
         return ChunkTable.of(columns.paths, columns.offsets, columns.lengths)
     before = tuple(filled if each == axis else length for each, length in enumerate(columns.paths.shape))
@@ -741,10 +735,10 @@ def _first_chunk(path: str, name: str | None, region: slice, length: int, chunk:
 
 def _replaced(before: References, added: References, box: tuple[slice, ...]) -> References:
     """Return an array in which the chunks of a block are replaced."""
-    (old,), (new,) = before.columns(), added.columns()
+    (old,), (new,) = before.columns, added.columns
     paths, offsets, lengths = old.paths.copy(), old.offsets.copy(), old.lengths.copy()
     paths[box], offsets[box], lengths[box] = new.paths, new.offsets, new.lengths
     start = [each.start for each in box]
     inlined = {tuple((np.array(index) + start).tolist()): data for index, data in new.inlined.items()}
     checksums = merge_checksums([before.checksums, added.checksums], "region")
-    return References.checked(before.metadata, [Columns(paths, offsets, lengths, inlined).manifest()], checksums)
+    return References.checked(before.metadata, [Columns(paths, offsets, lengths, inlined)], checksums)

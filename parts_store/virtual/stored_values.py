@@ -21,11 +21,12 @@ from zarr.storage import MemoryStore
 
 from parts_store._compat.zarr import sync
 from parts_store.errors import ManifestError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.virtual.attribute_types import to_member, type_name
 from parts_store.virtual.combine import kind_of
 from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.meaning import require_same_meaning
 from parts_store.virtual.report import AdoptedArray
-from parts_store.virtual.store_access import DOCUMENT, PartsStore, get_all, join, to_member, type_name
+from parts_store.virtual.store_access import DOCUMENT, PartsStore, get_all, join
 from parts_store.virtual.virtual_dataset import first_difference
 
 # Attributes that xarray moves from the attributes of a variable to its encoding when it decodes the values, and back

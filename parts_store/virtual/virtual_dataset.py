@@ -19,14 +19,13 @@ from xarray.conventions import decode_cf_variable
 from parts_store._compat.virtualizarr import group_of
 from parts_store._compat.xarray import FillValueCoder, encode_zarr_attr_value
 from parts_store.errors import AdoptionError, PartsStoreError, StoreConfigError, describe, raise_translated
+from parts_store.virtual.attribute_types import BYTES, types_in, with_types
 from parts_store.virtual.description import why_invalid
 from parts_store.virtual.existing_files import first_line
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, carry_out, load_all
-from parts_store.virtual.manifests.references import References
-from parts_store.virtual.registered_files import parse_registry
-from parts_store.virtual.store_access import BYTES, types_in, with_types
+from parts_store.virtual.registries import parse_registry
 
 _COORDINATES: Final = "coordinates"
 # Members of a variable's encoding that xarray stores as attributes.
@@ -336,8 +335,7 @@ def _described(array: PartsArray, name: str, variable: xr.Variable) -> PartsArra
         dimension_names=tuple(map(_text, variable.dims)),
         attributes=_attributes_of_variable(name, variable),
     )
-    references = array.references
-    return array.derive(References(metadata, references.manifests, references.checksums), array.declared_parts)
+    return array.derive(dataclasses.replace(array.references, metadata=metadata))
 
 
 def _attributes_of_variable(name: str, variable: xr.Variable) -> dict[str, Any]:

@@ -229,7 +229,7 @@ async def _continue(store: PartsStore, array: Continuation) -> None:
             raise ManifestError(f"array {stored.path!r}", "the array that was there before", "none")
         grid = {} if array.chunk_grid is None else {"chunk_grid": array.chunk_grid.to_dict()}
         await write_document(store, stored.path, {**document, "shape": list(array.shape), **grid})
-    await write_chunks(store, array.path, array.references, array.parts, array.first)
+    await write_chunks(store, array.path, array.references, array.first)
     keys = [join(stored.path, "/".join(["c", *map(str, index)])) for index in array.removed]
     await run_for_each(keys, store.delete, _AT_ONCE)
 
@@ -247,8 +247,7 @@ def _plan_creation(
         for name, source in group.arrays.items():
             max_index = max_index_of(store)
             sharded = cut(source.references, options.shard_chunks, max_index=max_index)
-            parts = source.declared_parts if sharded.parts is None else sharded.parts
-            planned = plan_array(place(where, name), sharded.references, parts)
+            planned = plan_array(join(where, name), sharded.references)
             require_locations(store, planned.references)
             arrays.append(planned)
             reports.append(_report(planned, source.references, sharded.reason, max_index))
@@ -284,7 +283,7 @@ def _find_obstacles(
     obstacles = [where for where, documents in stored.items() if destination.is_array(documents)]
     for where, group in tree.items():
         found = names_in(store, where) if group.names else ()
-        obstacles += [place(where, name) for name in found if name in group.names]
+        obstacles += [join(where, name) for name in found if name in group.names]
     return obstacles
 
 
@@ -306,7 +305,7 @@ def _plan_change(store: PartsStore, path: str, tree: Mapping[str, SourceGroup], 
         require_append_dim(path, [array for stored, _ in found.values() for array in stored.values()], append_dim)
     for where, group in tree.items():
         stored, groups = found[where]
-        other_groups += [below for name in groups if (below := place(where, name)) not in tree]
+        other_groups += [below for name in groups if (below := join(where, name)) not in tree]
         slices = detect_region(store, where, group.loaded, region) if region is not None else {}
         if append_dim is not None:
             lengths |= require_complete(where, stored, group, append_dim, is_complete=options.is_complete)
@@ -374,18 +373,18 @@ def _described(path: str, source: References, plan: str) -> AdoptedArray:
         "string" if source.dtype == TEXT else str(source.dtype),
         int((~source.is_missing()).sum()),
         0,
-        sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns()),
+        sum(int(each.lengths[each.is_in_file].sum()) for each in source.columns),
         0,
         plan,
-        chunks_written=sum(len(each.inlined) for each in source.columns()),
+        chunks_written=sum(len(each.inlined) for each in source.columns),
     )
 
 
 def _report(planned: PlannedArray | Continuation, source: References, reason: str, max_index: int) -> AdoptedArray:
     """Return the report of an array that is written, given its references in the source."""
-    columns = planned.references.columns()
+    columns = planned.references.columns
     references = sum(int(each.is_in_file.sum()) for each in columns)
-    copied = sum(len(data) for each in source.columns() for data in each.inlined.values())
+    copied = sum(len(data) for each in source.columns for data in each.inlined.values())
     described = _described(planned.path, source, reason or "plain references")
     form = _form_of(planned, has_references=references > 0 or not copied)
     other = None
@@ -407,7 +406,7 @@ def _report(planned: PlannedArray | Continuation, source: References, reason: st
 
 def _form_of(planned: PlannedArray | Continuation, *, has_references: bool) -> Form:
     """Return the form of an array that is written."""
-    metadata, parts = planned.references.metadata, planned.parts
+    metadata, parts = planned.references.metadata, planned.references.parts
     if parts is not None:
         return "shards" if is_cut(metadata, parts) else "parts"
     if is_rectilinear(metadata) or (isinstance(planned, Continuation) and planned.chunk_grid is not None):

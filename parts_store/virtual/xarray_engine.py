@@ -10,16 +10,8 @@ import zarr
 
 from parts_store._compat.xarray import StoreEntrypoint, ZarrEntrypoint, ZarrGroupStore
 from parts_store.errors import StoreConfigError
-from parts_store.virtual.store_access import (
-    PartsStore,
-    Virtual,
-    added_in,
-    join,
-    open_store,
-    types_in,
-    use_pipeline,
-    with_types,
-)
+from parts_store.virtual.attribute_types import added_in, types_in, with_types
+from parts_store.virtual.store_access import PartsStore, Virtual, join, open_store, use_pipeline
 
 # With fewer bytes in a chunk of dask, its tasks take longer than the values; with more, few of them fit into memory.
 _SMALL_TASK: Final = 16 << 20

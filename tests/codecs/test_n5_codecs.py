@@ -23,7 +23,7 @@ from numcodecs import LZ4, Blosc
 from zarr.codecs import BloscCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from parts_store.codecs import N5DefaultCodec, N5Lz4Codec, schema
-from parts_store.codecs.bounded import SizeError, decompress
+from parts_store.codecs.damaged_chunks import SizeError, decompress
 from parts_store.codecs.n5_lz4 import decode
 from parts_store.errors import CodecConfigError, CodecError
 from tests.codecs.arrays import Stored

@@ -57,7 +57,7 @@ def test_arrays_are_plain_up_to_a_limit_and_in_shards_above(tmp_path: Path, coun
     entries = {str(at): {"path": (tmp_path / "a.raw").as_uri(), "offset": at, "length": 1} for at in range(count)}
     array = ps.manifests.PartsArray(document, [entries])
     sharded = cut(array.references, None)
-    assert (sharded.parts is None) == (form == "plain")
+    assert sharded.is_cut == (form != "plain")
 
 
 def test_default_is_plain_and_the_report_says_what_shards_would_take(tmp_path: Path) -> None:

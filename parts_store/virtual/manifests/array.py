@@ -1,6 +1,7 @@
 """PartsArray: an array whose chunks are lists of ranges of files, and which NumPy and xarray accept as an array."""
 
 import asyncio
+import dataclasses
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,9 +37,8 @@ from parts_store.virtual.manifests.references import (
     default_parts,
     document_of,
     parse_metadata,
-    require_parts,
 )
-from parts_store.virtual.registered_files import Registries, parse_registry
+from parts_store.virtual.registries import Registries, parse_registry
 from parts_store.virtual.store_access import ConcatParts, PartsLike
 
 if TYPE_CHECKING:
@@ -227,49 +227,40 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         checksums: Checksums | None = None,
     ) -> None:
         parsed, declared = parse_metadata(metadata)
-        self.references: Final = References.checked(parsed, manifests, parse_checksums(checksums))
-        # The parts that the caller declared, None if there are none.
-        self.declared_parts: Final = declared if parts is None else ConcatParts.parse(parts)
+        known = declared if parts is None else ConcatParts.parse(parts)
+        self.references: Final = References.parse(parsed, manifests, parse_checksums(checksums), known)
         # The registries that the array is bound to.
         self.registries: Final[Registries] = ()
         # The name of the array in messages: that in its group, or its path in a store; empty if it has none.
         self.name: Final = ""
-        require_parts(self.references, self.declared_parts)
 
     @classmethod
-    def of(
-        cls, references: References, parts: ConcatParts | None, registries: Registries, name: str = ""
-    ) -> "PartsArray":
+    def of(cls, references: References, registries: Registries, name: str = "") -> "PartsArray":
         """Return an array of references that is bound to registries.
 
         Parameters
         ----------
         references : References
-            The metadata and the manifests.
-        parts : ConcatParts or None
-            The parts that the array declares.
+            The metadata, the parts, and where the chunks are.
         registries : tuple of ObjectStoreRegistry
             The registries of the stores that may be read.
         name : str
             The name of the array in messages; empty if it has none.
         """
         # The references were checked when they were made.
-        require_parts(references, parts)
         array = cls.__new__(cls)
-        array.__dict__ |= {"references": references, "declared_parts": parts, "registries": registries, "name": name}
+        array.__dict__ |= {"references": references, "registries": registries, "name": name}
         return array
 
-    def derive(self, references: References, parts: ConcatParts | None) -> "PartsArray":
+    def derive(self, references: References) -> "PartsArray":
         """Return an array of other references, with the registries and the name of this one.
 
         Parameters
         ----------
         references : References
-            The metadata and the manifests.
-        parts : ConcatParts or None
-            The parts that the array declares.
+            The metadata, the parts, and where the chunks are.
         """
-        return PartsArray.of(references, parts, self.registries, self.name)
+        return PartsArray.of(references, self.registries, self.name)
 
     def with_name(self, name: str) -> "PartsArray":
         """Return the same array with a name, which messages mention.
@@ -297,12 +288,17 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
     @property
     def manifests(self) -> tuple[ChunkManifest, ...]:
         """The manifest of each part."""
-        return self.references.manifests
+        return tuple(column.manifest() for column in self.references.columns)
 
     @property
     def checksums(self) -> dict[str, str | datetime]:
         """The known checksums of files, by their URLs: ETags, or times."""
         return {**self.references.checksums}
+
+    @property
+    def declared_parts(self) -> ConcatParts | None:
+        """The parts that were declared; None if none were."""
+        return self.references.parts
 
     @property
     def parts(self) -> ConcatParts:
@@ -353,7 +349,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
-        parts = len(self.manifests)
+        parts = len(self.references.columns)
         chunks = chunk_lengths_of(self.metadata)
         return f"PartsArray<shape={self.shape}, dtype={self.dtype}, chunk_shape={chunks}, parts={parts}>"
 
@@ -438,8 +434,8 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
     def to_manifest_array(self) -> ManifestArray:
         """Return the array as a `ManifestArray` of VirtualiZarr, without checksums; its chunks must have one part."""
-        if len(self.manifests) != 1:
-            raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.manifests)} parts")
+        if len(self.references.columns) != 1:
+            raise ManifestError("to_manifest_array", "chunks in one part", f"{len(self.references.columns)} parts")
         return ManifestArray(metadata=self.metadata, chunkmanifest=self.manifests[0])
 
     @override
@@ -448,8 +444,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
 
         A slice begins and ends at boundaries of chunks. An integer needs chunks of length 1.
         """
-        selected, is_within_chunks = select(self.references, key)
-        return self.derive(selected, None if is_within_chunks else self.declared_parts)
+        return self.derive(select(self.references, key))
 
     def join_chunks(self, count: int, *, axis: int = 0) -> "PartsArray":
         """Return the same array in larger chunks, each of which is made of neighbouring chunks.
@@ -470,10 +465,11 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
             If the chunks cannot be joined, or some chunks of a larger one are missing and others are not.
         """
         # A part of size 0 has no pieces.
-        sizes = [None] * len(self.manifests) if self.declared_parts is None else self.declared_parts.sizes
-        with_bytes = [manifest for manifest, size in zip(self.manifests, sizes, strict=True) if size != 0]
-        references = References(self.metadata, tuple(with_bytes or self.manifests[:1]), self.checksums)
-        return self.derive(join_chunks(references, count, axis), None)
+        columns = self.references.columns
+        sizes = [None] * len(columns) if self.declared_parts is None else self.declared_parts.sizes
+        with_bytes = [column for column, size in zip(columns, sizes, strict=True) if size != 0]
+        references = dataclasses.replace(self.references, columns=tuple(with_bytes or columns[:1]))
+        return self.derive(join_chunks(references, count, axis))
 
     def join(self, axis: int = 0) -> "PartsArray":
         """Return the same array with all chunks along an axis joined into one.
@@ -593,8 +589,7 @@ class PartsArray(NDArrayOperatorsMixin, LoadableArray, ReferenceNode):
         """
         if registry is not None:
             return (parse_registry(registry),)
-        has_files = any(True for manifest in self.manifests for _ in manifest.iter_nonempty_paths())
-        if not self.registries and has_files:
+        if not self.registries and self.references.locations():
             expected = "a registry of the stores that may be read: `load(registry)`, or `with_registry(registry)`"
             raise StoreConfigError("registry", expected, "none")
         return self.registries
@@ -669,38 +664,26 @@ def _combine(
     out: Any = None,
     **others: Any,
 ) -> PartsArray:
-    """Return the combination of arrays, with the parts that they declare and the registries of all of them."""
+    """Return the combination of arrays, with the registries of all of them."""
     subject = function.__name__
     others.pop("casting", None)
     others |= {"out": out}
     if not isinstance(axis, int | np.integer) or any(value is not None for value in others.values()):
         raise ManifestError(subject, "an axis, and no other arguments", describe({"axis": axis, **others}))
     found = _arrays(arrays, subject)
-    parts = _same_parts(found, subject)
     references = function([array.references for array in found], int(axis), [array.name for array in found])
     registries = distinct(registry for array in found for registry in array.registries)
-    return PartsArray.of(references, parts, registries, found[0].name)
-
-
-def _same_parts(arrays: Sequence[PartsArray], subject: str) -> ConcatParts | None:
-    """Return the parts that arrays declare, None if no array does; raise `ManifestError` if they differ."""
-    declared = [array.declared_parts for array in arrays if array.declared_parts is not None]
-    for parts in declared[1:]:
-        if parts != declared[0]:
-            expected, found = ([(part.key_suffix, part.size) for part in both.parts] for both in (declared[0], parts))
-            raise ManifestError(subject, f"the parts {expected}", str(found))
-    return declared[0] if declared else None
+    return PartsArray.of(references, registries, found[0].name)
 
 
 def _expand_dims(a: PartsArray, axis: Any) -> PartsArray:
     axes = axis if isinstance(axis, tuple | list) else (axis,)
-    return a.derive(operations.expand_dims(a.references, [int(place) for place in axes]), a.declared_parts)
+    return a.derive(operations.expand_dims(a.references, [int(place) for place in axes]))
 
 
 def _broadcast_to(array: PartsArray, shape: Any, subok: bool = False) -> PartsArray:  # noqa: ARG001
     lengths = (shape,) if isinstance(shape, int | np.integer) else shape
-    references = operations.broadcast_to(array.references, tuple(int(length) for length in lengths))
-    return array.derive(references, array.declared_parts)
+    return array.derive(operations.broadcast_to(array.references, tuple(int(length) for length in lengths)))
 
 
 def _result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""The entries of manifests: pieces of chunks, columns of a manifest, and checksums of files. Pure."""
+"""Where chunks are: pieces of chunks, columns of pieces, the manifests that they are read from, and checksums. Pure."""
 
 import math
 import re
@@ -96,7 +96,10 @@ def number_paths(paths: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A manifest as arrays on its chunk grid, and the bytes of the chunks that it holds itself."""
+    """Where the chunks of a part are, as arrays on the chunk grid, and the bytes of those that are in no file.
+
+    A `ChunkManifest` of VirtualiZarr has the same in private attributes. It is made where VirtualiZarr takes one.
+    """
 
     paths: NDArray[Any]
     offsets: NDArray[np.uint64]
@@ -105,7 +108,7 @@ class Columns:
 
     @classmethod
     def of(cls, manifest: ChunkManifest) -> "Columns":
-        """Return the columns of a manifest."""
+        """Return the columns of a manifest of VirtualiZarr."""
         return cls(*columns_of(manifest))
 
     @classmethod
@@ -122,7 +125,7 @@ class Columns:
         return cls(paths, offsets.reshape(grid), np.full(grid, nbytes, np.uint64), {})
 
     def manifest(self) -> ChunkManifest:
-        """Return the manifest with these columns."""
+        """Return the manifest of VirtualiZarr with these columns."""
         return ChunkManifest.from_arrays(
             paths=cast("Any", self.paths),
             offsets=self.offsets,
@@ -135,6 +138,17 @@ class Columns:
     def is_missing(self) -> NDArray[np.bool_]:
         """Return an array that is True where a chunk is missing."""
         return np.asarray(self.paths == MISSING_CHUNK_PATH)
+
+    def is_same(self, other: "Columns") -> bool:
+        """Return whether all chunks are the same bytes; both are on the same grid."""
+        return self.inlined == other.inlined and all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.paths, other.paths),
+                (self.offsets, other.offsets),
+                (self.lengths, other.lengths),
+            )
+        )
 
     def transposed(self) -> "Columns":
         """Return the columns of the same chunks with the axes of the grid in reverse order."""
@@ -191,19 +205,16 @@ def parse_chunk_key(key: object, grid: tuple[int, ...], where: str) -> tuple[int
     return index
 
 
-def parse_manifest(manifest: object, grid: tuple[int, ...], part: int) -> ChunkManifest:
-    """Return the manifest of a part, which may be a dictionary in VirtualiZarr's form.
-
-    Raises `ManifestError` unless it is valid and on the grid of its array.
-    """
+def parse_manifest(manifest: object, grid: tuple[int, ...], part: int) -> Columns:
+    """Return the columns of a part, given its manifest, which may be a dictionary in VirtualiZarr's form."""
     if isinstance(manifest, Mapping):
         return _parse_entries(manifest, grid, part)
     if not isinstance(manifest, ChunkManifest):
         raise ManifestError(f"part {part}", "a ChunkManifest, or a dictionary", describe(manifest))
-    return _normalise(manifest, grid, f"part {part}")
+    return Columns.of(manifest)
 
 
-def _parse_entries(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> ChunkManifest:
+def _parse_entries(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int) -> Columns:
     columns = Columns.empty(grid)
     for key, entry in entries.items():
         where = f"part {part}, chunk {describe(key)}"
@@ -211,7 +222,7 @@ def _parse_entries(entries: Mapping[Any, Any], grid: tuple[int, ...], part: int)
         piece = parse_entry(entry, where)
         if piece is not None:
             columns.put(index, piece)
-    return columns.manifest()
+    return columns
 
 
 def parse_entry(entry: object, where: str) -> Piece | None:
@@ -274,31 +285,34 @@ def _with_path(url: str, convert: Callable[[str], str]) -> str:
     return url if scheme.lower() in ENCODED_SCHEMES else f"{scheme}://{host}{slash}{convert(path)}"
 
 
-def _normalise(manifest: ChunkManifest, grid: tuple[int, ...], where: str) -> ChunkManifest:
-    """Return a manifest without offsets and lengths of missing chunks; raise `ManifestError` unless it is valid."""
-    columns = Columns.of(manifest)
+def checked_columns(columns: Columns, grid: tuple[int, ...], where: str) -> Columns:
+    """Return columns without offsets and lengths of missing chunks.
+
+    Raises `ManifestError` unless they are valid and on the grid of their array.
+    """
     missing = columns.is_missing
     if columns.paths.shape != grid and missing.all():
         # For a dataset that was never written, the parsers of VirtualiZarr make a grid of another shape.
-        return Columns.empty(grid).manifest()
+        return Columns.empty(grid)
     if columns.paths.shape != grid:
         raise ManifestError(where, f"a grid of {grid} chunks, as the array has", f"{columns.paths.shape}")
     _require_inlined(columns, where)
     if bool(np.any(columns.offsets[missing])) or bool(np.any(columns.lengths[missing])):
         offsets, lengths = np.where(missing, 0, columns.offsets), np.where(missing, 0, columns.lengths)
         columns = Columns(columns.paths, offsets.astype(np.uint64), lengths.astype(np.uint64), columns.inlined)
-        manifest = columns.manifest()
+    if bool(np.any((columns.lengths == 0) & ~missing)):
+        raise ManifestError(where, "at least one byte of every chunk that exists", "none of a chunk")
     limit = np.uint64(MAX_NBYTES)
     if bool(np.any(columns.offsets > limit)) or bool(np.any(columns.lengths > limit - columns.offsets)):
         raise ManifestError(where, f"ranges that end at {MAX_NBYTES} at most", "a range that ends beyond it")
     for path in columns.locations():
         if parse_location(path, where) != path:
             raise ManifestError(where, "the URL of a file", describe(path))
-    return manifest
+    return columns
 
 
 def _require_inlined(columns: Columns, where: str) -> None:
-    """Raise unless the manifest holds bytes for exactly the chunks whose path says so."""
+    """Raise unless there are bytes for exactly the chunks whose path says so."""
     marked = set(map(tuple, np.argwhere(columns.paths == INLINED_CHUNK_PATH).tolist()))
     for index in marked | set(columns.inlined):
         nbytes = int(columns.lengths[index]) if index in marked else 0

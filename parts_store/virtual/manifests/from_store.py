@@ -146,7 +146,7 @@ def _references(
         (index, [None if size == 0 else piece for size, piece in zip(sizes, pieces, strict=True)])
         for index, pieces in chunks.items()
     )
-    return References.from_pieces(metadata, len(sizes), with_bytes, checksums)
+    return References.from_pieces(metadata, len(sizes), with_bytes, checksums, parts)
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def _of_objects(store: PartsStore, path: str) -> PartsArray:
     pieces, checksums = _pieces_of_objects(store, base, keys, entries)
     in_parts = {index: [pieces[key] for key in chunk.part_keys] for index, chunk in chunks.items()}
     registries = () if base is None else (ObjectStoreRegistry({base: store.store}),)
-    references = _references(metadata, parts, in_parts, checksums)
-    return PartsArray.of(references, None if record is None else parts, registries, path)
+    references = _references(metadata, None if record is None else parts, in_parts, checksums)
+    return PartsArray.of(references, registries, path)
 
 
 def _list_array(path: str) -> Steps[tuple[bytes | None, dict[str, Entry]]]:
@@ -213,7 +213,7 @@ def _find_chunks(
 ) -> Iterator[tuple[ChunkIndex, Chunk]]:
     """Yield the index and the keys of every chunk whose anchor is among the keys."""
     anchor = parts.parts[parts.anchor].key_suffix
-    start = len(path) + 1 if path else 0
+    start = len(join(path, ""))
     for key in keys:
         relative = key[start:].removesuffix(anchor)
         if key.endswith(anchor) and (index := chunk_of_key(metadata, relative)) is not None:
@@ -284,7 +284,7 @@ class _SessionArray:
             chunks = self._read_split(metadata, record.parts, anchors)
         if parts is None:
             chunks = {index: [piece] for index, piece in anchors.items()}
-        return PartsArray.of(_references(metadata, parts, chunks, self.checksums), parts, (), self.path)
+        return PartsArray.of(_references(metadata, parts, chunks, self.checksums), (), self.path)
 
     def _document(self, path: str) -> bytes | None:
         key = join(path, DOCUMENT)

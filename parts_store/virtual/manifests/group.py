@@ -13,7 +13,7 @@ from parts_store.errors import ManifestError, describe
 from parts_store.virtual.manifests.array import PartsArray, ReferenceNode
 from parts_store.virtual.manifests.entries import require_object
 from parts_store.virtual.manifests.references import as_manifest_errors, chunk_lengths_of
-from parts_store.virtual.store_access import NODES_FOLDER, PROTOCOL_FOLDER
+from parts_store.virtual.store_access import NODES_FOLDER, PROTOCOL_FOLDER, join
 
 
 class PartsGroup(Mapping[str, "PartsArray | PartsGroup"], ReferenceNode):
@@ -136,11 +136,10 @@ class PartsGroup(Mapping[str, "PartsArray | PartsGroup"], ReferenceNode):
     @override
     def nodes(self, path: str = "") -> Iterator[tuple[str, "PartsArray | PartsGroup"]]:
         yield path, self
-        below = f"{path}/" if path else ""
         for name, array in self._arrays.items():
-            yield f"{below}{name}", array
+            yield join(path, name), array
         for name, group in self._groups.items():
-            yield from group.nodes(f"{below}{name}")
+            yield from group.nodes(join(path, name))
 
     # --- derived groups ---------------------------------------------------------------------------------------------
 

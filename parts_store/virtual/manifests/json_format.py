@@ -67,8 +67,8 @@ def _group_to_json(group: PartsGroup) -> ManifestJson:
 
 
 def _array_to_json(array: PartsArray) -> ManifestJson:
-    references, parts = array.references, array.declared_parts
-    columns = references.columns()
+    references = array.references
+    columns, parts = references.columns, references.parts
     return {
         "node_type": "array",
         "metadata": array.document(),
@@ -157,7 +157,7 @@ class _Reader:
 
         def build() -> PartsArray:
             pieces = ((parse_chunk_key(key, grid, where), _pieces(chunks[key], count, where, key)) for key in chunks)
-            return PartsArray.of(References.from_pieces(metadata, count, pieces, checksums), parts, ())
+            return PartsArray.of(References.from_pieces(metadata, count, pieces, checksums, parts), ())
 
         return build
 

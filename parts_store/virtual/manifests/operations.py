@@ -37,7 +37,7 @@ from parts_store.virtual.manifests.references import (
     edges_of,
     storage_order,
 )
-from parts_store.virtual.store_access import Span, parse_integer
+from parts_store.virtual.store_access import ConcatParts, Span, parse_integer
 
 
 def require_alike(arrays: Sequence[References], subject: str, names: Sequence[str] = ()) -> None:
@@ -56,19 +56,20 @@ def require_alike(arrays: Sequence[References], subject: str, names: Sequence[st
     """
     first, *others = arrays
     for number, other in enumerate(others, start=1):
-        where = f"{subject}, array {number}{_described(other, names[number] if names else '')}"
+        name = names[number] if names else ""
         compared: tuple[tuple[str, Any, Any], ...] = (
             ("dtype", first.dtype, other.dtype),
             ("codecs", _codecs(first), _codecs(other)),
             ("chunk shape", first.chunk_shape, other.chunk_shape),
-            ("number of parts", len(first.manifests), len(other.manifests)),
+            ("number of parts", len(first.columns), len(other.columns)),
         )
-        for name, expected, found in compared:
+        for what, expected, found in compared:
             if expected != found:
-                raise ManifestError(where, f"the {name} {expected} of the first", str(found))
+                where = f"{subject}, array {number}{_described(other, name)}"
+                raise ManifestError(where, f"the {what} {expected} of the first", str(found))
         difference = find_difference(first.metadata.attributes, other.metadata.attributes)
         if difference is not None:
-            where = f"{where}, attribute {difference.attribute!r}"
+            where = f"{subject}, array {number}{_described(other, name)}, attribute {difference.attribute!r}"
             raise ManifestError(where, f"{difference.expected} as in the first", difference.found)
     fill_values = [fill_value_of(array) for array in arrays]
     is_different = any(fill_value != fill_values[0] for fill_value in fill_values)
@@ -89,7 +90,7 @@ def fill_value_of(array: References) -> Any:
 
 def _described(array: References, name: str) -> str:
     """Return the name of an array, and the first file that it refers to."""
-    file = next((path for manifest in array.manifests for path in manifest.iter_nonempty_paths()), None)
+    file = next((location for column in array.columns for location in column.locations()), None)
     return f"{f' {name!r}' if name else ''}{'' if file is None else f' of {hide_in_url(file)!r}'}"
 
 
@@ -102,7 +103,7 @@ def refer_to_same_bytes(one: References, other: References) -> bool:
     is_same_form = (
         (first.shape, one.chunk_shape, first.data_type) == (second.shape, other.chunk_shape, second.data_type)
         and first.codecs == second.codecs
-        and len(one.manifests) == len(other.manifests)
+        and len(one.columns) == len(other.columns)
     )
     if not is_same_form or any(
         other.checksums.get(file, checksum) != checksum for file, checksum in one.checksums.items()
@@ -110,7 +111,7 @@ def refer_to_same_bytes(one: References, other: References) -> bool:
         return False
     if one.is_missing().any() and fill_value_of(one) != fill_value_of(other):
         return False
-    return one.manifests == other.manifests
+    return all(mine.is_same(theirs) for mine, theirs in zip(one.columns, other.columns, strict=True))
 
 
 def merge_checksums(many: Iterable[Checksums], subject: str) -> Checksums:
@@ -130,34 +131,47 @@ def merge_checksums(many: Iterable[Checksums], subject: str) -> Checksums:
     return merged
 
 
+def _same_parts(arrays: Sequence[References], subject: str) -> ConcatParts | None:
+    """Return the parts that arrays declare, None if no array does; raise `ManifestError` if they differ."""
+    declared = [array.parts for array in arrays if array.parts is not None]
+    for parts in declared[1:]:
+        if parts != declared[0]:
+            expected, found = ([(part.key_suffix, part.size) for part in both.parts] for both in (declared[0], parts))
+            raise ManifestError(subject, f"the parts {expected}", str(found))
+    return declared[0] if declared else None
+
+
 def _combine(
     arrays: Sequence[References],
     combine_part: Callable[[Sequence[ManifestArray]], ManifestArray],
     dimension_names: Sequence[str | None] | None,
     subject: str,
     expected: str,
+    *,
+    parts: ConcatParts | None,
 ) -> References:
     """Return the array whose parts VirtualiZarr makes of the parts of arrays, one part after the other."""
     # VirtualiZarr does not adapt dimension names to new axes.
     nameless = [dataclasses.replace(array.metadata, dimension_names=None) for array in arrays]
     with as_manifest_errors(subject, expected):
-        parts = [
-            combine_part([ManifestArray(metadata, manifest) for metadata, manifest in zip(nameless, part, strict=True)])
-            for part in zip(*(array.manifests for array in arrays), strict=True)
+        combined = [
+            combine_part([ManifestArray(each, column.manifest()) for each, column in zip(nameless, part, strict=True)])
+            for part in zip(*(array.columns for array in arrays), strict=True)
         ]
     names = tuple(dimension_names) if dimension_names is not None and any(dimension_names) else None
-    metadata = dataclasses.replace(parts[0].metadata, dimension_names=names)
+    metadata = dataclasses.replace(combined[0].metadata, dimension_names=names)
     checksums = merge_checksums([array.checksums for array in arrays], subject)
-    return References.checked(metadata, [part.manifest for part in parts], checksums)
+    return References.checked(metadata, [Columns.of(each.manifest) for each in combined], checksums, parts)
 
 
 def concatenate(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
     """Return the arrays, one after the other along an axis. Only the last one may end within a chunk."""
-    subject = "concatenate"
+    subject, expected = "concatenate", "arrays whose chunks make up one grid"
+    parts = _same_parts(arrays, subject)
     require_alike(arrays, subject, names)
     axis = normalize_axis_index(axis, len(arrays[0].metadata.shape))
     join = partial(array_api.concatenate, axis=axis)
-    return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, "arrays whose chunks make up one grid")
+    return _combine(arrays, join, arrays[0].metadata.dimension_names, subject, expected, parts=parts)
 
 
 def can_concatenate_uneven(arrays: Sequence[References], axis: int) -> bool:
@@ -170,7 +184,7 @@ def can_concatenate_uneven(arrays: Sequence[References], axis: int) -> bool:
     are_whole = all(
         sum(edges[axis]) == array.metadata.shape[axis] for edges, array in zip(all_edges[:-1], arrays[:-1], strict=True)
     )
-    return len(others) == 1 and are_whole and all(len(array.manifests) == 1 for array in arrays)
+    return len(others) == 1 and are_whole and all(len(array.columns) == 1 for array in arrays)
 
 
 def concatenate_uneven(arrays: Sequence[References], axis: int) -> References:
@@ -187,7 +201,7 @@ def concatenate_uneven(arrays: Sequence[References], axis: int) -> References:
     shape[axis] = sum(array.metadata.shape[axis] for array in arrays)
     grid = RectilinearChunkGridMetadata(chunk_shapes=tuple(edges))
     metadata = dataclasses.replace(first, shape=tuple(shape), chunk_grid=grid)
-    columns = [array.columns()[0] for array in arrays]
+    columns = [array.columns[0] for array in arrays]
     inlined: dict[tuple[int, ...], bytes] = {}
     start = 0
     for column in columns:
@@ -201,18 +215,19 @@ def concatenate_uneven(arrays: Sequence[References], axis: int) -> References:
         inlined,
     )
     checksums = merge_checksums([array.checksums for array in arrays], "concatenate")
-    return References.checked(metadata, [joined.manifest()], checksums)
+    return References.checked(metadata, [joined], checksums)
 
 
 def stack(arrays: Sequence[References], axis: int, names: Sequence[str] = ()) -> References:
     """Return the arrays, one after the other along a new axis with chunks of length 1."""
     subject, expected = "stack", "arrays of one shape, with codecs that accept another axis"
+    parts = _same_parts(arrays, subject)
     require_alike(arrays, subject, names)
     # A negative axis counts the axes of the result here, and the axes of the arrays in VirtualiZarr.
     axis = normalize_axis_index(axis, len(arrays[0].metadata.shape) + 1)
     axes = arrays[0].metadata.dimension_names
     result_axes = None if axes is None else [*axes[:axis], None, *axes[axis:]]
-    return _combine(arrays, partial(array_api.stack, axis=axis), result_axes, subject, expected)
+    return _combine(arrays, partial(array_api.stack, axis=axis), result_axes, subject, expected, parts=parts)
 
 
 def expand_dims(array: References, axes: Sequence[int]) -> References:
@@ -244,6 +259,7 @@ def broadcast_to(array: References, shape: tuple[int, ...]) -> References:
         None if names is None else [*[None] * added, *names],
         "broadcast_to",
         "an array whose codecs accept more axes",
+        parts=array.parts,
     )
 
 
@@ -258,10 +274,8 @@ type Index = int | slice | None
 """The index of one axis; None for a new axis."""
 
 
-def select(array: References, key: Any) -> tuple[References, bool]:
-    """Return what a basic index selects, and whether that contains parts of chunks, which have fewer bytes.
-
-    A basic index has integers, slices, an ellipsis and new axes.
+def select(array: References, key: Any) -> References:
+    """Return what a basic index selects: one of integers, slices, an ellipsis and new axes.
 
     A slice begins and ends at boundaries of chunks, or at the end of the array. An integer needs chunks of length 1. A
     slice within one chunk is possible if the array is uncompressed and its chunks have one part.
@@ -281,11 +295,13 @@ def select(array: References, key: Any) -> tuple[References, bool]:
             raise ManifestError(f"index, axis {axis}", _BASIC_INDEX, f"{describe(index)} and chunks of length {chunk}")
     names = array.metadata.dimension_names or [None] * len(checked)
     kept = [name for name, index in zip(names, checked, strict=True) if isinstance(index, slice)]
-    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", _BASIC_INDEX)
+    # A piece of a chunk has fewer bytes than are declared.
+    declared = None if is_within_chunks else array.parts
+    selected = _combine([array], lambda parts: parts[0][checked], kept, "index", _BASIC_INDEX, parts=declared)
     # Positions count the axes of the result, which has no axes that were indexed by an integer.
     layout = [index for index in indices if not isinstance(index, int)]
     places = [place for place, index in enumerate(layout) if index is None]
-    return expand_dims(selected, places) if places else selected, is_within_chunks
+    return expand_dims(selected, places) if places else selected
 
 
 def _spread(key: Any, shape: tuple[int, ...]) -> list[Index]:
@@ -339,7 +355,7 @@ def join_chunks(array: References, count: int, axis: int) -> References:
     fill = np.full(array.chunk_shape, array.metadata.fill_value, array.stored_dtype).tobytes()
     joined = ((index, _join_one(array, index, count, axis, fill)) for index in np.ndindex(*grid))
     present = ((index, pieces) for index, pieces in joined if pieces)
-    return References.from_pieces(metadata, count * len(array.manifests), present, array.checksums)
+    return References.from_pieces(metadata, count * len(array.columns), present, array.checksums)
 
 
 def _require_joinable(array: References, count: int, axis: int) -> None:
@@ -355,7 +371,7 @@ def _require_joinable(array: References, count: int, axis: int) -> None:
     if math.prod(before) != 1:
         raise ManifestError(subject, f"chunks of length 1 on the axes before axis {axis}", str(before))
     expected = array.nbytes_of_plain_chunk
-    nbytes: Any = sum(column.lengths for column in array.columns())
+    nbytes: Any = sum(column.lengths for column in array.columns)
     for index in map(tuple, np.argwhere(~array.is_missing() & (nbytes != expected))[:1].tolist()):
         raise ManifestError(f"{subject}, chunk {key_of(index)!r}", f"{expected} bytes", str(nbytes[index]))
 
@@ -383,11 +399,11 @@ def _join_one(array: References, index: tuple[int, ...], count: int, axis: int, 
 def can_cut_rows(array: References, axis: int) -> bool:
     """Return whether every row along an axis is one range of bytes of a chunk."""
     order = storage_order(array.metadata)
-    if axis not in order or len(array.manifests) != 1:
+    if axis not in order or len(array.columns) != 1:
         return False
     if math.prod(array.chunk_shape[slower] for slower in order[: order.index(axis)]) != 1:
         return False
-    (columns,) = array.columns()
+    (columns,) = array.columns
     is_whole = columns.is_missing | (columns.lengths == array.nbytes_of_plain_chunk)
     return not columns.inlined and bool(is_whole.all())
 
@@ -397,7 +413,7 @@ def cut_rows(array: References, axis: int, rows: int = 1) -> References:
 
     Only for arrays for which `can_cut_rows` is true.
     """
-    (columns,) = array.columns()
+    (columns,) = array.columns
     per_chunk, length = array.chunk_shape[axis] // rows, array.metadata.shape[axis] // rows
     nbytes = np.uint64(array.nbytes_of_plain_chunk // per_chunk)
     # The number of the new chunk in its old one, shaped to be broadcast along the axis. The last chunk may have rows
@@ -411,15 +427,15 @@ def cut_rows(array: References, axis: int, rows: int = 1) -> References:
     cut = Columns(paths, offsets, np.where(is_there, nbytes, np.uint64(0)), {})
     shape = list(array.chunk_shape)
     shape[axis] = rows
-    return References.checked(_with_chunks(array.metadata, shape), [cut.manifest()], array.checksums)
+    return References.checked(_with_chunks(array.metadata, shape), [cut], array.checksums)
 
 
 def contiguous_range(array: References) -> FileRange | None:
     """Return the range of a file that is exactly the values of an array, in storage order; None if there is none."""
     order, shape, chunk_shape = storage_order(array.metadata), array.metadata.shape, array.chunk_shape
-    if len(array.manifests) != 1 or not order or 0 in shape:
+    if len(array.columns) != 1 or not order or 0 in shape:
         return None
-    (columns,) = array.columns()
+    (columns,) = array.columns
     locations = columns.locations()
     if len(locations) != 1 or not columns.is_in_file.all() or (columns.lengths != array.nbytes_of_plain_chunk).any():
         return None
@@ -448,7 +464,7 @@ def cut_range(array: References, found: FileRange, chunk_shape: tuple[int, ...])
     back = np.argsort(order)
     paths, offsets, lengths = (each.transpose(back) for each in (stored.paths, stored.offsets, stored.lengths))
     columns = Columns(paths, offsets, lengths, {})
-    return References.checked(_with_chunks(array.metadata, chunk_shape), [columns.manifest()], array.checksums)
+    return References.checked(_with_chunks(array.metadata, chunk_shape), [columns], array.checksums)
 
 
 def _with_chunks(metadata: ArrayV3Metadata, chunk_shape: Sequence[int]) -> ArrayV3Metadata:

@@ -23,12 +23,13 @@ from parts_store.errors import LocationError
 from parts_store.redaction import hide_in_url
 from parts_store.virtual.manifests.entries import Checksum, FileRange, Piece
 from parts_store.virtual.manifests.references import References, edges_of
-from parts_store.virtual.registered_files import RegisteredFiles, Registries
+from parts_store.virtual.registries import Registries, find_store
 from parts_store.virtual.store_access import (
     Found,
     Get,
     Missing,
     Outcome,
+    RegisteredFiles,
     Span,
     Stats,
     Steps,
@@ -152,7 +153,7 @@ async def read_pieces(
     wanted = [tuple(pieces) for pieces in values]
     pieces = (piece for value in wanted for piece in value)
     ranges = plan_ranges(pieces, max_gap=settings.coalesce_gap, max_nbytes=settings.coalesced_nbytes)
-    files = RegisteredFiles.locate((location for location, _ in ranges), registries)
+    files = RegisteredFiles({location: find_store(location, registries) for location, _ in ranges})
     contents = await run(_read(ranges), files, Stats(), at_once=settings.concurrency)
 
     def cut(piece: Piece) -> memoryview:

@@ -13,7 +13,7 @@ from parts_store.virtual.manifests.entries import Piece, nbytes_of, slice_pieces
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.reading import ReferenceReadSettings, join_bytes, read_pieces
 from parts_store.virtual.manifests.references import chunk_of_key
-from parts_store.virtual.registered_files import Registries
+from parts_store.virtual.registries import Registries
 from parts_store.virtual.store_access import (
     DOCUMENT,
     UnwritableStoreError,
@@ -84,16 +84,16 @@ class ReferenceStore(Store):
 
     def _keys(self, folder: str) -> Iterator[str]:
         """Yield every key below a folder."""
-        below = f"{folder}/" if folder else ""
+        below = join(folder, "")
         for path, node in self._nodes.items():
-            if f"{path}/".startswith(below) or below.startswith(f"{path}/" if path else ""):
+            if f"{path}/".startswith(below) or below.startswith(join(path, "")):
                 yield from (key for key in _keys_of(path, node) if key.startswith(below))
 
     def _names(self, folder: str) -> list[str]:
         """Return the names directly in a folder."""
         if isinstance(group := self._nodes.get(folder), PartsGroup):
             return sorted({DOCUMENT, *group})
-        start = len(folder) + 1 if folder else 0
+        start = len(join(folder, ""))
         return sorted({key[start:].partition("/")[0] for key in self._keys(folder)})
 
     # --- reading --------------------------------------------------------------------------------------------------

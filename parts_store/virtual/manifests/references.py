@@ -1,7 +1,4 @@
-"""The references of an array: its metadata, and one manifest for each part, all on the same grid of chunks.
-
-VirtualiZarr does the operations, on one part at a time, always with the same metadata.
-"""
+"""The references of an array: its metadata, and where the chunks of each part are, all on the same grid of chunks."""
 
 import dataclasses
 import json
@@ -31,6 +28,7 @@ from parts_store.virtual.manifests.entries import (
     Columns,
     FileRange,
     Piece,
+    checked_columns,
     is_in_grid,
     key_of,
     parse_manifest,
@@ -40,28 +38,46 @@ from parts_store.virtual.store_access import ConcatParts, Part, complete, read_a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class References:
-    """The metadata of an array, and the manifests of its parts in order. There is at least one part."""
+    """The metadata of an array, and the columns of its parts in order. There is at least one part."""
 
     metadata: ArrayV3Metadata
-    manifests: tuple[ChunkManifest, ...]
+    columns: tuple[Columns, ...]
     checksums: Checksums
+    # The suffixes and sizes of the parts where the array is stored; None if they are not declared.
+    parts: ConcatParts | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        metadata: ArrayV3Metadata,
+        manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
+        checksums: Checksums,
+        parts: ConcatParts | None = None,
+    ) -> "References":
+        """Return references, given the manifests of a caller; raise `ManifestError` unless they are valid."""
+        if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
+            raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
+        grid = grid_of(metadata)
+        parsed = [parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
+        return cls.checked(metadata, parsed, checksums, parts)
 
     @classmethod
     def checked(
         cls,
         metadata: ArrayV3Metadata,
-        manifests: Sequence[ChunkManifest | Mapping[Any, Any]],
+        columns: Iterable[Columns],
         checksums: Checksums,
+        parts: ConcatParts | None = None,
     ) -> "References":
-        """Return references; raise `ManifestError` unless all manifests are valid and on the grid of the metadata.
+        """Return references; checksums of files that no chunk is in are dropped.
 
-        Checksums of files that no manifest refers to are dropped.
+        Raises `ManifestError` unless all columns are valid and on the grid of the metadata, and `PartsConfigError`
+        unless each chunk has all of its parts or none, with the sizes that are declared.
         """
-        if isinstance(manifests, Mapping | ChunkManifest) or not isinstance(manifests, Sequence) or not manifests:
-            raise ManifestError("manifests", "a list with a manifest for each part, at least one", describe(manifests))
         grid = grid_of(metadata)
-        parsed = [parse_manifest(manifest, grid, part) for part, manifest in enumerate(manifests)]
-        checked = cls(metadata, tuple(parsed), checksums)
+        valid = tuple(checked_columns(column, grid, f"part {part}") for part, column in enumerate(columns))
+        checked = cls(metadata, valid, checksums, parts)
+        _require_parts(checked)
         if not checksums:
             return checked
         used = set(checked.locations())
@@ -76,6 +92,7 @@ class References:
         number_of_parts: int,
         chunks: Iterable[tuple[tuple[int, ...], Sequence[Piece | None]]],
         checksums: Checksums,
+        parts: ConcatParts | None = None,
     ) -> "References":
         """Return references, given the index and the pieces of each chunk: None for a part without bytes."""
         columns = [Columns.empty(grid_of(metadata)) for _ in range(number_of_parts)]
@@ -83,7 +100,7 @@ class References:
             for column, piece in zip(columns, pieces, strict=True):
                 if piece is not None:
                     column.put(index, piece)
-        return cls.checked(metadata, [column.manifest() for column in columns], checksums)
+        return cls.checked(metadata, columns, checksums, parts)
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -111,30 +128,25 @@ class References:
         """Return the number of bytes of a chunk of plain values."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
-    def columns(self) -> tuple[Columns, ...]:
-        """Return the manifests as arrays."""
-        return tuple(map(Columns.of, self.manifests))
-
     def locations(self) -> tuple[str, ...]:
         """Return the URLs of all files that are referred to, each once, in alphabetical order."""
-        found = {location for column in self.columns() for location in column.locations()}
+        found = {location for column in self.columns for location in column.locations()}
         return tuple(sorted(found))
 
     def is_missing(self) -> NDArray[np.bool_]:
         """Return an array that is True where all parts of a chunk are missing."""
-        return np.asarray(np.all([column.is_missing for column in self.columns()], axis=0))
+        return np.asarray(np.all([column.is_missing for column in self.columns], axis=0))
 
     def pieces(self, index: tuple[int, ...]) -> tuple[Piece, ...] | None:
         """Return the pieces of a chunk in order; None if the chunk is missing."""
-        found = [column.get(index) for column in self.columns()]
+        found = [column.get(index) for column in self.columns]
         return tuple(self._known(piece) for piece in found if piece is not None) or None
 
     def all_pieces(self) -> Iterator[tuple[tuple[int, ...], tuple[Piece, ...]]]:
         """Yield the index and the pieces of every chunk that is not missing."""
-        columns = self.columns()
         for numbers in np.argwhere(~self.is_missing()).tolist():
             index = tuple(numbers)
-            found = (column.get(index) for column in columns)
+            found = (column.get(index) for column in self.columns)
             yield index, tuple(self._known(piece) for piece in found if piece is not None)
 
     def _known(self, piece: Piece) -> Piece:
@@ -251,9 +263,9 @@ def storage_order(metadata: ArrayV3Metadata) -> tuple[int, ...]:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def require_parts(references: References, parts: ConcatParts | None) -> None:
+def _require_parts(references: References) -> None:
     """Raise unless every chunk has all of its parts or none, and each part has the size that is declared."""
-    columns = references.columns()
+    columns, parts = references.columns, references.parts
     sizes: Sequence[int | None] = [None] * len(columns) if parts is None else parts.sizes
     if len(sizes) != len(columns):
         raise PartsConfigError("parts", f"{len(columns)} parts, one for each manifest", str(len(sizes)))
@@ -278,7 +290,7 @@ def _first(where: NDArray[np.bool_]) -> list[tuple[int, ...]]:
 
 def default_parts(references: References) -> ConcatParts:
     """Return parts with default suffixes: none for the part with most bytes, `.part0` and so on for the others."""
-    totals = [int(column.lengths.sum()) for column in references.columns()]
+    totals = [int(column.lengths.sum()) for column in references.columns]
     largest = totals.index(max(totals))
     names = (f".part{number}" for number in range(len(totals)))
     return ConcatParts("" if part == largest else next(names) for part in range(len(totals)))
@@ -290,7 +302,7 @@ def with_sizes(references: References, parts: ConcatParts) -> ConcatParts:
     The anchor keeps the size that it declares.
     """
     sized = []
-    for number, (part, column) in enumerate(zip(parts.parts, references.columns(), strict=True)):
+    for number, (part, column) in enumerate(zip(parts.parts, references.columns, strict=True)):
         sizes = set(column.lengths[~column.is_missing].tolist())
         known = sizes.pop() if number != parts.anchor and len(sizes) == 1 else part.size
         sized.append(Part(part.key_suffix, known))

@@ -7,7 +7,7 @@ stay references of their own.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -348,10 +348,9 @@ class Sharded:
     """An array of references after the decision whether it is cut into shards."""
 
     references: References
-    # None if the chunks are as they were.
-    parts: ConcatParts | None
     # Why it is cut in this way, or not at all, as a phrase for a report; empty if no shards were asked for.
     reason: str
+    is_cut: bool = False
 
 
 def cut(
@@ -363,16 +362,16 @@ def cut(
     its own.
     """
     if max_chunks is None and int((~references.is_missing()).sum()) <= MAX_PLAIN_CHUNKS:
-        return Sharded(references, None, "")
+        return Sharded(references, "")
     plan = plan_of(references, max_chunks or DEFAULT_SHARD_CHUNKS, max_index=max_index)
     if isinstance(plan, NotCut):
-        return Sharded(references, None, plan.reason)
+        return Sharded(references, plan.reason)
     files = plan.shards.files
     parts = ConcatParts([*map(Part, _SUFFIXES[:files]), _INDEX])
     columns = shard_columns(_table(references), plan.counts, plan.shards, files)
     metadata = sharded_metadata(references.metadata, plan.counts)
-    manifests = [column.manifest() for column in columns]
-    return Sharded(References.checked(metadata, manifests, references.checksums), parts, plan.reason)
+    sharded = References.checked(metadata, columns, references.checksums)
+    return Sharded(replace(sharded, parts=parts), plan.reason, is_cut=True)
 
 
 def plan_of(references: References, max_chunks: int, *, max_index: int = MAX_INDEX) -> Cut | NotCut:
@@ -382,13 +381,13 @@ def plan_of(references: References, max_chunks: int, *, max_index: int = MAX_IND
 
 
 def _table(references: References) -> ChunkTable:
-    (columns,) = references.columns()
+    (columns,) = references.columns
     return ChunkTable.of(columns.paths, columns.offsets, columns.lengths)
 
 
 def _why_not(references: References) -> str | None:
     """Return why an array cannot be cut into shards; None if it can."""
-    if len(references.manifests) != 1:
+    if len(references.columns) != 1:
         return "its chunks have several parts"
     if any(codec.to_dict().get("name") == CODEC for codec in references.metadata.codecs):
         return "it is in shards"
@@ -396,7 +395,7 @@ def _why_not(references: References) -> str | None:
         return "a single value"
     if is_rectilinear(references.metadata):
         return "its chunks have several lengths"
-    if references.columns()[0].inlined:
+    if references.columns[0].inlined:
         return "some chunks are not in files"
     return None
 
@@ -482,7 +481,7 @@ def uncut(references: References) -> References:
     """Return an array in shards, as `cut` makes them, as an array of the chunks in them."""
     metadata = uncut_metadata(references.metadata)
     counts, grid = counts_of(references.metadata), grid_of(metadata)
-    *ranges, indexes = references.columns()
+    *ranges, indexes = references.columns
     places = np.argwhere(~indexes.is_missing)
     decoded = [decode_index(indexes.inlined[tuple(place)], counts, place) for place in places.tolist()]
     tables = np.array(decoded, np.uint64).reshape(len(places), math.prod(counts), 2)
@@ -510,7 +509,7 @@ def uncut(references: References) -> References:
         _in_grid(rows.lengths, places, counts, grid, 0),
         {},
     )
-    return References.checked(metadata, [columns.manifest()], references.checksums)
+    return References.checked(metadata, [columns], references.checksums)
 
 
 def decode_index(index: bytes, counts: tuple[int, ...], place: Sequence[int]) -> NDArray[np.uint64]:

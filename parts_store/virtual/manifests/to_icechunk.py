@@ -25,7 +25,6 @@ from parts_store.virtual.manifests.references import (
 )
 from parts_store.virtual.store_access import (
     DOCUMENT,
-    ConcatParts,
     PartsStore,
     Reference,
     ReferenceTable,
@@ -38,12 +37,11 @@ from parts_store.virtual.store_access import (
 
 @dataclass(frozen=True, slots=True)
 class PlannedArray:
-    """An array that will be written. Its parts are None if its chunks have one part without a declaration."""
+    """An array that will be written. Its parts are declared, unless its chunks have one."""
 
     path: str
     references: References
     document: dict[str, Any]
-    parts: ConcatParts | None
 
 
 def write(root: ReferenceNode, session: Any, path: str, *, overwrite: bool) -> None:
@@ -55,7 +53,7 @@ def write(root: ReferenceNode, session: Any, path: str, *, overwrite: bool) -> N
     arrays: list[PlannedArray] = []
     for node_path, node in root.nodes(path):
         if isinstance(node, PartsArray):
-            arrays.append(plan_array(node_path, node.references, node.declared_parts))
+            arrays.append(plan_array(node_path, node.references))
         else:
             groups[node_path] = node.document()
     for array in arrays:
@@ -79,20 +77,17 @@ def parse_path(path: str) -> str:
     return path
 
 
-def plan_array(path: str, references: References, declared: ConcatParts | None) -> PlannedArray:
+def plan_array(path: str, references: References) -> PlannedArray:
     """Return an array as it will be written: with chunk keys that a session can store, and the sizes of its parts."""
     encoding = DefaultChunkKeyEncoding(separator="/")
     metadata = dataclasses.replace(references.metadata, chunk_key_encoding=encoding)
-    references = References(metadata, references.manifests, references.checksums)
-    if declared is None and len(references.manifests) == 1:
-        parts = None
-    else:
-        parts = declared if declared is not None else with_sizes(references, default_parts(references))
-        if 0 in parts.sizes and len(parts.parts) > 1:
-            raise StoreConfigError(
-                f"array {path!r}", "parts with bytes, because a session stores no empty parts", "size 0"
-            )
-    return PlannedArray(path, references, document_of(metadata), parts)
+    parts = references.parts
+    if parts is None and len(references.columns) > 1:
+        parts = with_sizes(references, default_parts(references))
+    if parts is not None and 0 in parts.sizes and len(parts.parts) > 1:
+        raise StoreConfigError(f"array {path!r}", "parts with bytes, because a session stores no empty parts", "size 0")
+    planned = dataclasses.replace(references, metadata=metadata, parts=parts)
+    return PlannedArray(path, planned, document_of(metadata))
 
 
 def require_locations(store: PartsStore, references: References) -> None:
@@ -119,26 +114,25 @@ async def write_document(store: PartsStore, path: str, document: dict[str, Any])
 async def write_array(store: PartsStore, array: PlannedArray) -> None:
     """Write a new array, at a path with nothing there."""
     creator = store
-    if array.parts is not None:
+    if array.references.parts is not None:
         escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in array.path)
-        creator = store.with_parts({escaped: array.parts}, split=True)
+        creator = store.with_parts({escaped: array.references.parts}, split=True)
     await write_document(creator, array.path, array.document)
-    await write_chunks(store, array.path, array.references, array.parts, (0,) * len(array.references.grid))
+    await write_chunks(store, array.path, array.references, (0,) * len(array.references.grid))
 
 
-async def write_chunks(
-    store: PartsStore, path: str, references: References, parts: ConcatParts | None, first: tuple[int, ...]
-) -> None:
+async def write_chunks(store: PartsStore, path: str, references: References, first: tuple[int, ...]) -> None:
     """Write all chunks of an array that exists, or of a block of it, whose first chunk is `first`.
 
     The chunks must be new ones. The anchor is written last: without it a chunk does not exist.
     """
+    parts = references.parts
     names = [None] if parts is None else [part.key_suffix for part in parts.parts]
     anchor = 0 if parts is None else parts.anchor
     for number in sorted(range(len(names)), key=lambda each: each == anchor):
         suffix = names[number]
         node = path if suffix is None or number == anchor else part_node(path, suffix)
-        columns = references.columns()[number]
+        columns = references.columns[number]
         chunks = {_shifted(index, first): data for index, data in columns.inlined.items()}
         await store.write_node(node, list(_tables(columns, references.checksums, first)), chunks)
 

@@ -33,7 +33,7 @@ from parts_store.virtual.manifests.references import References
 from parts_store.virtual.parsed_file import FileParser, Format, ParsedFile, ParsedSource
 from parts_store.virtual.parsers import hdf5, tiff
 from parts_store.virtual.parsers.n5 import container
-from parts_store.virtual.registered_files import find_store
+from parts_store.virtual.registries import find_store
 from parts_store.virtual.store_access import ENCODED_SCHEMES
 
 __all__ = ["HDF5", "N5", "TIFF", "Parser", "Raw"]
@@ -200,7 +200,7 @@ class Raw(FileParser):
 
     def parse(self, source: ParsedSource) -> ParsedFile:
         """Return the array in a file; raise `AdoptionError` if the file does not have the right size."""
-        return source.parsed(PartsGroup({self.name: PartsArray.of(self._references(source.file), None, ())}))
+        return source.parsed(PartsGroup({self.name: PartsArray.of(self._references(source.file), ())}))
 
     def _references(self, file: StoredFile) -> References:
         shape = self._shape_in(file)
@@ -216,7 +216,7 @@ class Raw(FileParser):
             codecs = [{"name": "transpose", "configuration": {"order": order}}, *codecs]
             chunk_shape, columns = chunk_shape[::-1], columns.transposed()
         metadata = ArrayV3Metadata.from_dict(header.to_json(chunk_shape, codecs))
-        return References.checked(metadata, [columns.manifest()], {file.location: file.checksum})
+        return References.checked(metadata, [columns], {file.location: file.checksum})
 
     def _shape_in(self, file: StoredFile) -> tuple[int, ...]:
         """Return the shape of the array in a file; raise `AdoptionError` if the file does not have the right size."""

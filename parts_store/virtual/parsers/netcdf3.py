@@ -5,6 +5,7 @@ from typing import Any, Final, override
 
 from parts_store._compat.virtualizarr import NETCDF3_TYPES, NetCDF3Header
 from parts_store._compat.zarr import ArrayV3Metadata
+from parts_store.virtual.attribute_types import BYTES, to_member, type_name
 from parts_store.virtual.description import plain_chunk_shape
 from parts_store.virtual.existing_files import FileReader
 from parts_store.virtual.manifests.array import PartsArray
@@ -12,7 +13,6 @@ from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.operations import contiguous_range, cut_range
 from parts_store.virtual.manifests.references import References, document_of
 from parts_store.virtual.report import Skipped
-from parts_store.virtual.store_access import BYTES, to_member, type_name
 
 _FILL_VALUE: Final = "_FillValue"
 _MISSING_VALUE: Final = "missing_value"
@@ -37,8 +37,7 @@ def corrected(group: PartsGroup, reader: FileReader) -> tuple[PartsGroup, tuple[
             kinds[_MISSING_VALUE] = BYTES
         # A document does not have the byte order of the data type, which reports and virtual datasets show.
         metadata = replace(ArrayV3Metadata.from_dict(document | to_member(kinds)), data_type=array.metadata.data_type)
-        references = References(metadata, cut.manifests, cut.checksums)
-        arrays[shown] = PartsArray.of(references, array.declared_parts, array.registries)
+        arrays[shown] = PartsArray.of(replace(cut, metadata=metadata), array.registries)
     attributes = {_plain(key): value for key, value in group.attributes.items()}
     return PartsGroup(arrays, attributes=attributes), tuple(skipped)
 

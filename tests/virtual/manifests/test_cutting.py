@@ -1,6 +1,7 @@
 """Arrays of references in shards: the values are those of the uncut array, however the chunks lie in files."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,7 @@ def in_turn(
 
 def load(sharded: Sharded, files: Files) -> NDArray[Any]:
     """Return the values of an array in shards, read without checksums, which the files in memory do not have."""
-    references = sharded.references
-    array = PartsArray(references.metadata, references.manifests, parts=sharded.parts)
+    array = PartsArray.of(replace(sharded.references, checksums={}), ())
     store = array.to_store(files.registry())
     whole = array.load(files.registry())
     assert np.array_equal(zarr.open_array(store, mode="r")[...], whole)
@@ -76,12 +76,14 @@ def test_array_in_shards_has_the_values_and_the_chunks_of_the_array(
     sharded = cut(array.references, most)
     assert sharded.reason
     assert np.array_equal(load(sharded, files), values)
-    assert is_cut(sharded.references.metadata, sharded.parts) == (sharded.parts is not None)
-    if sharded.parts is None:
+    parts = sharded.references.parts
+    assert is_cut(sharded.references.metadata, parts) == sharded.is_cut
+    if not sharded.is_cut:
         assert sharded.references is array.references
         return
-    assert PartsArray.of(uncut(sharded.references), None, ()).is_same(array)
-    assert sharded.parts.parts == (*IN_FOUR.parts[: len(sharded.parts.parts) - 1], IN_FOUR.parts[-1])
+    assert PartsArray.of(uncut(sharded.references), ()).is_same(array)
+    assert parts is not None
+    assert parts.parts == (*IN_FOUR.parts[: len(parts.parts) - 1], IN_FOUR.parts[-1])
     metadata = sharded.references.metadata
     assert metadata.shape == array.shape
     assert metadata.chunks == array.chunk_shape
@@ -101,7 +103,7 @@ def test_shard_of_four_files() -> None:
     files = Files(np.random.default_rng(0))
     array, values = in_turn((24, 6), Kind("uint8", "zstd", 1, (1, 2)), files, (1, *[2] * 11, 1))
     sharded = cut(array.references)
-    assert sharded.parts == IN_FOUR
+    assert sharded.references.parts == IN_FOUR
     assert sharded.reason == "4 shards of about 18 chunks, each in at most 4 files"
     assert np.array_equal(load(sharded, files), values)
 
@@ -112,7 +114,7 @@ def test_attributes_and_names_are_kept() -> None:
     document = array.metadata.to_dict() | {"attributes": {"units": "K"}, "dimension_names": ("t", "x")}
     named = PartsArray(document, array.manifests)
     sharded = cut(named.references)
-    assert sharded.parts == IN_ONE
+    assert sharded.references.parts == IN_ONE
     assert sharded.references.metadata.attributes == {"units": "K"}
     assert sharded.references.metadata.dimension_names == ("t", "x")
     assert sharded.references.metadata.fill_value == 7
@@ -122,8 +124,8 @@ def test_unused_second_part_is_one_byte() -> None:
     files = Files(np.random.default_rng(0))
     array, _ = in_turn((90, 2), Kind("uint8", "plain", 1, (1, 2)), files, (31, 28, 31))
     sharded = cut(array.references)
-    assert sharded.parts == IN_TWO
-    data, following, index = sharded.references.columns()
+    assert sharded.references.parts == IN_TWO
+    data, following, index = sharded.references.columns
     assert data.paths.shape == (4, 1)
     assert [str(each) for each in data.paths[:, 0]] == [f"s3://one/{number}.nc" for number in (0, 0, 1, 2)]
     assert following.inlined == {(0, 0): b"\0", (3, 0): b"\0"}
@@ -148,7 +150,7 @@ def test_arrays_that_stay_as_they_are(case: str) -> None:
     kind = Kind("uint8", "plain", options.pop("parts", 1), (1, 4)[: len(shape)], **options)
     array, values = make(random_values(shape, kind, files.rng), kind, files)
     sharded = cut(array.references)
-    assert (sharded.parts, sharded.reason) == (None, reason)
+    assert (sharded.is_cut, sharded.reason) == (False, reason)
     assert sharded.references is array.references
     assert np.array_equal(load(sharded, files), values)
 
@@ -157,7 +159,7 @@ def test_damaged_index_is_named() -> None:
     files = Files(np.random.default_rng(0))
     array, _ = in_turn((80, 2), Kind("uint8", "plain", 1, (1, 2)), files, (80,))
     references = cut(array.references).references
-    data, index = ({str(key): value for key, value in each.dict().items()} for each in references.manifests)
+    data, index = ({str(key): value for key, value in each.manifest().dict().items()} for each in references.columns)
     index["0.0"] = {**index["0.0"], "data": b"\1" * 1284}
     with pytest.raises(ManifestError, match=r"shard '0\.0': expected an index of 80 chunks that fits its checksum"):
-        uncut(References.checked(references.metadata, [data, index], {}))
+        uncut(References.parse(references.metadata, [data, index], {}))

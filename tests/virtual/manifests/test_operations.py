@@ -233,7 +233,7 @@ def test_rows_are_cut_where_they_are_ranges_of_bytes(order: tuple[int, ...], chu
             if can_cut_rows(array.references, axis):
                 rows = cut_rows(array.references, axis)
                 assert rows.chunk_shape == tuple(1 if each == axis else size for each, size in enumerate(chunks))
-                assert np.array_equal(PartsArray.of(rows, None, ()).load(files.registry()), values)
+                assert np.array_equal(PartsArray.of(rows, ()).load(files.registry()), values)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_chunks_that_follow_each_other_are_cut_in_any_other_way(order: tuple[int
             arrays.append((array.references, found))
             shapes.append(chunks)
     for (references, found), chunks in itertools.product(arrays, shapes):
-        cut = PartsArray.of(cut_range(references, found, chunks), None, ())
+        cut = PartsArray.of(cut_range(references, found, chunks), ())
         assert cut.references.chunk_shape == chunks
         assert np.array_equal(cut.load(registry), values)
 

@@ -23,7 +23,7 @@ from parts_store.format.layout import Span
 from parts_store.manifests import PartsArray, PartsGroup
 from parts_store.virtual.manifests.entries import FileRange, nbytes_of, number_paths, slice_pieces
 from parts_store.virtual.manifests.reading import FileContents, plan_ranges
-from parts_store.virtual.registered_files import find_store
+from parts_store.virtual.registries import find_store
 from tests.effort import examples
 from tests.virtual.manifests.making import CountingStore, Files, Kind, entry, make, metadata, random_values
 

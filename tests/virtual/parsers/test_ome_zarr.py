@@ -16,7 +16,7 @@ from ome_zarr_models.v05.multiscales import Multiscale
 
 import parts_store as ps
 from parts_store.virtual.adopt import adopt
-from parts_store.virtual.ome_zarr import Level, OmeImage, find_unit, join_attributes, ome_attributes
+from parts_store.virtual.ome_zarr import ImageLevel, OmeImage, find_unit, join_attributes, ome_attributes
 from tests.virtual.adopting import adopted, repository, settle
 from tests.virtual.parsers.n5.containers import numbers, read_z5py, write_java, write_root, write_z5py
 
@@ -609,7 +609,9 @@ def test_every_order_of_axes_is_valid_or_left_out() -> None:
     count = 0
     for length in range(1, 7):
         for axes in itertools.permutations("tcszyxq", length):
-            image = OmeImage("a", axes, [""] * length, [Level("0", [1.0] * length), Level("1", [2.0] * length)])
+            image = OmeImage(
+                "a", axes, [""] * length, [ImageLevel("0", [1.0] * length), ImageLevel("1", [2.0] * length)]
+            )
             made = ome_attributes(image)
             ranks = [RANK[TYPES[axis]] for axis in axes if axis in TYPES]
             is_valid = (

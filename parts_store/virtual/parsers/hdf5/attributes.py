@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parts_store._compat.xarray import FillValueCoder
 from parts_store.errors import PartsStoreError
+from parts_store.virtual.attribute_types import type_name
 from parts_store.virtual.description import CannotBeReadError, Description
-from parts_store.virtual.store_access import type_name
 
 type Address = tuple[int, ...]
 """Where an object is in its file. All names of an object have the same address."""
@@ -100,7 +100,7 @@ _OF_HDF5: Final = re.compile(r"[A-Z].+ \(.+\)", re.DOTALL)
 _NO_TYPE: Final = re.compile(r"No NumPy equivalent for Type(\w+)ID exists")
 
 
-class Attributes(NamedTuple):
+class JsonAttributes(NamedTuple):
     """The attributes of a group or a dataset as JSON, and the types that JSON does not keep."""
 
     values: dict[str, Any]
@@ -129,7 +129,7 @@ class StoredAttributes:
         return isinstance(self.owner, h5py.Dataset) and text(self.get("CLASS")) == "DIMENSION_SCALE"
 
 
-def attributes_of(stored: StoredAttributes, description: Description, name: str, paths: ObjectPaths) -> Attributes:
+def attributes_of(stored: StoredAttributes, description: Description, name: str, paths: ObjectPaths) -> JsonAttributes:
     """Return the attributes; add those that JSON cannot represent to the skipped ones."""
     found: dict[str, Any] = {}
     types: dict[str, str] = {}
@@ -164,7 +164,7 @@ def attributes_of(stored: StoredAttributes, description: Description, name: str,
         kind = np.asarray(stored.get(_SCALE)).dtype.name
         reason = f"a number of the type {kind}, and JSON has none: xarray decodes as {kind} only {_WITH_ENGINE}"
         description.skip(shown(f"{name}@{_SCALE}"), reason, has_values=False)
-    return Attributes(found, {key: kind for key, kind in types.items() if kind})
+    return JsonAttributes(found, {key: kind for key, kind in types.items() if kind})
 
 
 def flags_of(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[str, Any]:

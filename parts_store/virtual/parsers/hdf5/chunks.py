@@ -369,7 +369,7 @@ def _shuffle(values: tuple[int, ...]) -> Json:
 def _blosc(values: tuple[int, ...], itemsize: int) -> Json:
     """Return the configuration of blosc. It matters only for writing: each chunk contains its own.
 
-    The header of a chunk is compared with its size when the chunk is decoded (`codecs/cut_chunks.py`).
+    The header of a chunk is compared with its size when the chunk is decoded (`codecs/damaged_chunks.py`).
     """
     padded = (*values, *(0, 0, itemsize, 0, 5, 1, 0)[len(values) :])
     size, level, shuffle, compressor = padded[2], *padded[4:7]

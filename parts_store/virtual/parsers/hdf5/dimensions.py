@@ -83,7 +83,7 @@ class Scales:
 
 
 @dataclass(slots=True)
-class Dimensions:
+class GroupDimensions:
     """The dimensions of a group, as far as they are known."""
 
     scales: Scales

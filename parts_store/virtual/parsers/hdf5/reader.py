@@ -41,7 +41,7 @@ from parts_store.virtual.parsers.hdf5.chunks import (
     short_edges,
     unfiltered_edges,
 )
-from parts_store.virtual.parsers.hdf5.dimensions import Dimensions, Scales, lengths_of
+from parts_store.virtual.parsers.hdf5.dimensions import GroupDimensions, Scales, lengths_of
 from parts_store.virtual.parsers.hdf5.values import (
     Loader,
     StoredType,
@@ -51,6 +51,7 @@ from parts_store.virtual.parsers.hdf5.values import (
     stored_type,
 )
 from parts_store.virtual.parsers.hdf5.virtual import describe_virtual
+from parts_store.virtual.store_access import join
 
 # The largest number of links that are followed to one object.
 _MOST_LINKS: Final = 32
@@ -151,10 +152,10 @@ class _GroupWalk:
         self.description.groups[name] = names.attributes_of(
             stored, self.description, name or "/", self.loader.paths
         ).values
-        dimensions = Dimensions(self.scales)
+        dimensions = GroupDimensions(self.scales)
         for each_name in group:
             member = names.decoded(each_name)
-            path = f"{name}/{member}" if name else member
+            path = join(name, member)
             try:
                 names.require_utf8(member)
                 self._describe_member(follow(group, member), group, path, dimensions, above)
@@ -168,7 +169,7 @@ class _GroupWalk:
         each: h5py.Group | h5py.Dataset,
         group: h5py.Group,
         path: str,
-        dimensions: Dimensions,
+        dimensions: GroupDimensions,
         above: dict[Address, str],
     ) -> None:
         if isinstance(each, h5py.Group):
@@ -188,7 +189,7 @@ class _GroupWalk:
         self.description.arrays.append(self._describe_dataset(each, attributes, name, dimensions))
 
     def _describe_dataset(
-        self, dataset: h5py.Dataset, stored_attributes: names.StoredAttributes, path: str, dimensions: Dimensions
+        self, dataset: h5py.Dataset, stored_attributes: names.StoredAttributes, path: str, dimensions: GroupDimensions
     ) -> Array:
         stored = stored_type(dataset)
         scales = [] if dataset.shape is None else dimensions.scales_of(dataset, stored_attributes)
@@ -353,7 +354,7 @@ def _variable_name(group: h5py.Group, path: str) -> str:
     name = own.removeprefix(_NOT_ALONG)
     if not name or name == own or _is_taken(group, name):
         return path
-    return f"{above}/{name}" if above else name
+    return join(above, name)
 
 
 def _is_taken(group: h5py.Group, name: str) -> bool:

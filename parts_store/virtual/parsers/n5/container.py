@@ -253,8 +253,8 @@ def _references(
     document = dataset.reversed_document(has_headers=has_headers)
     # xarray needs names.
     document.setdefault("dimension_names", list(dimensions.names_of(dataset.dimensions[::-1])))
-    references = References.checked(ArrayV3Metadata.from_dict(document), [columns.manifest()], {})
-    return PartsArray.of(references, None, ())
+    references = References.checked(ArrayV3Metadata.from_dict(document), [columns], {})
+    return PartsArray.of(references, ())
 
 
 def walk(folder: FolderReader) -> Container:

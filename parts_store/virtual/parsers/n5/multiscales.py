@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from parts_store.virtual.ome_zarr import KEY, Level, OmeImage, ome_attributes
+from parts_store.virtual.ome_zarr import KEY, ImageLevel, OmeImage, ome_attributes
 from parts_store.virtual.parsers.n5.dataset import N5Dataset, axes_of, is_in_n5_order
 from parts_store.virtual.store_access import ancestors, join
 
@@ -96,7 +96,7 @@ def _image_of(name: str, names: Sequence[str], places: Sequence[_Place]) -> OmeI
     if any((each.axes, each.units) != (first.axes, first.units) for each in places):
         return None
     levels = [
-        Level(path, place.scale[::-1], place.translation[::-1]) for path, place in zip(names, places, strict=True)
+        ImageLevel(path, place.scale[::-1], place.translation[::-1]) for path, place in zip(names, places, strict=True)
     ]
     return OmeImage(name, first.axes[::-1], first.units[::-1], levels)
 

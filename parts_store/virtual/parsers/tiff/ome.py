@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from tifffile import TiffFile, TiffPageSeries
 
-from parts_store.virtual.ome_zarr import WHITE, Channel, Level, OmeImage
+from parts_store.virtual.ome_zarr import WHITE, Channel, ImageLevel, OmeImage
 
 # The attributes of `Pixels` with the size of a step along an axis, and the default of the attribute with its unit.
 _STEPS: Final = {
@@ -54,7 +54,7 @@ def image_of(series: TiffPageSeries, paths: Sequence[str], pixels: Pixels | None
     axes = tuple(name.lower() for name in series.dims)
     steps = [_step(series, pixels, axis) for axis in axes]
     levels = [
-        Level(
+        ImageLevel(
             path,
             [size * (most / count) for (size, _), most, count in zip(steps, series.shape, each.shape, strict=True)],
         )
@@ -63,11 +63,6 @@ def image_of(series: TiffPageSeries, paths: Sequence[str], pixels: Pixels | None
     units = [unit for _, unit in steps]
     channels, value_range = ((), None) if pixels is None else (_channels(series, pixels), _range(series, pixels))
     return OmeImage(series.name or "", axes, units, levels, channels, value_range)
-
-
-def have_same_axes(series: TiffPageSeries) -> bool:
-    """Return whether all levels of a series have the same axes."""
-    return all(level.dims == series.dims for level in series.levels)
 
 
 def _step(series: TiffPageSeries, pixels: Pixels | None, axis: str) -> tuple[float, str]:

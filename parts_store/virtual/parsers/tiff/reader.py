@@ -20,6 +20,7 @@ from parts_store.virtual.ome_zarr import OmeImage, ome_attributes
 from parts_store.virtual.parsers.tiff.files import Directories, TiffSource, open_others, open_source
 from parts_store.virtual.parsers.tiff.images import Image, ImageReader
 from parts_store.virtual.parsers.tiff.ome import Pixels, image_of, read_pixels
+from parts_store.virtual.store_access import join
 
 _ARRAY: Final = "data"
 # The largest number of pages without a common format, and the largest number of kinds of pages: tifffile compares each
@@ -182,7 +183,7 @@ class _ImageWalk:
 
     def _add(self, image: Image, group: str) -> None:
         """Add an image, or its pages one by one if they cannot make up one array."""
-        name = f"{group}/{_ARRAY}" if group else _ARRAY
+        name = join(group, _ARRAY)
         problem = self._problem_of(image, name)
         if problem is None:
             return
@@ -235,11 +236,11 @@ class _ImageWalk:
         pixels = self._pixels_of(series)
         for number, each in enumerate(series):
             is_slide = len(each.levels) > 1 and not each.keyframe.is_geotiff
-            names = [f"{group}/{_ARRAY}" if group else _ARRAY for group in _groups_of(series, number)]
+            names = [join(group, _ARRAY) for group in _groups_of(series, number)]
             found = {axes.get(name) for name in names}
             if (number in pixels or (is_slide and each.kind != "ome")) and None not in found and len(found) == 1:
                 group = _base_of(series, number)
-                paths = [name.removeprefix(f"{group}/") if group else name for name in names]
+                paths = [name.removeprefix(join(group, "")) for name in names]
                 self._add_ome(group, partial(image_of, each, paths, pixels.get(number)))
 
     def _add_ome(self, group: str, image: Callable[[], OmeImage]) -> None:

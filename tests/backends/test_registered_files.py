@@ -1,25 +1,24 @@
-"""Files in registered stores: what the backend returns, what it rejects, and which errors it raises."""
+"""Files in several stores: what the backend returns, what it rejects, and which errors it raises."""
 
 import asyncio
 import itertools
 from typing import Any
 
 import pytest
-from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import MemoryStore
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
+from parts_store.backends.registered_files import RegisteredFiles
 from parts_store.engine.executor import run
 from parts_store.engine.stats import Stats
 from parts_store.engine.steps import Found, Get, Head, Lock, Missing, Outcome, OutOfRange, StepRequest, Steps
 from parts_store.errors import LocationError
-from parts_store.virtual.registered_files import RegisteredFiles
 
 DATA = b"abcdefgh"
 
 
 def files(store: Any, *names: str) -> RegisteredFiles:
-    return RegisteredFiles.locate([f"s3://b/{name}" for name in names], (ObjectStoreRegistry({"s3://b": store}),))
+    return RegisteredFiles({f"s3://b/{name}": (store, name) for name in names})
 
 
 def get(name: str, start: int, stop: int) -> Get:

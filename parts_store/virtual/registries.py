@@ -1,96 +1,21 @@
-"""Files in the stores that a caller registered: find the store of a file, and read it as a backend.
+"""The stores that a caller registered for the URLs of files: find the store of a file, and open stores for folders.
 
-Only files that a registered store covers can be read. Any store with obspec's methods can be registered. As a backend,
-the key of a request is the URL of a file.
+Only files that a registered store covers can be read. Any store with obspec's methods can be registered.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar, Final, Never, Self, override
+from typing import Any, Final, override
 from urllib.parse import quote, unquote, urlsplit
 
 from obspec_utils.registry import ObjectStoreRegistry
-from zarr.abc.store import RangeByteRequest
 
 from parts_store.errors import LocationError, StoreConfigError, describe, raise_translated
 from parts_store.redaction import hide_in_url
-from parts_store.virtual.store_access import (
-    ENCODED_SCHEMES,
-    BackendRequest,
-    Found,
-    Get,
-    Lock,
-    Outcome,
-    Span,
-    failure,
-    is_foreign,
-    is_panic,
-    open_url,
-    outcome_of,
-    secrets_of,
-    without_redirects,
-)
+from parts_store.virtual.store_access import ENCODED_SCHEMES, open_url, without_redirects
 
 type Registries = tuple[ObjectStoreRegistry[Any], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredFiles:
-    """A backend that reads a fixed set of files, each of them in a registered store."""
-
-    has_latency: ClassVar[bool] = True
-
-    # The store and the key of each file, by the URL of the file.
-    places: Mapping[str, tuple[Any, str]]
-
-    @classmethod
-    def locate(cls, locations: Iterable[str], registries: Registries) -> Self:
-        """Return a backend for the files at these URLs; raise `LocationError` if a file is in no registered store."""
-        return cls({location: find_store(location, registries) for location in set(locations)})
-
-    async def perform(self, request: BackendRequest) -> Outcome:
-        """Read a range of a file; raise `LocationError` if the store cannot be reached or refuses."""
-        if not isinstance(request, Get) or not isinstance(request.wanted, RangeByteRequest):
-            _refuse(request)
-        store, key = self.places[request.key]
-        try:
-            return await _read(request, request.wanted, store, key)
-        except BaseException as error:
-            if not isinstance(error, Exception) and not is_panic(error):
-                raise
-            raise_translated(_unreadable(request.key, error, store), error)
-
-    def perform_sync(self, request: BackendRequest) -> Outcome:
-        """Refuse: files are read with an event loop only."""
-        _refuse(request)
-
-    def lock(self, lock: Lock) -> Callable[[], None] | None:
-        """Refuse: files that are only read need no locks."""
-        _refuse(lock)
-
-
-def _refuse(request: BackendRequest | Lock) -> Never:
-    raise TypeError(f"registered files can only be read, with an event loop: {request}")
-
-
-async def _read(request: Get, wanted: RangeByteRequest, store: Any, key: str) -> Outcome:
-    try:
-        response = await store.get_async(key, options={"range": (wanted.start, wanted.end)})
-        meta, data = response.meta, memoryview(await response.buffer_async()).cast("B")
-        return Found(
-            data, Span(*response.range), meta["size"], meta["e_tag"], meta["version"], None, meta["last_modified"]
-        )
-    except Exception as error:
-        return outcome_of(request, error, lambda: secrets_of(store))
-
-
-def _unreadable(location: str, error: BaseException, store: Any) -> LocationError:
-    reason = type(error).__name__
-    if is_foreign(error):
-        reason += f": {failure('get', location, error, secrets_of(store)).args[-1]}"
-    return LocationError(hide_in_url(location), f"the file could not be read: {reason}")
 
 
 def parse_registry(registry: object) -> ObjectStoreRegistry[Any]:

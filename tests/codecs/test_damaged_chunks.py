@@ -21,7 +21,7 @@ from zarr.codecs.numcodecs import Shuffle
 
 import parts_store as ps
 from parts_store._compat.zarr import ArrayV3Metadata, sync
-from parts_store.codecs.cut_chunks import require_blosc_sizes
+from parts_store.codecs.damaged_chunks import require_blosc_sizes
 from parts_store.errors import CodecError
 from tests.codecs.arrays import document
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from parts_store.format.attribute_types import to_member, type_name, types_in, with_types
+from parts_store.virtual.attribute_types import to_member, type_name, types_in, with_types
 
 NUMBERS = st.sampled_from(["i1", "u1", "<i2", ">u2", "<i4", ">i4", "u8", "i8", "<f2", "<f4", ">f4", "f8"])
 
