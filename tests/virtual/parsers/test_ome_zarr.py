@@ -11,8 +11,6 @@ import pytest
 import tifffile
 import zarr
 from numpy.typing import NDArray
-from ome_zarr_models.v05 import Image
-from ome_zarr_models.v05.multiscales import Multiscale
 
 import parts_store as ps
 from parts_store.virtual.adopt import adopt
@@ -22,27 +20,16 @@ from tests.virtual.parsers.n5.containers import numbers, read_z5py, write_java, 
 
 TYPES = {"t": "time", "c": "channel", "s": "channel", "z": "space", "y": "space", "x": "space"}
 # The units that the specification lists.
-SPACE = (
-    *("angstrom", "attometer", "centimeter", "decimeter", "exameter", "femtometer", "foot", "gigameter", "hectometer"),
-    *(
-        "inch",
-        "kilometer",
-        "megameter",
-        "meter",
-        "micrometer",
-        "mile",
-        "millimeter",
-        "nanometer",
-        "parsec",
-        "petameter",
-    ),
-    *("picometer", "terameter", "yard", "yoctometer", "yottameter", "zeptometer", "zettameter"),
-)
-TIME = (
-    *("attosecond", "centisecond", "day", "decisecond", "exasecond", "femtosecond", "gigasecond", "hectosecond"),
-    *("hour", "kilosecond", "megasecond", "microsecond", "millisecond", "minute", "nanosecond", "petasecond"),
-    *("picosecond", "second", "terasecond", "yoctosecond", "yottasecond", "zeptosecond", "zettasecond"),
-)
+SPACE = """
+    angstrom attometer centimeter decimeter exameter femtometer foot gigameter hectometer inch kilometer megameter
+    meter micrometer mile millimeter nanometer parsec petameter picometer terameter yard yoctometer yottameter
+    zeptometer zettameter
+""".split()
+TIME = """
+    attosecond centisecond day decisecond exasecond femtosecond gigasecond hectosecond hour kilosecond megasecond
+    microsecond millisecond minute nanosecond petasecond picosecond second terasecond yoctosecond yottasecond
+    zeptosecond zettasecond
+""".split()
 
 
 def random(shape: Sequence[int], dtype: str = "u2") -> NDArray[Any]:
@@ -62,6 +49,8 @@ def write_pyramid(path: Path, values: NDArray[Any], levels: int, **metadata: Any
 
 def image_of(store: ps.PartsStore, path: str = "") -> dict[str, Any]:
     """The attribute of a group, which is valid, and agrees with the arrays that it names."""
+    from ome_zarr_models.v05 import Image  # takes long
+
     group = zarr.open_group(store, path=path, mode="r")
     Image.from_zarr(group)
     ome: Any = group.attrs["ome"]
@@ -606,6 +595,8 @@ RANK = {"time": 0, "channel": 1, "space": 2}
 
 
 def test_every_order_of_axes_is_valid_or_left_out() -> None:
+    from ome_zarr_models.v05.multiscales import Multiscale
+
     count = 0
     for length in range(1, 7):
         for axes in itertools.permutations("tcszyxq", length):
