@@ -20,16 +20,16 @@ from tests.virtual.parsers.n5.containers import numbers, read_z5py, write_java, 
 
 TYPES = {"t": "time", "c": "channel", "s": "channel", "z": "space", "y": "space", "x": "space"}
 # The units that the specification lists.
-SPACE = """
-    angstrom attometer centimeter decimeter exameter femtometer foot gigameter hectometer inch kilometer megameter
-    meter micrometer mile millimeter nanometer parsec petameter picometer terameter yard yoctometer yottameter
-    zeptometer zettameter
-""".split()
-TIME = """
-    attosecond centisecond day decisecond exasecond femtosecond gigasecond hectosecond hour kilosecond megasecond
-    microsecond millisecond minute nanosecond petasecond picosecond second terasecond yoctosecond yottasecond
-    zeptosecond zettasecond
-""".split()
+SPACE = (
+    *("angstrom", "attometer", "centimeter", "decimeter", "exameter", "femtometer", "foot", "gigameter", "hectometer"),
+    *("inch", "kilometer", "megameter", "meter", "micrometer", "mile", "millimeter", "nanometer", "parsec"),
+    *("petameter", "picometer", "terameter", "yard", "yoctometer", "yottameter", "zeptometer", "zettameter"),
+)
+TIME = (
+    *("attosecond", "centisecond", "day", "decisecond", "exasecond", "femtosecond", "gigasecond", "hectosecond"),
+    *("hour", "kilosecond", "megasecond", "microsecond", "millisecond", "minute", "nanosecond", "petasecond"),
+    *("picosecond", "second", "terasecond", "yoctosecond", "yottasecond", "zeptosecond", "zettasecond"),
+)
 
 
 def random(shape: Sequence[int], dtype: str = "u2") -> NDArray[Any]:
