@@ -31,8 +31,8 @@ def in_files(grid: Grid, cuts: tuple[tuple[int, ...], ...]) -> NDArray[np.str_]:
     names = np.full(grid, "s3://b/", "U40")
     for axis, positions in enumerate(cuts):
         numbers = np.searchsorted(positions, np.arange(grid[axis]), side="right").astype("U20")
-        names = np.strings.add(names, np.expand_dims(numbers, [other for other in range(len(grid)) if other != axis]))
-        names = np.strings.add(names, "-")
+        along_axis = [-1 if other == axis else 1 for other in range(len(grid))]
+        names = np.strings.add(np.strings.add(names, numbers.reshape(along_axis)), "-")
     return names
 
 
