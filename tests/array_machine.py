@@ -3,12 +3,10 @@
 import tempfile
 from typing import Any
 
-import hypothesis.stateful
 import icechunk
 import numpy as np
 import obstore
 import zarr
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from obstore.store import LocalStore, MemoryStore
@@ -379,10 +377,3 @@ def require_tidy(store: ps.PartsStore, arrays: set[str]) -> None:
 
 async def _keys(listing: Any) -> list[str]:
     return [key async for key in listing]
-
-
-def run(machine: type[Arrays], *, max_examples: int) -> None:
-    chosen = settings(
-        max_examples=max_examples, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    hypothesis.stateful.run_state_machine_as_test(machine, settings=chosen)

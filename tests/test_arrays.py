@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.array_machine import Arrays, ArraysInObjects, ArraysInSession, run
-from tests.effort import examples
+from tests.array_machine import Arrays, ArraysInObjects, ArraysInSession
+from tests.machines import run
 
 
 class SplitArrays(ArraysInSession):
@@ -19,4 +19,4 @@ class SplitArrays(ArraysInSession):
     ids=["objects", "whole", "split"],
 )
 def test_arrays_behave_like_those_of_numpy(machine: type[Arrays], count: int) -> None:
-    run(machine, max_examples=examples(count))
+    run(machine, count, steps=15)
