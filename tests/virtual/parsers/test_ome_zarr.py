@@ -477,6 +477,7 @@ def test_groups_that_are_not_described_completely_have_no_metadata(
 STRANGE: list[Any] = [None, True, 3, 10**400, 1e308, "x", [], [None] * 3, [10**400] * 3, [1e308] * 3, {}, {"path": []}]
 
 
+@pytest.mark.sampled(16, usual=4)
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: str(value)[:20])
 @pytest.mark.parametrize("name", ["multiscales", "downsamplingFactors", "scales", "resolution", "units", "offset"])
 def test_strange_attributes_never_prevent_an_adoption(tmp_path: Path, name: str, value: Any) -> None:
