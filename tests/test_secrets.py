@@ -86,6 +86,7 @@ def everything_told(act: Callable[[], object]) -> str:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             returned = act()
             told += [repr(returned), str(returned), getattr(returned, "_repr_html_", str)()]
+            told.append(repr(list(getattr(returned, "__dict__", {}).values())))
     except SystemExit:
         # What argparse says is printed.
         pass
