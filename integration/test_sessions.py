@@ -18,7 +18,8 @@ from integration.conftest import Bucket
 from parts_store.errors import SessionError
 from parts_store.format.references import Reference
 from parts_store.maintenance.report import Problem
-from tests.sessions.machine import Arrays, require_tidy, run
+from tests.array_machine import ArraysInSession, require_tidy
+from tests.machines import run
 
 KINDS = pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 
@@ -58,13 +59,13 @@ def in_objects() -> icechunk.RepositoryConfig:
 def test_arrays_behave_like_those_of_numpy(storage: Callable[[str], icechunk.Storage], *, split: bool) -> None:
     numbers = itertools.count()
 
-    class Machine(Arrays):
+    class Machine(ArraysInSession):
         is_split = split
 
         def new_repository(self) -> icechunk.Repository:
             return icechunk.Repository.create(storage(f"repository-{next(numbers)}"), config=in_objects())
 
-    run(Machine, examples=6)
+    run(Machine, 18, steps=15)
 
 
 def make(store: ps.PartsStore, *, split: bool) -> Any:

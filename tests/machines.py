@@ -1,14 +1,25 @@
-"""What zarr's state machines need to compare our stores with the model of zarr."""
+"""How state machines are run, and what those of zarr need to compare our stores with the model of zarr."""
 
 from typing import Never, override
 
+from hypothesis import HealthCheck, settings
 from hypothesis.errors import UnsatisfiedAssumption
-from hypothesis.stateful import invariant
+from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.testing.stateful import ZarrHierarchyStateMachine
 
 from parts_store import PartsStore
 from parts_store.format.keys import is_protocol_key
+from tests.effort import examples
+
+
+def run(machine: type[RuleBasedStateMachine], count: int, *, steps: int = 25) -> None:
+    """Run a state machine with so many examples, or the share of them that is run."""
+    suppressed = list(HealthCheck)
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=examples(count), stateful_step_count=steps, suppress_health_check=suppressed),
+    )
 
 
 class UnreservedKeys(PartsStore):

@@ -14,7 +14,7 @@ import icechunk
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from obstore.store import HTTPStore, MemoryStore
 from virtualizarr.manifests import ChunkManifest
@@ -31,9 +31,7 @@ MARK: Final = "Zq7x"
 CLIENT: Final[dict[str, Any]] = {"allow_http": True, "timeout": "200ms"}
 HASTY: Final[dict[str, Any]] = {"retry_config": {"max_retries": 0}, "client_options": CLIENT}
 NOWHERE: Final = "127.0.0.1:1"
-ATTEMPTS: Final = settings(
-    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+ATTEMPTS: Final = settings(max_examples=examples(15))
 FEW: Final = settings(ATTEMPTS, max_examples=examples(5))
 
 printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
@@ -88,6 +86,7 @@ def everything_told(act: Callable[[], object]) -> str:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             returned = act()
             told += [repr(returned), str(returned), getattr(returned, "_repr_html_", str)()]
+            told.append(repr(list(getattr(returned, "__dict__", {}).values())))
     except SystemExit:
         # What argparse says is printed.
         pass

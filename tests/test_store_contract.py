@@ -4,10 +4,8 @@ import pickle
 from pathlib import Path
 from typing import Any, ClassVar
 
-import hypothesis.stateful
 import obstore
 import pytest
-from hypothesis import HealthCheck, settings
 from obstore.store import LocalStore, MemoryStore
 from zarr.core.buffer import Buffer, cpu
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
@@ -17,8 +15,7 @@ from parts_store import ConcatParts, Part, PartsStore
 from parts_store.format.keys import ChunkKeyEncoding
 from parts_store.format.metadata import ArrayRecord
 from parts_store.store.catalog import Catalog
-from tests.effort import examples
-from tests.machines import ObjectStoreMachine, UnreservedKeys
+from tests.machines import ObjectStoreMachine, UnreservedKeys, run
 
 # Parts that any value fits: zarr's suite writes some of four bytes, and empty ones.
 PARTS = ConcatParts([Part(".head", size=0), "", Part(".tail", size=0)])
@@ -99,13 +96,6 @@ class TestInPartsOnDisk(OnDisk):
     store_cls = InParts
 
 
-MACHINE = settings(
-    max_examples=examples(15),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
 EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=0)]}
 
 
@@ -120,7 +110,7 @@ def test_zarrs_hierarchy_machine_finds_no_difference(place: Any, parts: Any) -> 
         def __init__(self) -> None:
             super().__init__(UnreservedKeys(place(), parts=parts))
 
-    hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
+    run(Machine, 15)
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
@@ -129,4 +119,4 @@ def test_zarrs_store_machine_finds_no_difference(place: Any) -> None:
         def __init__(self) -> None:
             super().__init__(UnreservedKeys(place()))
 
-    hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
+    run(Machine, 15)

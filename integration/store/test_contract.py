@@ -5,10 +5,8 @@ import itertools
 import re
 from typing import Any
 
-import hypothesis.stateful
 import obstore
 import pytest
-from hypothesis import HealthCheck, settings
 from obstore.store import S3Store
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
@@ -20,7 +18,7 @@ from integration.store.arrays import document
 from parts_store import Part, PartsStore
 from parts_store.errors import ChunkSizeError
 from parts_store.store.options import Concurrency
-from tests.machines import ObjectStoreMachine, UnreservedKeys
+from tests.machines import ObjectStoreMachine, UnreservedKeys, run
 
 LEVELS: tuple[Concurrency, ...] = ("exclusive", "writers", "full")
 
@@ -66,11 +64,6 @@ class TestPlain(Suite):
     """Every key is an object: no array is known, and none is there."""
 
 
-MACHINE = settings(
-    max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
-
-
 @pytest.mark.parametrize(
     ("parts", "concurrency"),
     [(None, "writers"), *(({"*": [Part(""), Part(".tail", size=0)]}, level) for level in LEVELS)],
@@ -92,7 +85,7 @@ def test_zarrs_state_machines_find_no_difference(bucket: Bucket, parts: Any, con
             super().__init__(UnreservedKeys(objects, parts=parts, concurrency=concurrency))
 
     for machine in (Hierarchy, Store):
-        hypothesis.stateful.run_state_machine_as_test(machine, settings=MACHINE)
+        run(machine, 15, steps=15)
 
 
 class TestWithParts(Suite):

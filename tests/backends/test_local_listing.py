@@ -107,7 +107,7 @@ def compare(root: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(TREES)
 def test_listing_has_the_keys_of_obstore_for_any_tree(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[str, str]
@@ -117,7 +117,7 @@ def test_listing_has_the_keys_of_obstore_for_any_tree(
     compare(base / "root")
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(PLAIN_TREES)
 def test_plain_tree_is_listed_without_obstore(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, str]) -> None:
     base = tmp_path_factory.mktemp("plain")

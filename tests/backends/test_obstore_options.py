@@ -199,7 +199,7 @@ options_of_s3 = st.dictionaries(names, endpoints | st.booleans() | st.none() | s
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.builds("s3://{}".format, texts) | st.just("s3://bucket/data"), options_of_s3)
 def test_any_options_give_a_store_or_an_error_of_ours(url: str, options: Mapping[str, Any]) -> None:
     given_options = {**KEYS, "endpoint": "http://127.0.0.1:1", **HASTY, **options}

@@ -223,13 +223,6 @@ def test_callables_are_compared_but_need_no_hash() -> None:
     assert one != PadCodec.from_dict(json.loads(json.dumps(one.to_dict())))
 
 
-@pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy, copy.copy])
-def test_a_pickled_or_copied_array_keeps_its_callable(tmp_path: Path, duplicate: Any) -> None:
-    array = create(tmp_path, pad_codec(4, padding_func=checksum))
-    duplicate(array)[...] = VALUES
-    assert_checksummed(tmp_path)
-
-
 def create_sharded(folder: Path, function: Any) -> zarr.Array[Any]:
     return zarr.create_array(
         LocalStore(folder),
@@ -249,10 +242,12 @@ def assert_checksummed_in_shards(folder: Path) -> None:
             assert shard[start : start + 4] == zlib.crc32(shard[start + 4 : start + 20]).to_bytes(4, "big")
 
 
-@pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy])
-def test_a_pickled_or_copied_array_of_shards_keeps_its_callable(tmp_path: Path, duplicate: Any) -> None:
-    duplicate(create_sharded(tmp_path, checksum))[...] = VALUES
-    assert_checksummed_in_shards(tmp_path)
+@pytest.mark.parametrize("duplicate", [lambda array: pickle.loads(pickle.dumps(array)), copy.deepcopy, copy.copy])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_pickled_or_copied_array_keeps_its_callable(tmp_path: Path, duplicate: Any, *, sharded: bool) -> None:
+    make = create_sharded if sharded else lambda folder, made: create(folder, pad_codec(4, padding_func=made))
+    duplicate(make(tmp_path, checksum))[...] = VALUES
+    (assert_checksummed_in_shards if sharded else assert_checksummed)(tmp_path)
     with pytest.raises(UnboundPaddingError):
         zarr.open_array(tmp_path)[...] = VALUES
 

@@ -341,13 +341,6 @@ def test_index_is_checked_once_after_a_refused_read() -> None:
     assert store.get_ranges_sync("a/c/0", ranges, prototype=prototype)
 
 
-def test_what_is_no_store_or_no_pattern_is_refused() -> None:
-    with pytest.raises(ps.errors.PartsConfigError, match="expected patterns of paths"):
-        ps.PartsStore(MemoryStore(), parts=["a"])  # type: ignore[arg-type]
-    with pytest.raises(ps.errors.StoreConfigError, match="expected a PartsStore, found an object of type dict"):
-        ps.create_array({}, "a", parts=[""], shape=(4,), dtype="uint8")  # type: ignore[arg-type]
-
-
 def test_urls_of_files_are_decoded_and_of_other_machines_refused(tmp_path: Any) -> None:
     store = ps.PartsStore.from_url(f"file://{tmp_path}/a%20b")
     assert (tmp_path / "a b").is_dir()

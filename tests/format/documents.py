@@ -1,6 +1,7 @@
 """Metadata documents of arrays with and without parts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,80 +15,9 @@ from tests.transactions.objects import Objects
 
 type Document = dict[str, Any]
 # The two documents of the specification of concat-parts, as they are printed there.
-FIRST_EXAMPLE = """{
-    "zarr_format": 3,
-    "node_type": "array",
-    "shape": [1000, 1000],
-    "data_type": "uint8",
-    "chunk_grid": {
-        "name": "regular",
-        "configuration": {
-            "chunk_shape": [500, 500]
-        }
-    },
-    "chunk_key_encoding": {
-        "name": "default",
-        "configuration": {
-            "separator": "/"
-        }
-    },
-    "codecs": [
-        { "name": "zstd" },
-        { "name": "crc32c" }
-    ],
-    "storage_transformers": [
-        {
-            "name": "concat-parts",
-            "configuration": {
-                "parts": [
-                    { "key_suffix": "" },
-                    { "key_suffix": ".crc32c", "size": 4 }
-                ]
-            }
-        }
-    ]
-}"""
-SECOND_EXAMPLE = """{
-    "zarr_format": 3,
-    "node_type": "array",
-    "shape": [10000, 10000],
-    "data_type": "uint8",
-    "chunk_grid": {
-        "name": "regular",
-        "configuration": {
-            "chunk_shape": [5000, 5000]
-        }
-    },
-    "chunk_key_encoding": { "name": "default" },
-    "storage_transformers": [
-        {
-            "name": "concat-parts",
-            "configuration": {
-                "parts": [
-                    { "key_suffix": ".header", "size": 64 },
-                    { "key_suffix": "" },
-                    { "key_suffix": ".index", "size": 1604 }
-                ]
-            }
-        }
-    ],
-    "codecs": [
-        {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": [500, 500],
-                "index_location": "end",
-                "index_codecs": [
-                    { "name": "bytes", "configuration": { "endian": "little" } },
-                    { "name": "crc32c" }
-                ],
-                "codecs": [
-                    { "name": "packbits" }
-                ]
-            }
-        }
-    ]
-}"""
+FIRST_EXAMPLE, SECOND_EXAMPLE = (
+    (Path(__file__).parents[1] / f"spec/printed/concat_parts_{which}.json").read_text() for which in ("first", "second")
+)
 EXAMPLES = pytest.mark.parametrize("text", [FIRST_EXAMPLE, SECOND_EXAMPLE], ids=["first", "second"])
 TRANSFORMER = json.loads(FIRST_EXAMPLE)["storage_transformers"][0]
 

@@ -157,7 +157,7 @@ LIKE_CHUNKS = [rf"c(?:[/.]{NUMBER})*(?P<suffix>[^/]*)", rf"{NUMBER}(?:[/.]{NUMBE
 SEGMENTS = st.text(alphabet="c019.x\n²", min_size=1, max_size=4)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(SEGMENTS, min_size=1, max_size=5))
 def test_candidates_are_all_paths_above_which_the_rest_looks_like_a_chunk(segments: list[str]) -> None:
     found = [

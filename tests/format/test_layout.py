@@ -7,9 +7,8 @@ import pytest
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.engine.steps import Get, Head
-from parts_store.errors import ChunkSizeError, PartsConfigError
+from parts_store.errors import ChunkSizeError
 from parts_store.format.layout import BufferChain, Located, NeedSizes, Probe, Span, Wanted, plan_read, plan_split
-from parts_store.format.parts import ConcatParts
 from parts_store.format.tags import Tag
 from tests.transactions.objects import (
     KEY,
@@ -229,14 +228,6 @@ def test_chunk_of_a_wrong_size_is_refused_with_both_sizes(count: int) -> None:
             assert caught.value.chunk_key == KEY
             assert caught.value.found == nbytes
             assert caught.value.expected == (f"at least {fixed}" if None in declared else f"{fixed}")
-
-
-def test_writing_several_unsized_parts_is_refused_by_name() -> None:
-    parts = ConcatParts([".a", {"key_suffix": ".b", "size": 3}, ".c", ""])
-    for nbytes in range(6):
-        with pytest.raises(PartsConfigError, match=r"found '\.a', '\.c', ''") as caught:
-            plan_split(parts, nbytes, KEY)
-        assert caught.value.member == "parts"
 
 
 # --- bytes in several buffers -----------------------------------------------------------------------------------------

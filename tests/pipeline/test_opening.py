@@ -178,6 +178,7 @@ print(type(zarr.open_array(store, path="a").async_array.codec_pipeline).__name__
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_configuration")
 def test_a_process_that_unpickles_a_store_chooses_our_pipeline(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path)

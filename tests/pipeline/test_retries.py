@@ -19,20 +19,12 @@ from parts_store.errors import AmbiguousWriteError, ConcurrentWriteError, Layout
 from parts_store.transactions.locking import array_locks
 from tests.conftest import PIPELINES
 from tests.maintenance.stores import side_folder
-from tests.store.interrupted import Overtaken
-
-PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
-CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
+from tests.store.interrupted import ONE_CHUNK, ONE_IN_PARTS, Overtaken, create_one
 
 
-def create(objects: Any, parts: Any, **arguments: Any) -> Any:
+def create(objects: Any, parts: str, **arguments: Any) -> Any:
     """Create an array of one chunk or shard, whose elements are 1."""
-    store = ps.PartsStore(objects)
-    chosen: dict[str, Any] = {"shape": (32,), "dtype": "i4", "compressors": None, "fill_value": 0} | arguments
-    if parts is None:
-        array = zarr.create_array(store, name="a", **chosen)
-    else:
-        array = ps.create_array(store, "a", parts=parts, **chosen)
+    array = create_one(ps.PartsStore(objects), parts, **arguments)
     array[...] = 1
     return array
 
@@ -87,7 +79,7 @@ def test_last_error_names_the_chunk_and_says_what_to_do(sleeps: list[float], mon
 def test_waits_of_all_attempts_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "_MAX_SECONDS", 0.1)
     objects = LocalStore(tmp_path / "objects", mkdir=True)
-    array = create(objects, PARTS["two parts"], chunks=(32,))
+    array = create(objects, "two parts", chunks=(32,))
     lock = Lock(f"{side_folder('a', 'c/0')}.lock", "another writer", array_locks("a")[1])
     release = ps.PartsStore(objects)._backend.lock(lock)
     assert release is not None
@@ -100,10 +92,10 @@ def test_waits_of_all_attempts_count_together(tmp_path: Path, monkeypatch: pytes
     np.testing.assert_array_equal(array[...], 3)
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
+@pytest.mark.parametrize("parts", ONE_IN_PARTS)
 def test_overtaken_partial_writes_keep_what_the_others_wrote(objects: Any, parts: str, chunks: str) -> None:
-    create(objects, PARTS[parts], **CHUNKS[chunks])
+    create(objects, parts, **ONE_CHUNK[chunks])
     others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
     store = Overtaken(objects)
     array: Any = ps.open_array(store, "a", mode="r+")
@@ -118,9 +110,9 @@ def test_overtaken_partial_writes_keep_what_the_others_wrote(objects: Any, parts
         assert next(store.acts, None) is None
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
 def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects: Any, chunks: str) -> None:
-    create(objects, None, **CHUNKS[chunks])[4:] = 0
+    create(objects, "no parts", **ONE_CHUNK[chunks])[4:] = 0
     others: Any = ps.open_array(ps.PartsStore(objects), "a", mode="r+")
     store = Overtaken(objects)
     store.acts = iter([lambda: others.__setitem__(slice(5, 7), 6)])
@@ -129,13 +121,13 @@ def test_partial_write_to_the_fill_value_keeps_what_another_client_wrote(objects
 
 
 @pytest.mark.sampled(9)
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
+@pytest.mark.parametrize("parts", ONE_IN_PARTS)
 def test_threads_that_write_one_chunk_lose_no_update(objects: Any, pipeline: str, parts: str, chunks: str) -> None:
     if (pipeline, chunks) == ("batched", "plain"):
         # zarr reads and writes such chunks in two tasks.
         return
-    create(objects, PARTS[parts], **CHUNKS[chunks])
+    create(objects, parts, **ONE_CHUNK[chunks])
     count = 8 if pipeline == "parts" else 2
 
     def write(number: int) -> None:
@@ -154,40 +146,26 @@ def test_threads_that_write_one_chunk_lose_no_update(objects: Any, pipeline: str
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
-def test_whole_write_of_an_array_without_parts_costs_one_request(objects: Any, chunks: str) -> None:
-    create(objects, None, **CHUNKS[chunks])
-    store = ps.PartsStore(objects)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
+@pytest.mark.parametrize("concurrency", ["writers", "exclusive"])
+def test_arrays_without_parts_are_written_with_the_requests_of_any_store(
+    objects: Any, concurrency: Any, chunks: str
+) -> None:
+    create(objects, "no parts", **ONE_CHUNK[chunks])
+    store = ps.PartsStore(objects, concurrency=concurrency)
     array: Any = ps.open_array(store, "a", mode="r+")
-    np.testing.assert_array_equal(array[...], 1)
-    before = sum(store.stats.calls.values())
-    array[...] = 2
-    assert sum(store.stats.calls.values()) - before == 1
+    for region, requests in ((slice(None), 1), (slice(3, 5), 2)):
+        before = sum(store.stats.calls.values())
+        array[region] = requests + 1
+        # On a disk, a partial write beside other writers needs more.
+        if requests == 1 or concurrency == "exclusive" or isinstance(objects, MemoryStore):
+            assert sum(store.stats.calls.values()) - before == requests
+    np.testing.assert_array_equal(array[2:6], [2, 3, 3, 2])
 
 
-def test_partial_write_of_an_array_without_parts_costs_a_read_and_a_write() -> None:
-    objects = MemoryStore()
-    create(objects, None, chunks=(32,))
-    store = ps.PartsStore(objects)
-    array: Any = ps.open_array(store, "a", mode="r+")
-    before = sum(store.stats.calls.values())
-    array[3:5] = 2
-    assert sum(store.stats.calls.values()) - before == 2
-
-
-def test_at_the_level_exclusive_arrays_without_parts_are_written_as_by_any_store(objects: Any) -> None:
-    create(objects, None, chunks=(32,))
-    store = ps.PartsStore(objects, concurrency="exclusive")
-    array: Any = ps.open_array(store, "a", mode="r+")
-    before = sum(store.stats.calls.values())
-    array[3:5] = 2
-    assert sum(store.stats.calls.values()) - before == 2
-    np.testing.assert_array_equal(array[2:6], [1, 2, 2, 1])
-
-
-@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
 def test_partial_write_of_an_array_without_parts_is_refused_with_zarrs_pipeline(objects: Any, chunks: str) -> None:
-    create(objects, None, **CHUNKS[chunks])
+    create(objects, "no parts", **ONE_CHUNK[chunks])
     store = Overtaken(objects)
     others = ps.PartsStore(objects)
     whole = ps.PartsStore(objects).get_sync("a/c/0")

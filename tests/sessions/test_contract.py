@@ -8,10 +8,8 @@ import json
 import pickle
 from typing import Any, Self, override
 
-import hypothesis.stateful
 import icechunk
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.errors import UnsatisfiedAssumption
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
@@ -23,7 +21,7 @@ from parts_store import ConcatParts, Part, PartsStore
 from parts_store.errors import SessionError
 from parts_store.format.keys import is_node_key, is_protocol_key
 from tests.backends.icechunk_session.stores import cut, require_ours
-from tests.effort import examples
+from tests.machines import run
 
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 PARTS = ConcatParts([Part(".head", size=1), "", Part(".tail", size=1)])
@@ -415,13 +413,6 @@ class TestSplit(Contract):
     is_split = True
 
 
-MACHINE = settings(
-    max_examples=examples(12),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
 EVERY_ARRAY_IN_PARTS = {"*": [Part(""), Part(".tail", size=1)]}
 
 
@@ -447,4 +438,4 @@ def test_zarrs_hierarchy_machine_finds_no_difference(kind: str) -> None:
             patterns = {} if kind == "plain" else EVERY_ARRAY_IN_PARTS
             super().__init__(store.with_parts(patterns, split=kind == "split"))
 
-    hypothesis.stateful.run_state_machine_as_test(Machine, settings=MACHINE)
+    run(Machine, 12)

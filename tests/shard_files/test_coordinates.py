@@ -215,6 +215,7 @@ def test_shards_on_every_backend_have_their_coordinates(tmp_path: Path, kind: st
     np.testing.assert_array_equal(zarr.open_array(copied, path="g/cube")[...], case.values)
 
 
+@pytest.mark.slow
 def test_encoded_coordinates_are_decoded_by_xarray(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(str(tmp_path))
     cube = ps.create_array(
@@ -282,6 +283,7 @@ def test_files_follow_coordinates_and_shape_when_shards_are_written_again(tmp_pa
     np.testing.assert_array_equal(cube[:], [5, 1, 1, 1, *[4] * 7])
 
 
+@pytest.mark.slow
 def test_arrays_that_are_their_own_dimension_are_coordinates(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(str(tmp_path))
     layout: dict[str, Any] = {"shape": (20,), "chunks": (5,), "shards": (10,), "dtype": "int16"}

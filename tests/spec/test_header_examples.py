@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,29 @@ from tests.spec.examples import (
     unzstd,
     zstd_frame,
 )
-from tests.spec.printed import PRINTED, Printed
 
 HEADER = b"MY_CUSTOM_HEADER"
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The three examples of a specification as they are printed, and the member that has the bytes of the header."""
+
+    member: str
+    # Chunks that are TIFF files.
+    first: str
+    # Chunks with a header of 16 bytes, compressed by gzip.
+    second: str
+    # Chunks that are blocks of N5.
+    third: str
+
+
+def read_printed(name: str, member: str) -> Printed:
+    folder = Path(__file__).parent / "printed"
+    return Printed(member, *((folder / f"{name}_{which}.json").read_text() for which in ("first", "second", "third")))
+
+
+PRINTED = {"offset": read_printed("offset", "prefix"), "pad": read_printed("pad", "padding")}
 
 
 @pytest.fixture(params=PRINTED)

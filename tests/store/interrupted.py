@@ -19,6 +19,9 @@ from parts_store.engine.backend import Place
 
 PARTS = [ps.Part(".header", size=64), ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
 SHAPE = (16, 16)
+# The parts and chunks of arrays that are one chunk or shard.
+ONE_IN_PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
+ONE_CHUNK: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
 
 
 @dataclass(slots=True)
@@ -128,6 +131,14 @@ def encode(drawn: NDArray[Any], *, compressed: bool) -> cpu.Buffer:
     create(objects, compressed=compressed)[...] = drawn
     shard: cpu.Buffer = objects["c/0/0"]
     return shard
+
+
+def create_one(store: ps.PartsStore, parts: str, **arguments: Any) -> Any:
+    """Create an array of one chunk or shard, over any other array."""
+    chosen: dict[str, Any] = {"shape": (32,), "dtype": "i4", "compressors": None, "fill_value": 0} | arguments
+    if ONE_IN_PARTS[parts] is None:
+        return zarr.create_array(store, name="a", overwrite=True, **chosen)
+    return ps.create_array(store, "a", parts=ONE_IN_PARTS[parts], overwrite=True, **chosen)
 
 
 def scene(objects: Any, first: NDArray[Any], *, compressed: bool) -> Any:

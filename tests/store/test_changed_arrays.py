@@ -10,19 +10,9 @@ from zarr.core.sync import sync
 
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError, LayoutChangedError
-from tests.store.interrupted import Overtaken
+from tests.store.interrupted import ONE_CHUNK, ONE_IN_PARTS, Overtaken, create_one
 
-PARTS: dict[str, Any] = {"no parts": None, "two parts": ["", ps.Part(".tail", size=4)]}
-CHUNKS: dict[str, dict[str, Any]] = {"plain": {"chunks": (32,)}, "sharded": {"chunks": (8,), "shards": (32,)}}
 type Act = Callable[[ps.PartsStore], None]
-
-
-def create(store: ps.PartsStore, parts: str, **arguments: Any) -> Any:
-    """Create an array of one chunk or shard, over any other array."""
-    chosen: dict[str, Any] = {"shape": (32,), "dtype": "i4", "compressors": None, "fill_value": 0} | arguments
-    if PARTS[parts] is None:
-        return zarr.create_array(store, name="a", overwrite=True, **chosen)
-    return ps.create_array(store, "a", parts=PARTS[parts], overwrite=True, **chosen)
 
 
 @pytest.fixture(params=["same store", "another store"])
@@ -34,23 +24,21 @@ def overtaken(request: pytest.FixtureRequest, objects: Any) -> tuple[Overtaken, 
 
 def others(parts: str, chunks: str) -> dict[str, Act]:
     """Return what another client may do to the array, so that its chunks cannot be those that were read."""
-    encoded: dict[str, Any] = {"dtype": "f4"}
+    floats = encoded = ONE_CHUNK[chunks] | {"dtype": "f4"}
     if chunks == "sharded":
         big = zarr.codecs.ShardingCodec(chunk_shape=(8,), codecs=[zarr.codecs.BytesCodec(endian="big")])
         encoded = {"chunks": (32,), "shards": None, "serializer": big}
     return {
-        "created with another data type": lambda store: create(store, parts, **CHUNKS[chunks] | {"dtype": "f4"}),
-        "created and written": lambda store: create(store, parts, **CHUNKS[chunks] | {"dtype": "f4"}).__setitem__(
-            slice(16, 24), 2.5
-        ),
-        "created with another codec": lambda store: create(store, parts, **CHUNKS[chunks] | encoded),
+        "created with another data type": lambda store: create_one(store, parts, **floats),
+        "created and written": lambda store: create_one(store, parts, **floats).__setitem__(slice(16, 24), 2.5),
+        "created with another codec": lambda store: create_one(store, parts, **encoded),
         "deleted": lambda store: sync(store.delete_dir("a")),
     }
 
 
 @pytest.mark.sampled(13)
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
+@pytest.mark.parametrize("parts", ONE_IN_PARTS)
 @pytest.mark.parametrize("act", others("no parts", "sharded"))
 def test_partial_write_of_an_array_that_was_created_again_writes_nothing(
     objects: Any, overtaken: tuple[Overtaken, ps.PartsStore], pipeline: str, parts: str, chunks: str, act: str
@@ -59,7 +47,7 @@ def test_partial_write_of_an_array_that_was_created_again_writes_nothing(
         # zarr reads and writes such chunks in two tasks.
         return
     store, other = overtaken
-    create(ps.PartsStore(objects), parts, **CHUNKS[chunks])[0:8] = 1
+    create_one(ps.PartsStore(objects), parts, **ONE_CHUNK[chunks])[0:8] = 1
     array: Any = zarr.open_array(store, path="a", mode="r+")
     stored: list[bytes | None] = []
 
@@ -74,8 +62,8 @@ def test_partial_write_of_an_array_that_was_created_again_writes_nothing(
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("chunks", ONE_CHUNK)
+@pytest.mark.parametrize("parts", ONE_IN_PARTS)
 def test_partial_write_of_an_array_that_was_resized_and_written_is_refused_or_repeated(
     objects: Any, overtaken: tuple[Overtaken, ps.PartsStore], pipeline: str, parts: str, chunks: str
 ) -> None:
@@ -83,7 +71,7 @@ def test_partial_write_of_an_array_that_was_resized_and_written_is_refused_or_re
         # zarr reads and writes such chunks in two tasks.
         return
     store, other = overtaken
-    create(ps.PartsStore(objects), parts, **CHUNKS[chunks])[0:8] = 1
+    create_one(ps.PartsStore(objects), parts, **ONE_CHUNK[chunks])[0:8] = 1
     array: Any = zarr.open_array(store, path="a", mode="r+")
 
     def overtake() -> None:
@@ -103,12 +91,12 @@ def test_partial_write_of_an_array_that_was_resized_and_written_is_refused_or_re
 
 @pytest.mark.sampled(11)
 @pytest.mark.parametrize("change", ["resized", "new attributes"])
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("parts", ONE_IN_PARTS)
 def test_partial_write_of_a_shard_that_is_as_it_was_succeeds_after_a_change_of_the_document(
     objects: Any, overtaken: tuple[Overtaken, ps.PartsStore], pipeline: str, parts: str, change: str
 ) -> None:
     store, other = overtaken
-    create(ps.PartsStore(objects), parts, **CHUNKS["sharded"])[0:8] = 1
+    create_one(ps.PartsStore(objects), parts, **ONE_CHUNK["sharded"])[0:8] = 1
     array: Any = zarr.open_array(store, path="a", mode="r+")
 
     def overtake() -> None:

@@ -7,6 +7,7 @@ import obstore
 import pytest
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.abc.store import RangeByteRequest
 from zarr.core.sync import sync
 
 import parts_store as ps
@@ -43,10 +44,18 @@ def test_a_chunk_of_which_no_part_exists_does_not_exist(objects: Any, array: zar
         sync(store.getsize("a/c/0/0"))
 
 
-def test_chunk_with_orphans_and_no_anchor_does_not_exist(objects: Any, array: zarr.Array[Any]) -> None:
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "of another size"])
+def test_chunk_with_orphans_and_no_anchor_does_not_exist(
+    objects: Any, array: zarr.Array[Any], *, damaged: bool
+) -> None:
     store = ps.PartsStore(objects)
     obstore.delete(objects, "a/c/0/0")
+    if damaged:
+        obstore.put(objects, "a/c/0/0.header", b"x")
+        obstore.put(objects, "a/c/0/0.index", b"x")
     assert get(store, "a/c/0/0") is None
+    # Bytes that are all in the header.
+    assert get(store, "a/c/0/0", RangeByteRequest(0, 10)) is None
     assert not sync(store.exists("a/c/0/0"))
     assert "a/c/0/0" not in sync(collect(store.list()))
     np.testing.assert_array_equal(array[:32, :32], 0)

@@ -84,15 +84,8 @@ def test_arrays_created_by_zarr_get_parts_of_the_first_pattern(objects: Any) -> 
     ("transformers", "error"),
     [
         ([{"name": "other"}], UnknownTransformerError),
-        ([{"name": "concat-parts"}, {"name": "other"}], UnknownTransformerError),
-        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": ""}]}}] * 2, UnknownTransformerError),
         ("concat-parts", UnknownTransformerError),
-        ({"name": "concat-parts"}, UnknownTransformerError),
-        ([{"name": "concat-parts"}], PartsConfigError),
-        ([{"name": "concat-parts", "configuration": {"parts": []}}], PartsConfigError),
         ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "/../b"}]}}], PartsConfigError),
-        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "1"}]}}], PartsConfigError),
-        ([{"name": "concat-parts", "configuration": {"parts": [{"key_suffix": "", "size": -1}]}}], PartsConfigError),
     ],
 )
 def test_a_transformer_that_we_do_not_understand_is_refused_by_name(

@@ -11,7 +11,6 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 from obstore.store import MemoryStore
-from zarr.abc.store import RangeByteRequest
 
 import parts_store as ps
 from parts_store.backends.object_store import ObjectBackend
@@ -213,20 +212,6 @@ def test_the_index_of_an_earlier_read_is_never_held_against_a_later_one(pipeline
             array[:, :8] = value
             np.testing.assert_array_equal(array[:, :8], value)
             np.testing.assert_array_equal(array[[3, 19, 35, 51], 2], value)
-
-
-@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "of another size"])
-def test_orphans_of_a_deleted_chunk_are_not_read(pipeline: str, *, damaged: bool) -> None:
-    objects = scene(MemoryStore(), values(1, holes=False), compressed=False)
-    obstore.delete(objects, "a/c/0/0")
-    if damaged:
-        obstore.put(objects, "a/c/0/0.header", b"x")
-        obstore.put(objects, "a/c/0/0.index", b"x")
-    array = zarr.open_array(ps.PartsStore(objects), path="a", mode="r")
-    for selection in SELECTIONS.values():
-        assert not np.asarray(array[selection]).any()
-    # An inner chunk whose bytes are all in the header.
-    assert ps.PartsStore(objects).get_sync("a/c/0/0", byte_range=RangeByteRequest(0, 10)) is None
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from zarr.core.buffer import cpu
 
 import parts_store as ps
 from parts_store.errors import ConcurrentWriteError
-from tests.conftest import PIPELINES
 from tests.store.interrupted import LEVELS, SHAPE, Overtaken, create, encode, values
 
 
@@ -87,22 +85,6 @@ def test_partial_write_after_another_write_is_refused_or_repeated(
     array[:8, :8] = value
     expected[:8, :8] = value
     np.testing.assert_array_equal(zarr.open_array(ps.PartsStore(objects), path="a")[...], expected)
-
-
-def test_fused_partial_write_of_a_plain_chunk_is_refused_too(place: Callable[[], Any]) -> None:
-    objects = place()
-    with zarr.config.set({"codec_pipeline.path": PIPELINES["fused"]}):
-        parts: Any = [ps.Part(".head", size=4), ""]
-        shape: dict[str, Any] = {"shape": (8,), "chunks": (8,), "dtype": "uint8", "compressors": None}
-        ps.create_array(ps.PartsStore(objects), "a", parts=parts, **shape)[...] = 1
-        store = Overtaken(objects)
-        store.acts = iter([lambda: ps.PartsStore(objects).set_sync("a/c/0", cpu.Buffer.from_bytes(bytes([3] * 8)))])
-        array: Any = zarr.open_array(store, path="a")
-        with pytest.raises(ConcurrentWriteError):
-            array[2:4] = 2
-        assert np.asarray(zarr.open_array(ps.PartsStore(objects), path="a")[...]).tolist() == [3] * 8
-        array[2:4] = 2
-        assert np.asarray(array[...]).tolist() == [3, 3, 2, 2, 3, 3, 3, 3]
 
 
 @pytest.mark.sampled(12)

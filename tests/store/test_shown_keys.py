@@ -112,7 +112,7 @@ KEYS = st.builds(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.dictionaries(st.sampled_from(PATHS), ARRAYS, max_size=5), st.sets(KEYS, max_size=40))
 def test_listing_shows_what_a_look_at_every_single_key_shows(arrays: dict[str, Array], keys: set[str]) -> None:
     objects = MemoryStore()

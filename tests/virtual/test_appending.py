@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from zarr.core.sync import sync
@@ -68,7 +68,7 @@ def plan_of(report: Adoption) -> str:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60))
 @given(
     first=st.lists(st.integers(1, 12), min_size=1, max_size=3),
     more=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=3), max_size=6),

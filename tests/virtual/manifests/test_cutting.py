@@ -54,7 +54,7 @@ def load(sharded: Sharded, files: Files) -> NDArray[Any]:
     return whole
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(
     seed=seeds,
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
@@ -93,7 +93,7 @@ def test_array_in_shards_has_the_values_and_the_chunks_of_the_array(
     assert set(sharded.references.checksums) == set(array.references.locations())
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(drawn(), st.integers(2, 10))
 def test_any_array_is_cut_or_stays_as_it_is(made: Made, most: int) -> None:
     assert np.array_equal(load(cut(made.array.references, most), made.files), made.values)

@@ -28,17 +28,12 @@ type Grid = tuple[int, ...]
 
 def in_files(grid: Grid, cuts: tuple[tuple[int, ...], ...]) -> NDArray[np.str_]:
     """Return the file of each chunk: along each axis the file changes at these positions."""
-    numbers = [
-        [bisect(positions, place) for place in range(length)] for positions, length in zip(cuts, grid, strict=True)
-    ]
-    names = np.empty(grid, "U40")
-    for place in itertools.product(*map(range, grid)):
-        names[place] = "s3://b/" + "-".join(str(numbers[axis][at]) for axis, at in enumerate(place))
+    names = np.full(grid, "s3://b/", "U40")
+    for axis, positions in enumerate(cuts):
+        numbers = np.searchsorted(positions, np.arange(grid[axis]), side="right").astype("U20")
+        along_axis = [-1 if other == axis else 1 for other in range(len(grid))]
+        names = np.strings.add(np.strings.add(names, numbers.reshape(along_axis)), "-")
     return names
-
-
-def bisect(positions: tuple[int, ...], place: int) -> int:
-    return sum(place >= each for each in positions)
 
 
 def a_table(

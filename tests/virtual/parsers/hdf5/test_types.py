@@ -103,7 +103,7 @@ def test_texts_of_a_fixed_length_are_what_h5py_reads(tmp_path: Path, chunks: tup
 FIELDS: list[Any] = ["i1", "<i4", ">i4", "<f8", ">f2", "?", "S3", "<c8", "<u8"]
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(
     fields=st.lists(st.sampled_from(FIELDS), min_size=1, max_size=5),
     inner=st.booleans(),

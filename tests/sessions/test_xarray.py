@@ -1,43 +1,14 @@
-"""Arrays in Icechunk sessions behave like NumPy's, whole and split, and xarray sees nothing of their parts."""
-
-from collections.abc import Iterator, Mapping
+"""xarray sees nothing of the parts of arrays in Icechunk sessions."""
 
 import icechunk
 import numpy as np
 import pytest
 import xarray
-import zarr
 
 import parts_store as ps
-from tests.sessions.machine import Arrays, require_tidy, run
+from tests.array_machine import require_tidy
 
 pytestmark = pytest.mark.slow
-
-
-class WholeArrays(Arrays):
-    is_split = False
-
-
-class SplitArrays(Arrays):
-    is_split = True
-
-
-MACHINES: Mapping[str, type[Arrays]] = {"whole": WholeArrays, "split": SplitArrays}
-
-
-@pytest.fixture(autouse=True)
-def own_configuration() -> Iterator[None]:
-    yield
-    zarr.config.reset()
-
-
-@pytest.mark.parametrize("kind", sorted(MACHINES))
-@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_arrays_in_a_session_behave_like_those_of_numpy(kind: str) -> None:
-    run(MACHINES[kind], examples=6)
-
-
-# --- xarray ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])

@@ -1,14 +1,15 @@
-"""A machine that does the same to arrays in an Icechunk session and to NumPy's, and what holds after every step."""
+"""Machines that do the same to arrays in any store and to NumPy's, and what holds after every step."""
 
+import tempfile
 from typing import Any
 
-import hypothesis.stateful
 import icechunk
 import numpy as np
+import obstore
 import zarr
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from obstore.store import LocalStore, MemoryStore
 from zarr.core.sync import sync
 
 import parts_store as ps
@@ -18,10 +19,12 @@ SIDE = 12
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, sharded: bool) -> list[ps.Part]:
-    """Parts that any chunk fits, none of which is ever empty: the smallest chunk has eight bytes."""
-    names = draw(st.lists(st.sampled_from([".a", ".b", "-c", "_d", "~ü", ".%41"]), max_size=3, unique=True))
-    fixed = [ps.Part(name, size=draw(st.integers(1, 2))) for name in names]
+def layouts(draw: st.DrawFn, smallest: int, *, sharded: bool) -> list[ps.Part]:
+    """Parts that any chunk fits: the smallest chunk has eight bytes."""
+    names = draw(
+        st.lists(st.sampled_from([".a", ".b", "-c", "_d", ".long.name", "~ü", ".%41"]), max_size=3, unique=True)
+    )
+    fixed = [ps.Part(name, size=draw(st.integers(smallest, 2))) for name in names]
     main = ps.Part(draw(st.sampled_from(["", ".main"])))
     index = [ps.Part(".index", size=ps.SHARD_INDEX)] if sharded and draw(st.booleans()) else []
     at = draw(st.integers(0, len(fixed)))
@@ -39,29 +42,33 @@ DTYPES = ["uint8", "int16", "float32", "complex64", "bool", "datetime64[s]"]
 
 
 class Arrays(RuleBasedStateMachine):
-    """Does the same to arrays in a session, and to a dictionary of NumPy's."""
+    """Does the same to arrays in a store, and to a dictionary of NumPy's."""
 
+    # The least size of a part, and whether parts are stored one by one.
+    smallest = 0
     is_split = False
+    encodings: tuple[tuple[str, str], ...] = (("default", "/"), ("default", "."), ("v2", "/"), ("v2", "."))
+    store: ps.PartsStore
 
     def __init__(self) -> None:
         super().__init__()
-        self.repository = self.new_repository()
-        self.session = self.repository.writable_session("main")
-        self.store = ps.PartsStore.from_session(self.session)
-        zarr.create_group(self.store)
         self.model: dict[str, Any] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.steps: dict[str, tuple[int, ...]] = {}
 
-    def new_repository(self) -> icechunk.Repository:
-        """An empty repository for one example."""
-        return icechunk.Repository.create(icechunk.in_memory_storage())
+    def new_store(self) -> ps.PartsStore:
+        """A store that knows nothing yet."""
+        raise NotImplementedError
+
+    def check_objects(self) -> None:
+        """Check what holds after every step."""
+        raise NotImplementedError
 
     # --- what comes and goes --------------------------------------------------------------------------------------
 
     @rule(data=st.data(), sharded=st.booleans(), dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 3))
     def create(self, data: st.DataObject, dtype: str, ndim: int, *, sharded: bool) -> None:
-        name = data.draw(st.sampled_from(["a", "group/b", "group/deep/c", "0"]))
+        name = data.draw(st.sampled_from(["a", "group/b", "group/deep/c", "c", "0"]))
         steps = tuple(data.draw(st.integers(1, 3)) * 2 for _ in range(ndim))
         sharded = sharded and ndim > 0
         # At least eight bytes, whatever the type.
@@ -74,10 +81,13 @@ class Arrays(RuleBasedStateMachine):
             "fill_value": 0,
             "chunks": inner,
             "compressors": data.draw(st.sampled_from([None, [zarr.codecs.GzipCodec(level=1)]])),
+            "chunk_key_encoding": dict(
+                zip(("name", "separator"), data.draw(st.sampled_from(self.encodings)), strict=True)
+            ),
         }
         if sharded:
             arguments["shards"] = shards
-        parts = data.draw(layouts(sharded=sharded)) if ndim else [ps.Part(""), ps.Part(".t", size=1)]
+        parts = data.draw(layouts(self.smallest, sharded=sharded)) if ndim else [ps.Part(""), ps.Part(".t", size=1)]
         if not ndim:
             arguments["compressors"] = [zarr.codecs.GzipCodec(level=1)]
         is_there = name in self.model
@@ -111,13 +121,6 @@ class Arrays(RuleBasedStateMachine):
         for name in [name for name in self.model if name.startswith(f"{path}/")]:
             self.forget(name)
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def delete_the_document_of_an_array(self, data: st.DataObject) -> None:
-        name = self.draw_name(data)
-        self.store.delete_sync(f"{name}/zarr.json")
-        self.forget(name)
-
     def forget(self, name: str) -> None:
         del self.model[name], self.attributes[name], self.steps[name]
 
@@ -129,7 +132,7 @@ class Arrays(RuleBasedStateMachine):
 
     def open(self, name: str, pipeline: str, *, fresh: bool = False) -> Any:
         if fresh:
-            self.store = ps.PartsStore.from_session(self.session)
+            self.store = self.new_store()
         zarr.config.set({"codec_pipeline.path": PIPELINES[pipeline]})
         return zarr.open_array(self.store, path=name)
 
@@ -213,9 +216,105 @@ class Arrays(RuleBasedStateMachine):
         numbers = [
             data.draw(st.integers(0, (side - 1) // step)) for side, step in zip(expected.shape, steps, strict=True)
         ]
-        self.store.delete_sync("/".join([name, "c", *map(str, numbers)]))
+        key = self.open(name, "batched").metadata.encode_chunk_key(tuple(numbers))
+        self.store.delete_sync(f"{name}/{key}")
         region = tuple(slice(at * step, at * step + step) for at, step in zip(numbers, steps, strict=True))
         expected[region] = 0
+
+    # --- what holds -----------------------------------------------------------------------------------------------
+
+    def check_all(self) -> None:
+        for name, expected in self.model.items():
+            array = self.open(name, "batched")
+            np.testing.assert_array_equal(array[...], expected)
+            assert dict(array.attrs) == self.attributes[name]
+
+    @invariant()
+    def nothing_of_parts_is_seen_or_left_behind(self) -> None:
+        if hasattr(self, "store"):
+            self.check_objects()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.check_all()
+        zarr.config.reset()
+
+
+class ArraysInObjects(Arrays):
+    """Does the same to arrays in memory or on a disk, and to NumPy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+
+    @initialize(on_disk=st.booleans(), level=st.sampled_from(["exclusive", "writers", "full"]))
+    def open_place(self, level: Any, *, on_disk: bool) -> None:
+        self.objects: Any = LocalStore(self.folder.name, automatic_cleanup=True) if on_disk else MemoryStore()
+        self.level, self.keeps_orphans = level, level == "writers" and not on_disk
+        self.store = self.new_store()
+        zarr.create_group(self.store)
+
+    def new_store(self) -> ps.PartsStore:
+        return ps.PartsStore(self.objects, concurrency=self.level)
+
+    def check_objects(self) -> None:
+        """Check that every chunk is in all of its parts or in none, and that nothing is beside them."""
+        keys = {each["path"] for batch in obstore.list(self.objects) for each in batch}
+        stored = {key for key in keys if key.rpartition("/")[2] != "zarr.json"}
+        for name in self.model:
+            parts = getattr(self.store.parts_of(name), "parts", (ps.Part(""),))
+            suffixes = [part.key_suffix for part in parts]
+            # The part whose existence is the chunk's, as the specification of the protocol chooses it.
+            unsized = [part.key_suffix for part in parts if part.size is None]
+            anchor = "" if "" in suffixes else unsized[0]
+            longer = [suffix for suffix in suffixes if suffix != anchor]
+            own = {key for key in stored if key.startswith(f"{name}/")}
+            chunks = {
+                key.removesuffix(anchor)
+                for key in own
+                if key.endswith(anchor) and not any(key.endswith(suffix) for suffix in longer)
+            }
+            whole = {chunk + suffix for chunk in chunks for suffix in suffixes}
+            assert whole <= own
+            # Orphans are parts that have outlived their anchor, and nothing else.
+            orphans = own - whole
+            assert self.keeps_orphans or not orphans
+            assert all(any(key.endswith(suffix) for suffix in longer) for key in orphans)
+            stored -= own
+        assert not stored
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+class ArraysInSession(Arrays):
+    """Does the same to arrays in a session, and to NumPy's."""
+
+    # No chunk of Icechunk is empty, and its chunks are in a folder `c`.
+    smallest = 1
+    encodings = (("default", "/"),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repository = self.new_repository()
+        self.session = self.repository.writable_session("main")
+        self.store = self.new_store()
+        zarr.create_group(self.store)
+
+    def new_repository(self) -> icechunk.Repository:
+        """An empty repository for one example."""
+        return icechunk.Repository.create(icechunk.in_memory_storage())
+
+    def new_store(self) -> ps.PartsStore:
+        return ps.PartsStore.from_session(self.session)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def delete_the_document_of_an_array(self, data: st.DataObject) -> None:
+        name = self.draw_name(data)
+        self.store.delete_sync(f"{name}/zarr.json")
+        self.forget(name)
 
     @precondition(lambda self: any(array.ndim for array in self.model.values()))
     @rule(data=st.data())
@@ -224,15 +323,13 @@ class Arrays(RuleBasedStateMachine):
         sync(self.store.delete_dir(f"{name}/c"))
         self.model[name][...] = 0
 
-    # --- the session ----------------------------------------------------------------------------------------------
-
     @precondition(lambda self: self.session.has_uncommitted_changes)
     @rule()
     def commit(self) -> None:
         self.session.commit("changes")
         self.check_all()
         self.session = self.repository.writable_session("main")
-        self.store = ps.PartsStore.from_session(self.session)
+        self.store = self.new_store()
 
     @rule(data=st.data(), seed=st.integers(0, 9))
     def discard(self, data: st.DataObject, seed: int) -> None:
@@ -248,22 +345,12 @@ class Arrays(RuleBasedStateMachine):
         self.session.discard_changes()
         self.model, self.attributes, self.steps = model, attributes, steps
 
-    # --- what holds -----------------------------------------------------------------------------------------------
-
-    def check_all(self) -> None:
-        for name, expected in self.model.items():
-            array = self.open(name, "batched")
-            np.testing.assert_array_equal(array[...], expected)
-            assert dict(array.attrs) == self.attributes[name]
-
-    @invariant()
-    def nothing_of_parts_is_seen_or_left_behind(self) -> None:
+    def check_objects(self) -> None:
         require_tidy(self.store, set(self.model))
 
     def teardown(self) -> None:
-        self.check_all()
+        super().teardown()
         assert self.store.verify(checksums=True).is_clean
-        zarr.config.reset()
 
 
 def require_tidy(store: ps.PartsStore, arrays: set[str]) -> None:
@@ -290,10 +377,3 @@ def require_tidy(store: ps.PartsStore, arrays: set[str]) -> None:
 
 async def _keys(listing: Any) -> list[str]:
     return [key async for key in listing]
-
-
-def run(machine: type[Arrays], *, examples: int) -> None:
-    chosen = settings(
-        max_examples=examples, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    hypothesis.stateful.run_state_machine_as_test(machine, settings=chosen)
