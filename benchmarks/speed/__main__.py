@@ -22,7 +22,7 @@ from benchmarks.speed.listing import STORES, all_rows
 from benchmarks.speed.listing import measure as measure_row
 from benchmarks.speed.measuring import Result, by_row, measure
 from benchmarks.speed.memory import measure_memory
-from benchmarks.speed.peers import PEERS, Peer
+from benchmarks.speed.peers import PEERS, SPECIAL_PEERS, Peer
 from benchmarks.speed.plot import plot
 from benchmarks.speed.report import from_json, goals, markdown, publish, text, to_json
 from benchmarks.speed.work import DISK, LATENCY, QUICK, QUICK_PEERS, S3, WORK, Operation, Work
@@ -37,7 +37,8 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         for work in QUICK if options.quick else WORK:
             if work.where in found and options.only in f"{work.where}, {work.layout.name}":
                 budget = partial(_seconds_for, work, is_quick=options.quick)
-                yield from measure(work, found[work.where].below("run"), peers, options.repetitions, budget)
+                chosen = [SPECIAL_PEERS.get(name) or PEERS[name] for name in work.peers] or peers
+                yield from measure(work, found[work.where].below("run"), chosen, options.repetitions, budget)
         near = found[S3[0]]
         assert isinstance(near, Bucket)
         if options.only in "requests":
@@ -57,7 +58,7 @@ def _seconds_for(work: Work, operation: Operation, peer: Peer, *, is_quick: bool
     """Return for how long a peer is repeated: longer if a goal of the row compares it."""
     if is_quick:
         return 2.0
-    return 6.0 if peer.name in compared((work.where, work.layout.name, operation)) else 1.0
+    return 4.0 if peer.name in compared((work.where, work.layout.name, operation)) else 1.0
 
 
 def measure_listing(found: dict[str, Place], repetitions: int) -> Iterator[Result]:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.speed import counting, growth, memory
-from benchmarks.speed.layouts import COUNTED, ONE_CHUNK
+from benchmarks.speed.layouts import COUNTED, IN_FLIGHT, IN_SESSION, ONE_CHUNK, OPENED
 from benchmarks.speed.measuring import RANDOM_READS, Row, Table
-from benchmarks.speed.work import DISK, KNOWN_SHARD, LATENCY, S3
+from benchmarks.speed.work import DISK, KNOWN_SHARD, LATENCY, S3, THREADS
 
 OURS: Final = "ours, 2 parts"
 OURS_PLAIN: Final = "ours, no parts"
 DEFAULT: Final = "ours, 2 parts, zarr's pipeline"
 DEFAULT_PLAIN: Final = "ours, no parts, zarr's pipeline"
+SESSION: Final = "ours, session"
 # Peers that notice when stored data has changed.
 PEERS: Final = (
     *("zarr", "zarr, 64 in flight", "zarr fused", "zarrs"),
@@ -66,6 +67,9 @@ class Checked:
 
 _SHARDS: Final = ("shards", "zstd")
 _BOTH: Final = ("read", "first write")
+_AT: Final = (S3[0], DISK)
+_SESSIONS: Final = tuple(layout.name for layout in IN_SESSION[:2])
+_IN_SESSION: Final = (*_BOTH, "overwrite", "read of an old snapshot")
 _LISTED: Final = ("200 arrays", "10,000 arrays")
 # What the goals are about; some work has several.
 _READ: Final = "shards and zstd shards with parts, full read, +0 ms"
@@ -138,6 +142,47 @@ GOALS: Final = (
         ("open 200 arrays one by one", "open a group and all arrays", "list everything"),
         DEFAULT_PLAIN,
         ("zarr",),
+        NOISE,
+    ),
+    Goal(
+        "arrays in a session: shards and zstd shards, read and first write",
+        *("a tenth of zarr's pipeline on Icechunk's store", _AT, _SESSIONS, _BOTH, SESSION, ("icechunk",), 0.1),
+    ),
+    Goal(
+        "arrays in a session: shards and zstd shards, any row",
+        "ahead of zarr's and zarrs' pipeline on Icechunk's store",
+        _AT,
+        _SESSIONS,
+        _IN_SESSION,
+        SESSION,
+        ("icechunk", "icechunk, zarrs"),
+        1.0,
+    ),
+    Goal(
+        "arrays in a session: small chunks",
+        "not slower than zarr's and zarrs' pipeline on Icechunk's store",
+        _AT,
+        (IN_SESSION[2].name,),
+        _IN_SESSION,
+        SESSION,
+        ("icechunk", "icechunk, zarrs"),
+        NOISE,
+    ),
+    *(
+        Goal(
+            "opened by zarr or xarray, without another call",
+            *("within 5 % of ps.open_array", _AT, (OPENED.name,), operations, name, (OURS_PLAIN,), 1.05),
+        )
+        for name, operations in (("ours, zarr.open", _BOTH), ("ours, xr.open_zarr", ("read",)))
+    ),
+    Goal(
+        "requests in flight, chosen by our pipeline",
+        "within 10 % of the best fixed number",
+        S3,
+        tuple(layout.name for layout in IN_FLIGHT),
+        _BOTH,
+        OURS_PLAIN,
+        tuple(f"ours, {count} threads" for count in THREADS),
         NOISE,
     ),
 )

@@ -79,6 +79,17 @@ class ZarrHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class XarrayHandle(ZarrHandle):
+    """A variable of xarray, which is only read."""
+
+    array: Any
+
+    def read(self) -> NDArray[np.uint8]:
+        """Read all values."""
+        return np.asarray(self.array.values)
+
+
+@dataclass(frozen=True, slots=True)
 class IcechunkHandle(ZarrHandle):
     """An array in a writable session of Icechunk; every write ends with a commit."""
 

@@ -1,6 +1,6 @@
 """The arrays that are written and read, and how zarr and parts_store are asked for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -54,6 +54,13 @@ SHARDS = Layout("shards", 4096, 64, 1024)
 ZSTD = Layout("zstd", 4096, 64, 1024, "zstd")
 BLOSC = Layout("blosc", 4096, 64, 1024, "blosc")
 BIG = Layout("big", 16384, 8192)
+# The same arrays in a session of Icechunk, by other ways to open them, and with other numbers of threads.
+IN_SESSION = tuple(replace(layout, name=f"Icechunk, {layout.name}") for layout in (SHARDS, ZSTD, SMALL))
+OPENED = Layout("opened by zarr, zstd", 8192, 64, 1024, "zstd")
+IN_FLIGHT = (
+    Layout("in flight, 512 chunks of 16 KiB", 4096, 128, rows=2048),
+    Layout("in flight, 64 chunks of 1 MiB", 8192, 1024),
+)
 # For counted requests, and for the memory that one chunk of 64 MiB takes.
 COUNTED = Layout("shards", 1024, 32, 256)
 ONE_CHUNK = Layout("64 MiB chunk", 8192, 8192)

@@ -62,7 +62,7 @@ def measure(
         able = [peer for peer in peers if peer.does(operation, place) and peer.name not in work.without]
         times: dict[str, list[float]] = {peer.name: [] for peer in able}
         left = {peer.name: budget(operation, peer) for peer in able}
-        for repetition in range(repetitions + 1):
+        for repetition in range(repetitions * work.times + 1):
             # Each time from another peer on, so that none is always measured after the same one.
             shift = repetition * 5 % len(able)
             for peer in (*able[shift:], *able[:shift]):
@@ -130,6 +130,11 @@ def prepare(operation: Operation, peer: Peer, place: Place, layout: Layout, repe
     if peer.name not in written:
         peer.create(kept, layout).write(values)
         written.add(peer.name)
+    if operation == "read of an old snapshot" and peer.reopen_old is not None:
+        if f"{peer.name}, old" not in written:
+            peer.reopen(kept, layout, True).write(values[::-1])
+            written.add(f"{peer.name}, old")
+        return Task(peer.reopen_old(kept, layout).read, values)
     handle = peer.reopen(kept, layout, operation == "overwrite")
     match operation:
         case "overwrite":

@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import icechunk
 import obstore
 import tensorstore
+import xarray as xr
 import zarr
 from obstore.store import MemoryStore
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 import parts_store as ps
 from benchmarks.places import BUCKET, Disk, Place
-from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, ZarrHandle
+from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, XarrayHandle, ZarrHandle
 from benchmarks.speed.layouts import Layout, parts_of, zarr_arguments
-from benchmarks.speed.work import KNOWN_SHARD, Operation
+from benchmarks.speed.work import KNOWN_SHARD, THREADS, Operation
 from parts_store.pipeline.opening import use_pipeline
 
 FUSED = {"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}
@@ -43,6 +44,8 @@ class Peer:
     # Where it is measured, and which operations; all if None.
     only: Literal["disk", "S3"] | None = None
     operations: tuple[Operation, ...] | None = None
+    # Opens what was committed before the last commit, for reading.
+    reopen_old: Callable[[Place, Layout], Handle] | None = None
 
     @property
     def is_limit(self) -> bool:
@@ -61,6 +64,8 @@ class Peer:
     def does(self, operation: Operation, place: Place) -> bool:
         """Return whether the peer is measured for an operation at a place."""
         where = "disk" if isinstance(place, Disk) else "S3"
+        if operation == "read of an old snapshot" and self.reopen_old is None:
+            return False
         return self.only in (None, where) and (self.operations is None or operation in self.operations)
 
 
@@ -113,15 +118,28 @@ def _ours(name: str, about: str, count: int, *, is_fast: bool) -> Peer:
         return ZarrHandle(ps.open_array(store, mode=mode) if is_fast else zarr.open_array(store, mode=mode))
 
     def create(place: Place, layout: Layout) -> Handle:
-        store = ps.PartsStore(place.objects())
+        store = ps.PartsStore(place.objects(), fast=is_fast)
         _create_ours(store, layout, count)
         return opened(store, "r+")
 
     def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
         del layout
-        return opened(ps.PartsStore(place.objects()), "r+" if is_writable else "r")
+        return opened(ps.PartsStore(place.objects(), fast=is_fast), "r+" if is_writable else "r")
 
     return Peer(name, about, create, reopen)
+
+
+def _create_for_xarray(place: Place, layout: Layout) -> Handle:
+    arguments = zarr_arguments(layout) | {"dimension_names": ("y", "x")}
+    return ZarrHandle(zarr.create_array(ps.PartsStore(place.objects()), name="a", **arguments))
+
+
+def _reopen_with_xarray(place: Place, layout: Layout, is_writable: bool) -> Handle:
+    del layout
+    store = ps.PartsStore(place.objects())
+    if is_writable:
+        return ZarrHandle(zarr.open_array(store, path="a", mode="r+"))
+    return XarrayHandle(xr.open_zarr(store, consolidated=False, chunks=None)["a"])
 
 
 def _create_ours(store: ps.PartsStore, layout: Layout, count: int) -> zarr.Array[Any]:
@@ -224,19 +242,29 @@ def _icechunk_repository(place: Place) -> icechunk.Repository:
     return icechunk.Repository.open_or_create(storage)
 
 
-def _create_icechunk(place: Place, layout: Layout) -> Handle:
-    repository = _icechunk_repository(place)
-    session = repository.writable_session("main")
-    return IcechunkHandle(zarr.create_array(session.store, **zarr_arguments(layout)), repository, session)
+def _icechunk(name: str, about: str, view: Callable[[icechunk.Session], Any], **others: Any) -> Peer:
+    """Return a peer whose arrays are in a session; `view` makes zarr's store of the session."""
 
+    def create(place: Place, layout: Layout) -> Handle:
+        repository = _icechunk_repository(place)
+        session = repository.writable_session("main")
+        return IcechunkHandle(zarr.create_array(view(session), **zarr_arguments(layout)), repository, session)
 
-def _reopen_icechunk(place: Place, layout: Layout, is_writable: bool) -> Handle:
-    del layout
-    repository = _icechunk_repository(place)
-    if not is_writable:
-        return ZarrHandle(zarr.open_array(repository.readonly_session("main").store, mode="r"))
-    session = repository.writable_session("main")
-    return IcechunkHandle(zarr.open_array(session.store, mode="r+"), repository, session)
+    def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
+        del layout
+        repository = _icechunk_repository(place)
+        if not is_writable:
+            return ZarrHandle(zarr.open_array(view(repository.readonly_session("main")), mode="r"))
+        session = repository.writable_session("main")
+        return IcechunkHandle(zarr.open_array(view(session), mode="r+"), repository, session)
+
+    def reopen_old(place: Place, layout: Layout) -> Handle:
+        del layout
+        repository = _icechunk_repository(place)
+        _, before, *_ = repository.ancestry(branch="main")
+        return ZarrHandle(zarr.open_array(view(repository.readonly_session(snapshot_id=before.id)), mode="r"))
+
+    return Peer(name, about, create, reopen, reopen_old=reopen_old, **others)
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -270,7 +298,7 @@ _ALL = (
         KNOWN_SHARD,
         recheck_cached_data="open",
     ),
-    Peer("icechunk", "an Icechunk session; a write ends with a commit", _create_icechunk, _reopen_icechunk),
+    _icechunk("icechunk", "an Icechunk session; a write ends with a commit", lambda session: session.store),
     _bare("limit, 1 part", "obstore and 64 threads, which make the requests of parts_store without parts", 1),
     _bare("limit, 2 parts", "obstore and 64 threads, which make the requests of parts_store with 2 parts", 2),
     _ours("ours, no parts, zarr's pipeline", "PartsStore in place of zarr's store, nothing else", 1, is_fast=False),
@@ -279,4 +307,36 @@ _ALL = (
     _ours("ours, 2 parts", "PartsStore, 2 parts, and its pipeline", 2, is_fast=True),
 )
 PEERS = {peer.name: peer for peer in _ALL}
+# These do work of their own, not that of all peers.
+_SPECIAL = (
+    _icechunk(
+        "icechunk, zarrs",
+        "the same with the pipeline of the package `zarrs`, which does not know the store and calls zarr's",
+        lambda session: session.store,
+        settings=ZARRS,
+    ),
+    _icechunk("ours, session", "PartsStore on an Icechunk session", ps.PartsStore.from_session),
+    replace(
+        _ours("ours, zarr.open", "the array is opened by `zarr.open_array(PartsStore(...))`", 1, is_fast=True),
+        create=lambda place, layout: ZarrHandle(_create_ours(ps.PartsStore(place.objects()), layout, 1)),
+        reopen=lambda place, _, is_writable: ZarrHandle(
+            zarr.open_array(ps.PartsStore(place.objects()), mode="r+" if is_writable else "r")
+        ),
+    ),
+    Peer(
+        "ours, xr.open_zarr",
+        "the array is opened by `xr.open_zarr(PartsStore(...))`",
+        _create_for_xarray,
+        _reopen_with_xarray,
+        operations=("read",),
+    ),
+    *(
+        replace(
+            _ours(f"ours, {count} threads", f"`ps.fast(max_workers={count})`", 1, is_fast=True),
+            settings={"codec_pipeline.max_workers": count, "async.concurrency": 2 * count},
+        )
+        for count in THREADS
+    ),
+)
+SPECIAL_PEERS = {peer.name: peer for peer in _SPECIAL}
 THREE_PARTS = _ours("ours, 3 parts", "PartsStore, 3 parts, and its pipeline", 3, is_fast=True)
