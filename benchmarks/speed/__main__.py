@@ -8,16 +8,19 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import icechunk
 
 from benchmarks.places import Bucket, Place, places
+from benchmarks.serving import measure_reads
+from benchmarks.speed.archives import ARCHIVE_PEERS
 from benchmarks.speed.counting import count_requests
 from benchmarks.speed.goals import DEFAULT, DEFAULT_PLAIN, compared
 from benchmarks.speed.growth import measure_growth
+from benchmarks.speed.layouts import Archive
 from benchmarks.speed.listing import STORES, all_rows
 from benchmarks.speed.listing import measure as measure_row
 from benchmarks.speed.measuring import Result, by_row, measure
@@ -37,21 +40,25 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         for work in QUICK if options.quick else WORK:
             if work.where in found and options.only in f"{work.where}, {work.layout.name}":
                 budget = partial(_seconds_for, work, is_quick=options.quick)
-                chosen = [SPECIAL_PEERS.get(name) or PEERS[name] for name in work.peers] or peers
+                chosen = [_peer(name, work) for name in work.peers] or peers
                 yield from measure(work, found[work.where].below("run"), chosen, options.repetitions, budget)
         near = found[S3[0]]
         assert isinstance(near, Bucket)
-        if options.only in "requests":
-            yield from count_requests(near, peers)
-        if options.quick:
-            return
-        if options.only in "memory":
-            for where in (DISK, S3[0]):
-                yield from measure_memory(found[where], where)
-        if options.only in "listing":
-            yield from measure_listing(found, options.repetitions)
-    if options.only in "growth":
-        yield from measure_growth()
+        parts: dict[str, Callable[[], Iterator[Result]]] = {
+            "requests": lambda: count_requests(near, peers),
+            "server": lambda: measure_server(found, 1 if options.quick else options.repetitions),
+            "memory": lambda: measure_memory(found, is_quick=options.quick),
+            "listing": lambda: measure_listing(found, options.repetitions),
+            "growth": measure_growth,
+        }
+        for name, part in parts.items():
+            if options.only in name and not (options.quick and name in ("listing", "growth")):
+                yield from part()
+
+
+def _peer(name: str, work: Work) -> Peer:
+    """Return the peer of this name that does some work; `icechunk` is another one for archives."""
+    return (ARCHIVE_PEERS if isinstance(work.layout, Archive) else PEERS | SPECIAL_PEERS)[name]
 
 
 def _seconds_for(work: Work, operation: Operation, peer: Peer, *, is_quick: bool) -> float:
@@ -59,6 +66,13 @@ def _seconds_for(work: Work, operation: Operation, peer: Peer, *, is_quick: bool
     if is_quick:
         return 2.0
     return 4.0 if peer.name in compared((work.where, work.layout.name, operation)) else 1.0
+
+
+def measure_server(found: dict[str, Place], repetitions: int) -> Iterator[Result]:
+    """Measure reads over HTTP, beside direct ones with the same client."""
+    for where, client, direct, served in measure_reads(found, repetitions):
+        for peer, value in (("direct", direct), ("over HTTP", served)):
+            yield Result(where, "server", f"read by {client}", peer, value)
 
 
 def measure_listing(found: dict[str, Place], repetitions: int) -> Iterator[Result]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.speed import counting, growth, memory
-from benchmarks.speed.layouts import COUNTED, IN_FLIGHT, IN_SESSION, ONE_CHUNK, OPENED
+from benchmarks.speed.layouts import COUNTED, IN_FLIGHT, IN_SESSION, MONTHS, ONE_CHUNK, OPENED, TIFF
 from benchmarks.speed.measuring import RANDOM_READS, Row, Table
 from benchmarks.speed.work import DISK, KNOWN_SHARD, LATENCY, S3, THREADS
 
@@ -14,6 +14,8 @@ OURS_PLAIN: Final = "ours, no parts"
 DEFAULT: Final = "ours, 2 parts, zarr's pipeline"
 DEFAULT_PLAIN: Final = "ours, no parts, zarr's pipeline"
 SESSION: Final = "ours, session"
+SHARDED: Final = "ours, shards"
+REFERENCES: Final = "ours, references"
 # Peers that notice when stored data has changed.
 PEERS: Final = (
     *("zarr", "zarr, 64 in flight", "zarr fused", "zarrs"),
@@ -78,6 +80,9 @@ _REMOTE: Final = "shards and zstd shards with parts, read and first write, +20 m
 _SMALL: Final = "small chunks, read and first write, +20 ms, one part and two"
 _KNOWN: Final = "random inner read of a known shard, +20 ms, with and without parts"
 _POINTS: Final = "64 random inner reads in one call, +20 ms"
+_ADOPTED: Final = "adopted netCDF4, full read and time series"
+_TILES: Final = "adopted TIFF, random tile"
+_ALL_DAYS: Final = ("full read", "time series")
 _DISK: Final = "local disk: shards and zstd shards with parts, read and first write"
 GOALS: Final = (
     Goal(_READ, "at most 1.2 times tensorstore", S3[:1], _SHARDS, ("read",), OURS, ("tensorstore",), 1.2),
@@ -184,6 +189,28 @@ GOALS: Final = (
         OURS_PLAIN,
         tuple(f"ours, {count} threads" for count in THREADS),
         NOISE,
+    ),
+    Goal(_ADOPTED, "at most 1.2 times h5py", (DISK,), (MONTHS.name,), _ALL_DAYS, SHARDED, ("files",), 1.2),
+    Goal(
+        _ADOPTED,
+        *("with dask, at most 1.2 times open_mfdataset", (DISK,), (MONTHS.name,), _ALL_DAYS),
+        *(f"{SHARDED}, dask", ("files, dask",), 1.2),
+    ),
+    *(
+        Goal(_ADOPTED, text, (DISK, *S3[:2]), (MONTHS.name,), _ALL_DAYS, f"{ours}{dask}", (f"icechunk{dask}",), at_most)
+        for ours, text, at_most in (
+            (SHARDED, "ahead of VirtualiZarr with Icechunk", 1.0),
+            (REFERENCES, "not slower than VirtualiZarr with Icechunk", NOISE),
+        )
+        for dask in ("", ", dask")
+    ),
+    *(
+        goal
+        for ours in (SHARDED, REFERENCES)
+        for goal in (
+            Goal(_TILES, "at most 1.5 times tifffile", (DISK,), (TIFF.name,), ("random tiles",), ours, ("files",), 1.5),
+            Goal(_TILES, "1 request", (counting.WHERE,), (TIFF.name,), ("random tiles",), ours, (), 1.0),
+        )
     ),
 )
 

@@ -38,6 +38,9 @@ class Handle(Protocol):
     def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
         """Read single values in one call."""
 
+    def select(self, selection: tuple[slice, ...]) -> NDArray[Any]:
+        """Read a part of an archive."""
+
 
 def _store_with_dask(values: NDArray[np.uint8], side: int, target: Any) -> None:
     import dask.array as da
@@ -49,9 +52,9 @@ def _store_with_dask(values: NDArray[np.uint8], side: int, target: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ZarrHandle:
-    """An array of zarr."""
+    """An array of zarr, or another one that is selected from in the same way."""
 
-    array: zarr.Array[Any]
+    array: Any
 
     def write(self, values: NDArray[np.uint8]) -> None:
         """Write all values."""
@@ -72,6 +75,10 @@ class ZarrHandle:
     def read_region(self, rows: slice, columns: slice) -> NDArray[np.uint8]:
         """Read a part of the array."""
         return np.asarray(self.array[rows, columns])
+
+    def select(self, selection: tuple[slice, ...]) -> NDArray[Any]:
+        """Read a part of an array of any dimensions."""
+        return np.asarray(self.array[selection])
 
     def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
         """Read single values in one call."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 from benchmarks.places import Place
 from benchmarks.speed.handles import Handle
-from benchmarks.speed.layouts import Layout
-from benchmarks.speed.peers import Peer
+from benchmarks.speed.layouts import Archive, Layout
+from benchmarks.speed.peers import Peer, folder_of
 from benchmarks.speed.work import Operation, Work
 
 RANDOM_READS = 20
@@ -68,7 +69,7 @@ def measure(
             for peer in (*able[shift:], *able[:shift]):
                 if left[peer.name] < 0:
                     continue
-                own = place.below(f"{work.layout.name}-{peer.folder}")
+                own = place.below(folder_of(f"{work.layout.name}-{peer.name}"))
                 start = time.perf_counter()
                 with peer.configured():
                     seconds = _once(operation, peer, own, work.layout, repetition, written)
@@ -135,7 +136,15 @@ def prepare(operation: Operation, peer: Peer, place: Place, layout: Layout, repe
             peer.reopen(kept, layout, True).write(values[::-1])
             written.add(f"{peer.name}, old")
         return Task(peer.reopen_old(kept, layout).read, values)
-    handle = peer.reopen(kept, layout, operation == "overwrite")
+    if operation == "copy" and peer.copy is not None:
+        return Task(partial(peer.copy, kept, fresh), values, lambda: peer.reopen(fresh, layout, False).read())
+    if isinstance(layout, Archive):
+        return _prepare_archive(operation, peer, kept, layout, repetition)
+    return _prepare_stored(operation, peer, kept, layout, repetition)
+
+
+def _prepare_stored(operation: Operation, peer: Peer, kept: Place, layout: Layout, repetition: int) -> Task:
+    values, handle = layout.values(), peer.reopen(kept, layout, operation == "overwrite")
     match operation:
         case "overwrite":
             return Task(lambda: handle.write(values), values, lambda: peer.reopen(kept, layout, False).read())
@@ -150,6 +159,22 @@ def prepare(operation: Operation, peer: Peer, place: Place, layout: Layout, repe
         _read_inner(handle, layout, (0, 0))
     expected = np.stack([_inner(values, layout, corner) for corner in corners])
     return Task(lambda: [_read_inner(handle, layout, corner) for corner in corners], expected)
+
+
+def _prepare_archive(operation: Operation, peer: Peer, place: Place, archive: Archive, repetition: int) -> Task:
+    values, series = archive.values(), archive.series(repetition)
+    if operation == "open and time series":
+        return Task(lambda: peer.reopen(place, archive, False).select(series), values[series])
+    handle = peer.reopen(place, archive, False)
+    # From here on what is known of all chunks is in memory.
+    warm, *tiles = archive.tiles(repetition, RANDOM_READS + 1)
+    handle.select(archive.series(1000 + repetition) if operation == "time series" else warm)
+    match operation:
+        case "full read":
+            return Task(handle.read, values)
+        case "time series":
+            return Task(lambda: handle.select(series), values[series])
+    return Task(lambda: [handle.select(tile) for tile in tiles], np.stack([values[tile] for tile in tiles]))
 
 
 def _with_dask(handle: Handle, layout: Layout, values: NDArray[np.uint8]) -> None:

@@ -1,9 +1,10 @@
 """The peers: each creates and opens the same array in its own way."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import icechunk
@@ -15,7 +16,8 @@ from obstore.store import MemoryStore
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 import parts_store as ps
-from benchmarks.places import BUCKET, Disk, Place
+from benchmarks.places import BUCKET, Bucket, Disk, Place
+from benchmarks.speed.handles import IN_FLIGHT as THREADS_OF_LIMIT
 from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, XarrayHandle, ZarrHandle
 from benchmarks.speed.layouts import Layout, parts_of, zarr_arguments
 from benchmarks.speed.work import KNOWN_SHARD, THREADS, Operation
@@ -46,6 +48,8 @@ class Peer:
     operations: tuple[Operation, ...] | None = None
     # Opens what was committed before the last commit, for reading.
     reopen_old: Callable[[Place, Layout], Handle] | None = None
+    # Copies an array from one place to another.
+    copy: Callable[[Place, Place], object] | None = None
 
     @property
     def is_limit(self) -> bool:
@@ -55,7 +59,7 @@ class Peer:
     @property
     def folder(self) -> str:
         """The name as a part of a path."""
-        return "".join(each if each.isalnum() else "-" for each in self.name)
+        return folder_of(self.name)
 
     def configured(self) -> Any:
         """Return a context manager with this peer's settings of zarr."""
@@ -64,9 +68,16 @@ class Peer:
     def does(self, operation: Operation, place: Place) -> bool:
         """Return whether the peer is measured for an operation at a place."""
         where = "disk" if isinstance(place, Disk) else "S3"
-        if operation == "read of an old snapshot" and self.reopen_old is None:
+        if (operation == "read of an old snapshot" and self.reopen_old is None) or (
+            operation == "copy" and self.copy is None
+        ):
             return False
         return self.only in (None, where) and (self.operations is None or operation in self.operations)
+
+
+def folder_of(name: str) -> str:
+    """Return a name as a part of a path."""
+    return "".join(each if each.isalnum() else "-" for each in name)
 
 
 def _zarr_peer(
@@ -83,7 +94,10 @@ def _zarr_peer(
         del layout
         return ZarrHandle(zarr.open_array(make_store(place), mode="r+" if is_writable else "r"))
 
-    return Peer(name, about, create, reopen, settings or {}, only)
+    def copy(source: Place, destination: Place) -> None:
+        zarr.from_array(make_store(destination), data=zarr.open_array(make_store(source), mode="r"))
+
+    return Peer(name, about, create, reopen, settings or {}, only, copy=copy if name == "zarr" else None)
 
 
 def _zarr_store(place: Place) -> Any:
@@ -94,20 +108,24 @@ def _zarr_store(place: Place) -> Any:
 
 
 def _fsspec_store(place: Place) -> Any:
-    import fsspec
-
     if isinstance(place, Disk):
         return FsspecStore.from_url(f"file://{place.folder}", storage_options={"auto_mkdir": True})
-    filesystem = fsspec.filesystem(
+    return FsspecStore(filesystem(place, asynchronous=True), path=f"{BUCKET}/{place.prefix}")
+
+
+def filesystem(place: Bucket, *, asynchronous: bool) -> Any:
+    """Return s3fs for the server of a place."""
+    import fsspec
+
+    return fsspec.filesystem(
         "s3",
         key=place.server.access_key,
         secret=place.server.secret_key,
         endpoint_url=place.server.endpoint,
-        asynchronous=True,
+        asynchronous=asynchronous,
         # Checksums that no other peer sends would cost time.
         config_kwargs={"request_checksum_calculation": "when_required"},
     )
-    return FsspecStore(filesystem, path=f"{BUCKET}/{place.prefix}")
 
 
 # --- parts_store -----------------------------------------------------------------------------------------------------
@@ -126,7 +144,22 @@ def _ours(name: str, about: str, count: int, *, is_fast: bool) -> Peer:
         del layout
         return opened(ps.PartsStore(place.objects(), fast=is_fast), "r+" if is_writable else "r")
 
-    return Peer(name, about, create, reopen)
+    return Peer(name, about, create, reopen, copy=_copy_ours if is_fast else None)
+
+
+def _copy_ours(source: Place, destination: Place) -> None:
+    ps.copy(ps.PartsStore(source.objects()), ps.PartsStore(destination.objects()))
+
+
+def _in_files(shard_file: Literal["tiff", "hdf5"]) -> Peer:
+    name = f"ours, {shard_file.upper()} shards"
+    peer = _ours(name, f'the same with `shard_file="{shard_file}"`: every shard is a file', 1, is_fast=True)
+
+    def create(place: Place, layout: Layout) -> Handle:
+        store = ps.PartsStore(place.objects())
+        return ZarrHandle(ps.create_array(store, shard_file=shard_file, **zarr_arguments(layout)))
+
+    return replace(peer, create=create)
 
 
 def _create_for_xarray(place: Place, layout: Layout) -> Handle:
@@ -152,7 +185,16 @@ def _bare(name: str, about: str, count: int) -> Peer:
     def create(place: Place, layout: Layout) -> Handle:
         return BareHandle(place.objects(), _pieces(layout, count), layout)
 
-    return Peer(name, about, create, lambda place, layout, _: create(place, layout))
+    def copy(source: Place, destination: Place) -> None:
+        keys = [each["path"] for each in obstore.list(source.objects()).collect()]
+        with ThreadPoolExecutor(THREADS_OF_LIMIT) as pool:
+            list(pool.map(partial(_copy_object, source.objects(), destination.objects()), keys))
+
+    return Peer(name, about, create, lambda place, layout, _: create(place, layout), copy=copy if count == 1 else None)
+
+
+def _copy_object(source: Any, destination: Any, key: str) -> None:
+    obstore.put(destination, key, obstore.get(source, key).bytes(), use_multipart=False)
 
 
 @lru_cache(maxsize=2)
@@ -330,6 +372,8 @@ _SPECIAL = (
         _reopen_with_xarray,
         operations=("read",),
     ),
+    _in_files("tiff"),
+    _in_files("hdf5"),
     *(
         replace(
             _ours(f"ours, {count} threads", f"`ps.fast(max_workers={count})`", 1, is_fast=True),
