@@ -24,7 +24,8 @@ from benchmarks.speed.layouts import Archive
 from benchmarks.speed.listing import STORES, all_rows
 from benchmarks.speed.listing import measure as measure_row
 from benchmarks.speed.measuring import Result, by_row, measure
-from benchmarks.speed.memory import measure_memory
+from benchmarks.speed.memory import QUICK as QUICK_SIZES
+from benchmarks.speed.memory import Sizes, measure_memory
 from benchmarks.speed.peers import PEERS, SPECIAL_PEERS, Peer
 from benchmarks.speed.plot import plot
 from benchmarks.speed.report import from_json, goals, markdown, publish, text, to_json
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         parts: dict[str, Callable[[], Iterator[Result]]] = {
             "requests": lambda: count_requests(near, peers),
             "server": lambda: measure_server(found, 1 if options.quick else options.repetitions),
-            "memory": lambda: measure_memory(found, is_quick=options.quick),
+            "memory": lambda: measure_memory(found, QUICK_SIZES if options.quick else Sizes(chunks=options.chunks)),
             "listing": lambda: measure_listing(found, options.repetitions),
             "growth": measure_growth,
         }
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rows and peers, in about two minutes")
     parser.add_argument("--repetitions", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
+    parser.add_argument("--chunks", type=int, default=Sizes().chunks, help="how many chunks are verified and copied")
     parser.add_argument("--peers", default="", help="only these peers, separated by ';'")
     parser.add_argument("--output", type=Path, help="write speed.json, speed.md and speed.svg to this folder")
     parser.add_argument("--from", dest="source", type=Path, help="measure nothing; show speed.json of this folder")

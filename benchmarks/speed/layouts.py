@@ -108,6 +108,7 @@ TIFF = Archive("TIFF, 256 tiles", 4096, 256, kind="TIFF")
 # For counted requests, and for the memory that one chunk of 64 MiB takes.
 COUNTED = Layout("shards", 1024, 32, 256)
 ONE_CHUNK = Layout("64 MiB chunk", 8192, 8192)
+LARGE = Layout("1 GiB in 64 shards", 32768, 512, 4096)
 
 
 def zarr_arguments(layout: Layout) -> dict[str, Any]:

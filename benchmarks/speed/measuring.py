@@ -22,7 +22,7 @@ from benchmarks.speed.work import Operation, Work
 RANDOM_READS = 20
 APPENDS = 3
 
-type Unit = Literal["seconds", "requests", "copies", "ratio"]
+type Unit = Literal["seconds", "requests", "copies", "MiB", "ratio"]
 type Row = tuple[str, str, str]
 type Table = Mapping[Row, Mapping[str, "Result"]]
 

@@ -40,6 +40,8 @@ def amount(value: float, unit: Unit) -> str:
             return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:,.0f} ms"
         case "requests":
             return f"{value:.3g}"
+        case "MiB":
+            return f"{value:,.0f} MiB"
         case "copies" | "ratio":
             return f"{value:.2f}"
 
