@@ -16,17 +16,16 @@ import icechunk
 
 from benchmarks.places import Bucket, Place, places
 from benchmarks.serving import measure_reads
-from benchmarks.speed.archives import ARCHIVE_PEERS
+from benchmarks.speed.archives import peer_of
 from benchmarks.speed.counting import count_requests
 from benchmarks.speed.goals import DEFAULT, DEFAULT_PLAIN, compared
 from benchmarks.speed.growth import measure_growth
-from benchmarks.speed.layouts import Archive
 from benchmarks.speed.listing import STORES, all_rows
 from benchmarks.speed.listing import measure as measure_row
 from benchmarks.speed.measuring import Result, by_row, measure
 from benchmarks.speed.memory import QUICK as QUICK_SIZES
 from benchmarks.speed.memory import Sizes, measure_memory
-from benchmarks.speed.peers import PEERS, SPECIAL_PEERS, Peer
+from benchmarks.speed.peers import PEERS, Peer
 from benchmarks.speed.plot import plot
 from benchmarks.speed.report import from_json, goals, markdown, publish, text, to_json
 from benchmarks.speed.work import DISK, LATENCY, QUICK, QUICK_PEERS, S3, WORK, Operation, Work
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         for work in QUICK if options.quick else WORK:
             if work.where in found and options.only in f"{work.where}, {work.layout.name}":
                 budget = partial(_seconds_for, work, is_quick=options.quick)
-                chosen = [_peer(name, work) for name in work.peers] or peers
+                chosen = [peer_of(name, work.layout) for name in work.peers] or peers
                 yield from measure(work, found[work.where].below("run"), chosen, options.repetitions, budget)
         near = found[S3[0]]
         assert isinstance(near, Bucket)
@@ -55,11 +54,6 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         for name, part in parts.items():
             if options.only in name and not (options.quick and name in ("listing", "growth")):
                 yield from part()
-
-
-def _peer(name: str, work: Work) -> Peer:
-    """Return the peer of this name that does some work; `icechunk` is another one for archives."""
-    return (ARCHIVE_PEERS if isinstance(work.layout, Archive) else PEERS | SPECIAL_PEERS)[name]
 
 
 def _seconds_for(work: Work, operation: Operation, peer: Peer, *, is_quick: bool) -> float:

@@ -1,6 +1,7 @@
 """Adopted archives: months in netCDF4 files, and a tiled TIFF, read as Zarr and by the libraries of the formats."""
 
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,7 +26,7 @@ from benchmarks.archive.contestants import NESTED, address, our_repository, plai
 from benchmarks.places import BUCKET, Disk, Place, objects
 from benchmarks.speed.handles import Handle, ZarrHandle
 from benchmarks.speed.layouts import Archive, Layout
-from benchmarks.speed.peers import Peer, filesystem
+from benchmarks.speed.peers import PEERS, SPECIAL_PEERS, Peer, filesystem
 
 # The name of the variable in netCDF files; TIFF images are adopted as `data`.
 VARIABLE: Final = "t"
@@ -49,7 +50,7 @@ def files_of(archive: Archive) -> Mapping[str, bytes]:
 def write_months(folder: Path, values: NDArray[Any]) -> None:
     """Write daily values from January 2023 on, a file for each month."""
     first = np.datetime64("2023-01-01")
-    days = np.arange(first, first + len(values)).astype("M8[ns]")
+    days = np.arange(first, first + np.timedelta64(len(values), "D")).astype("M8[ns]")
     dataset = xr.Dataset({VARIABLE: (("time", "y", "x"), values)}, {"time": days})
     encoding = {VARIABLE: {"chunksizes": (1, *values.shape[1:]), "zlib": True, "complevel": 1}}
     for month, of_month in dataset.groupby(dataset.time.astype("M8[M]")):
@@ -96,9 +97,11 @@ def _with_virtualizarr(place: Place, archive: Archive) -> None:
     if archive.kind == "TIFF":
         ps.adopt(f"{_url(place)}/image.tif", into=session, shard_chunks=1, **address(place)[1])
     else:
-        is_disk = isinstance(place, Disk)
-        stores: Any = {"file://": LocalStore()} if is_disk else {f"s3://{BUCKET}": objects(place.server, "")}
-        names = [f"{'file://' if is_disk else ''}{_url(place)}/{name}" for name in files_of(archive)]
+        stores: Any = {"file://": LocalStore()}
+        if not isinstance(place, Disk):
+            stores = {f"s3://{BUCKET}": objects(place.server, "")}
+        scheme = "file://" if isinstance(place, Disk) else ""
+        names = [f"{scheme}{_url(place)}/{name}" for name in files_of(archive)]
         virtual = virtualizarr.open_virtual_mfdataset(
             names, ObjectStoreRegistry(stores), HDFParser(), loadable_variables=["time"], concat_dim="time", **NESTED
         )
@@ -134,7 +137,9 @@ def _open_files(place: Place, archive: Archive) -> Any:
         # HDF5 would keep decoded chunks, as no other peer does.
         return _Months([h5py.File(source, rdcc_nbytes=0)[VARIABLE] for source in sources])
     view: Any = tifffile.imread(sources[0], aszarr=True)
-    return zarr.open_array(view, mode="r")
+    array = zarr.open_array(view, mode="r")
+    weakref.finalize(array, view.close)
+    return array
 
 
 def _open_files_with_dask(place: Place, archive: Archive) -> Any:
@@ -200,3 +205,8 @@ _PEERS = (
     _peer("files, dask", "`xr.open_mfdataset`, or dask on tifffile", lambda *_: None, _open_files_with_dask),
 )
 ARCHIVE_PEERS: Final = {peer.name: peer for peer in _PEERS}
+
+
+def peer_of(name: str, layout: Layout) -> Peer:
+    """Return the peer of this name; those of archives are others."""
+    return (ARCHIVE_PEERS if isinstance(layout, Archive) else PEERS | SPECIAL_PEERS)[name]

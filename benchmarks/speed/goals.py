@@ -132,6 +132,11 @@ GOALS: Final = (
         # What the allocator and the interpreter take besides is a few MiB.
         NOISE,
     ),
+    Goal(
+        "memory: 10,000 random reads",
+        *("at most 8 MiB more after them than after 1,000", (memory.WHERE,), ("10,000 random reads",), ("reads",)),
+        *(OURS, (), 8.0),
+    ),
     *(
         Goal(
             "growth: chunks",

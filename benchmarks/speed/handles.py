@@ -38,9 +38,6 @@ class Handle(Protocol):
     def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
         """Read single values in one call."""
 
-    def select(self, selection: tuple[slice, ...]) -> NDArray[Any]:
-        """Read a part of an archive."""
-
 
 def _store_with_dask(values: NDArray[np.uint8], side: int, target: Any) -> None:
     import dask.array as da

@@ -49,6 +49,8 @@ class Archive(Layout):
     """Files that are adopted: daily maps in a netCDF4 file for each month, or the tiles of a TIFF."""
 
     kind: Literal["netCDF", "TIFF"] = "TIFF"
+    # Of which each is a compressed chunk.
+    days: int = 731
 
     def values(self) -> NDArray[Any]:
         """Return the values of the files: smooth, with noise."""
@@ -67,11 +69,6 @@ class Archive(Layout):
         """Return all days at a random point."""
         row, column = (np.random.default_rng(seed).integers(0, size) for size in self.shape)
         return (slice(None), slice(int(row), int(row) + 1), slice(int(column), int(column) + 1))
-
-    @property
-    def days(self) -> int:
-        """The number of days of two years, of which each is a compressed chunk."""
-        return 731
 
 
 @lru_cache(maxsize=2)

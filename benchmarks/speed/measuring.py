@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.places import Place
-from benchmarks.speed.handles import Handle
+from benchmarks.speed.handles import Handle, ZarrHandle
 from benchmarks.speed.layouts import Archive, Layout
 from benchmarks.speed.peers import Peer, folder_of
 from benchmarks.speed.work import Operation, Work
@@ -162,10 +162,15 @@ def _prepare_stored(operation: Operation, peer: Peer, kept: Place, layout: Layou
 
 
 def _prepare_archive(operation: Operation, peer: Peer, place: Place, archive: Archive, repetition: int) -> Task:
+    def opened() -> ZarrHandle:
+        handle = peer.reopen(place, archive, False)
+        assert isinstance(handle, ZarrHandle)
+        return handle
+
     values, series = archive.values(), archive.series(repetition)
     if operation == "open and time series":
-        return Task(lambda: peer.reopen(place, archive, False).select(series), values[series])
-    handle = peer.reopen(place, archive, False)
+        return Task(lambda: opened().select(series), values[series])
+    handle = opened()
     # From here on what is known of all chunks is in memory.
     warm, *tiles = archive.tiles(repetition, RANDOM_READS + 1)
     handle.select(archive.series(1000 + repetition) if operation == "time series" else warm)

@@ -79,7 +79,7 @@ _REMOTE: Final[tuple[Operation, ...]] = ("first write", "read", *_RANDOM, "64 po
 _SESSION: Final[tuple[Operation, ...]] = (*_WRITES, "read of an old snapshot")
 SESSION_PEERS: Final = ("icechunk", "icechunk, zarrs", "ours, session")
 OPENED_PEERS: Final = ("ours, no parts", "ours, zarr.open", "ours, xr.open_zarr")
-_MONTHS: Final[tuple[Operation, ...]] = ("full read", "time series", "random tiles", "open and time series")
+ON_ARCHIVES: Final[tuple[Operation, ...]] = ("full read", "time series", "random tiles", "open and time series")
 ARCHIVE_PEERS: Final = (
     *("icechunk", "ours, references", "ours, shards", "files"),
     *("icechunk, dask", "ours, references, dask", "ours, shards, dask", "files, dask"),
@@ -106,7 +106,7 @@ WORK: Final = (
     *(Work(where, FILES, ("first write", "read", *_RANDOM), peers=FILES_PEERS) for where in (S3[0], DISK)),
     *(Work(where, OPENED, ("first write", "read"), peers=OPENED_PEERS, times=4) for where in (S3[0], DISK)),
     *(Work(where, layout, ("first write", "read"), peers=IN_FLIGHT_PEERS) for where in S3 for layout in IN_FLIGHT),
-    *(Work(where, MONTHS, _MONTHS, peers=ARCHIVE_PEERS) for where in (DISK, *S3[:2])),
+    *(Work(where, MONTHS, ON_ARCHIVES, peers=ARCHIVE_PEERS) for where in (DISK, *S3[:2])),
     *(Work(where, TIFF, ("full read", "random tiles"), peers=ARCHIVE_PEERS) for where in (DISK, *S3[:2])),
 )
 QUICK: Final = (
@@ -121,7 +121,7 @@ QUICK: Final = (
     Work(DISK, FILES, ("first write", *KNOWN_SHARD), peers=FILES_PEERS),
     Work(DISK, OPENED, ("read",), peers=OPENED_PEERS, times=4),
     Work(S3[1], IN_FLIGHT[0], ("read",), peers=IN_FLIGHT_PEERS),
-    Work(DISK, MONTHS, _MONTHS, peers=ARCHIVE_PEERS),
+    Work(DISK, MONTHS, ON_ARCHIVES, peers=ARCHIVE_PEERS),
     Work(S3[1], TIFF, ("random tiles",), peers=ARCHIVE_PEERS),
 )
 QUICK_PEERS: Final = (
