@@ -52,7 +52,8 @@ def measure_memory(found: Mapping[str, Place], sizes: Sizes) -> Iterator[Result]
     """Return the copies of a chunk that each peer had in memory at once, and MiB for all other work."""
     for where in () if sizes == QUICK else (DISK, S3[0]):
         yield from _of_array(found[where], where, ONE_CHUNK, MEMORY_PEERS, "copies")
-    yield from _of_array(found[S3[0]], S3[0], sizes.layout, LARGE_PEERS, "MiB")
+    few = sizes == QUICK
+    yield from _of_array(found[S3[0]], S3[0], sizes.layout, LARGE_PEERS[-1:] if few else LARGE_PEERS, "MiB")
     folder = found[DISK].below("memory-work")
     for task, counts in {
         "adopt": (sizes.files // 10, sizes.files),
@@ -61,7 +62,7 @@ def measure_memory(found: Mapping[str, Place], sizes: Sizes) -> Iterator[Result]
         "reads": (sizes.reads,),
     }.items():
         what = {"adopt": "files", "reads": "random reads"}.get(task, "chunks")
-        for count in counts:
+        for count in counts[-1:] if few else counts:
             place = folder.below(f"{task}-{count}")
             if task == "adopt" and isinstance(place, Disk):
                 sources.write_files(sources.Archive("files", count, 1, 1, 1, 1), place.folder / "files")

@@ -343,7 +343,7 @@ _ALL = (
     _icechunk("icechunk", "an Icechunk session; a write ends with a commit", lambda session: session.store),
     _bare("limit, 1 part", "obstore and 64 threads, which make the requests of parts_store without parts", 1),
     _bare("limit, 2 parts", "obstore and 64 threads, which make the requests of parts_store with 2 parts", 2),
-    _ours("ours, no parts, zarr's pipeline", "PartsStore in place of zarr's store, nothing else", 1, is_fast=False),
+    _ours("ours, no parts, zarr's pipeline", "PartsStore with `fast=False` in place of zarr's store", 1, is_fast=False),
     _ours("ours, 2 parts, zarr's pipeline", "PartsStore, 2 parts, zarr's default pipeline", 2, is_fast=False),
     _ours("ours, no parts", "PartsStore and its pipeline", 1, is_fast=True),
     _ours("ours, 2 parts", "PartsStore, 2 parts, and its pipeline", 2, is_fast=True),

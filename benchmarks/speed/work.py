@@ -106,7 +106,8 @@ WORK: Final = (
     *(Work(where, FILES, ("first write", "read", *_RANDOM), peers=FILES_PEERS) for where in (S3[0], DISK)),
     *(Work(where, OPENED, ("first write", "read"), peers=OPENED_PEERS, times=4) for where in (S3[0], DISK)),
     *(Work(where, layout, ("first write", "read"), peers=IN_FLIGHT_PEERS) for where in S3 for layout in IN_FLIGHT),
-    *(Work(where, MONTHS, ON_ARCHIVES, peers=ARCHIVE_PEERS) for where in (DISK, *S3[:2])),
+    *(Work(where, MONTHS, ON_ARCHIVES, peers=ARCHIVE_PEERS) for where in (DISK, S3[1])),
+    Work(S3[0], MONTHS, ("full read", "time series"), peers=ARCHIVE_PEERS),
     *(Work(where, TIFF, ("full read", "random tiles"), peers=ARCHIVE_PEERS) for where in (DISK, *S3[:2])),
 )
 QUICK: Final = (
