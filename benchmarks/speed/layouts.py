@@ -56,7 +56,7 @@ class Archive(Layout):
         """Return the values of the files: smooth, with noise."""
         return _values_of_archive(self)
 
-    def tiles(self, seed: int, count: int = 20) -> list[tuple[slice, ...]]:
+    def tiles(self, seed: int, count: int) -> list[tuple[slice, ...]]:
         """Return random days, or random tiles."""
         random = np.random.default_rng(seed)
         if self.kind == "netCDF":
@@ -66,9 +66,11 @@ class Archive(Layout):
         return [tuple(slice(start, start + self.chunk) for start in corner) for corner in corners]
 
     def series(self, seed: int) -> tuple[slice, ...]:
-        """Return all days at a random point."""
-        row, column = (np.random.default_rng(seed).integers(0, size) for size in self.shape)
-        return (slice(None), slice(int(row), int(row) + 1), slice(int(column), int(column) + 1))
+        """Return all days at a random point, or all rows of a random column."""
+        random = np.random.default_rng(seed)
+        sizes = self.shape if self.kind == "netCDF" else self.shape[1:]
+        starts = [int(random.integers(0, size)) for size in sizes]
+        return (slice(None), *(slice(start, start + 1) for start in starts))
 
 
 @lru_cache(maxsize=2)

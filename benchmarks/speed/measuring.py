@@ -171,14 +171,14 @@ def _prepare_archive(operation: Operation, peer: Peer, place: Place, archive: Ar
     if operation == "open and time series":
         return Task(lambda: opened().select(series), values[series])
     handle = opened()
-    # From here on what is known of all chunks is in memory.
-    warm, *tiles = archive.tiles(repetition, RANDOM_READS + 1)
-    handle.select(archive.series(1000 + repetition) if operation == "time series" else warm)
+    # It reads from every shard. From here on what is known of all chunks is in memory.
+    handle.select(archive.series(1000 + repetition))
     match operation:
         case "full read":
             return Task(handle.read, values)
         case "time series":
             return Task(lambda: handle.select(series), values[series])
+    tiles = archive.tiles(repetition, RANDOM_READS)
     return Task(lambda: [handle.select(tile) for tile in tiles], np.stack([values[tile] for tile in tiles]))
 
 

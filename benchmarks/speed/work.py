@@ -51,10 +51,10 @@ ABOUT: Final[dict[Operation, str]] = {
     "dask regions": "all values, by 8 threads of dask that write one chunk or shard each",
     "read of an old snapshot": "all values of the first of two commits, in one call",
     "copy": "the whole array, to another place in the same store",
-    "full read": "all values of an archive, in one call; one day or tile was read before",
-    "time series": "all days at one point, in one call; another point was read before",
-    "random tiles": "20 days or tiles, one call each; another one was read before",
-    "open and time series": "the same; nothing was opened before",
+    "full read": "all values of an archive, in one call; a time series, or a column, was read before",
+    "time series": "all days at one point, in one call; another one was read before",
+    "random tiles": "20 days or tiles, one call each; a time series, or a column, was read before",
+    "open and time series": "a time series; nothing was opened before",
 }
 
 
