@@ -84,10 +84,10 @@ minio: $(VENV)/ready ## make sure that there is a MinIO to test on: an endpoint,
 	@$(BIN)/python -m integration.toxics prepare
 	@$(BIN)/python -m integration.azurite prepare
 
-bench: minio ## measure speed against all peers, in about half an hour; results are in bench-output/
-	$(BIN)/python -m benchmarks.speed --output bench-output
+bench: minio ## measure speed against all peers, in about half an hour; results are in bench-output/; some rows with ONLY=Icechunk
+	$(BIN)/python -m benchmarks.speed --output bench-output $(if $(ONLY),--only '$(ONLY)')
 
-bench-quick: minio ## the most important rows of `make bench`, in about two minutes
+bench-quick: minio ## the most important rows of `make bench`, in about three minutes
 	$(BIN)/python -m benchmarks.speed --quick --repetitions 3
 
 bench-docs: $(VENV)/ready ## write the results of the last `make bench` into docs/speed.md and docs/images/speed.svg

@@ -16,21 +16,23 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import icechunk
 import numpy as np
 import tifffile
-import virtualizarr
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
-from obspec_utils.registry import ObjectStoreRegistry
-from obstore.store import LocalStore
-from virtualizarr.parsers import HDFParser
 
 import parts_store as ps
+from benchmarks.places import Disk
+from benchmarks.speed.archives import ARCHIVE_PEERS
+from benchmarks.speed.handles import ZarrHandle
+from benchmarks.speed.layouts import Archive
+from benchmarks.speed.peers import Peer
 
 REPEAT = 3
 type Timed = Mapping[str, Callable[[], Any]]
@@ -54,118 +56,68 @@ def medians(contestants: Timed, repeat: int) -> tuple[dict[str, NDArray[Any]], d
 # --- months -----------------------------------------------------------------------------------------------------------
 
 
-def write_months(folder: Path, months: int, shape: tuple[int, int]) -> list[Path]:
-    """Write a file for each month from January 2023 on."""
-    files, chance = [], np.random.default_rng(1)
-    for number in range(months):
-        month = np.datetime64("2023-01") + np.timedelta64(number, "M")
-        days = np.arange(month, month + np.timedelta64(1, "M"), dtype="M8[D]").astype("M8[ns]")
-        values = np.round(chance.normal(280, 5, (len(days), *shape)), 1).astype("f4")
-        dataset = xr.Dataset({"t": (("time", "y", "x"), values)}, {"time": days})
-        files.append(folder / f"{month}.nc")
-        chunks = {"t": {"chunksizes": (1, *shape), "zlib": True, "complevel": 1}}
-        dataset.to_netcdf(files[-1], engine="h5netcdf", encoding=chunks)
-    # Of a file that was just written, the next second is waited for.
-    time.sleep(2)
-    return files
-
-
-def with_parts_store(folder: Path, files: list[Path]) -> Callable[[], xr.Dataset]:
-    repository = ps.open_repository(folder / "ours", virtual=[folder])
-    session = repository.writable_session("main")
-    ps.adopt(files, into=session, concat_dim="time")
-    session.commit("adopted")
-
-    def opened() -> xr.Dataset:
-        session = ps.open_repository(folder / "ours", virtual=[folder]).readonly_session("main")
-        source: Any = session
-        return xr.open_dataset(source, engine="parts_store", chunks={})
-
-    return opened
-
-
-def with_virtualizarr(folder: Path, files: list[Path]) -> Callable[[], xr.Dataset]:
-    prefix = f"{folder.as_uri()}/"
-    config = icechunk.RepositoryConfig.default()
-    store = icechunk.local_filesystem_store(str(folder))
-    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store=store))
-    storage = icechunk.local_filesystem_storage(str(folder / "theirs"))
-    access: Any = {prefix: icechunk.credentials.LocalFileSystemAccess}
-    repository = icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access)
-    virtual = virtualizarr.open_virtual_mfdataset(
-        [each.as_uri() for each in files],
-        registry=ObjectStoreRegistry({"file://": LocalStore()}),
-        parser=HDFParser(),
-        loadable_variables=["time"],
-        combine="nested",
-        concat_dim="time",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-    )
-    session = repository.writable_session("main")
-    virtual.vz.to_icechunk(session.store)
-    session.commit("written")
-
-    def opened() -> xr.Dataset:
-        found = icechunk.Repository.open(storage, authorize_virtual_chunk_access=access)
-        store = found.readonly_session("main").store
-        dataset: xr.Dataset = xr.open_zarr(store, consolidated=False, zarr_format=3, chunks={})
-        return dataset
-
-    return opened
-
-
-def run_months(folder: Path, months: int, shape: tuple[int, int], repeat: int) -> None:
-    files = write_months(folder, months, shape)
+def run_months(folder: Path, archive: Archive, repeat: int) -> None:
+    peers = {"parts_store": "ours, references", "VirtualiZarr": "icechunk", "open_mfdataset, file": "files"}
+    openers: dict[str, Callable[[], xr.DataArray]] = {}
+    for name, peer_name in peers.items():
+        peer, place = ARCHIVE_PEERS[f"{peer_name}, dask"], Disk(folder / name.split(",")[0])
+        peer.create(place, archive).write(archive.values())
+        openers[name] = partial(_opened, peer, place, archive)
+    files = sorted((folder / "open_mfdataset" / "files").iterdir())
     joined: dict[str, Any] = {"engine": "h5netcdf", "combine": "nested", "concat_dim": "time"}
-    openers: dict[str, Callable[[], xr.Dataset]] = {
-        "parts_store": with_parts_store(folder, files),
-        "VirtualiZarr": with_virtualizarr(folder, files),
-        "open_mfdataset, chunk": lambda: xr.open_mfdataset(files, chunks={}, **joined),
-        "open_mfdataset, file": lambda: xr.open_mfdataset(files, chunks={"time": -1}, **joined),
+    openers["open_mfdataset, chunk"] = lambda: xr.open_mfdataset(files, chunks={}, **joined)["t"]
+    rows, columns = archive.shape
+    reads: dict[str, Callable[[Any], Any]] = {
+        "series": lambda values: values[:, rows // 2, columns // 3],
+        "mean": lambda values: values.mean(axis=0),
     }
-    reads: dict[str, Callable[[xr.DataArray], xr.DataArray]] = {
-        "series": lambda values: values[:, shape[0] // 2, shape[1] // 3],
-        "mean": lambda values: values.mean("time"),
-    }
-    days = sum(xr.open_dataset(each, engine="h5netcdf").sizes["time"] for each in files)
-    print(f"{months} files, {days} chunks of {4 * shape[0] * shape[1]:,} bytes")
+    print(f"{len(files)} files, {archive.days} chunks of {4 * rows * columns:,} bytes")
     print(f"seconds (processor), medians of {repeat}\n")
     print(f"{'':<24}{'tasks':>8}" + "".join(f"{name:>16}" for name in ("open", *reads)))
-    rows: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in openers}
+    table: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in openers}
 
-    def opening(opener: Callable[[], xr.Dataset]) -> Callable[[], int]:
+    def opening(opener: Callable[[], xr.DataArray]) -> Callable[[], int]:
         def run() -> int:
-            with closing(opener()) as dataset:
-                return len(dataset["t"].data.dask)
+            with closing(opener()) as found:
+                return len(found.data.dask)
 
         return run
 
     tasks: dict[str, int]
     seconds, tasks = medians({name: opening(each) for name, each in openers.items()}, repeat)
     for name in openers:
-        rows[name]["open"] = seconds[name]
+        table[name]["open"] = seconds[name]
     for name, read in reads.items():
 
-        def reading(opener: Callable[[], xr.Dataset], read: Callable[[Any], Any] = read) -> Callable[[], Any]:
+        def reading(opener: Callable[[], xr.DataArray], read: Callable[[Any], Any] = read) -> Callable[[], Any]:
             def run() -> Any:
-                with closing(opener()) as dataset:
-                    return read(dataset["t"]).values
+                with closing(opener()) as found:
+                    return read(found).values
 
             return run
 
         seconds, values = medians({each: reading(opener) for each, opener in openers.items()}, repeat)
         for each, found in values.items():
-            np.testing.assert_allclose(found, values["open_mfdataset, file"], rtol=1e-4)
-            rows[each][name] = seconds[each]
-    ours = rows["parts_store"]
-    for name, row in rows.items():
+            np.testing.assert_allclose(found, read(archive.values()), rtol=1e-4)
+            table[each][name] = seconds[each]
+    print_months(table, tasks)
+
+
+def print_months(table: Mapping[str, Mapping[str, NDArray[Any]]], tasks: Mapping[str, int]) -> None:
+    ours = table["parts_store"]
+    for name, row in table.items():
         shown = ("{:.2f} ({:.2f})".format(*row[each]) for each in ours)
         print(f"{name:<24}{tasks[name]:>8}" + "".join(f"{text:>16}" for text in shown))
-    for name in list(openers)[1:]:
-        shown = ("{:.2f} ({:.2f})".format(*(ours[each] / rows[name][each])) for each in ours)
+    for name in list(table)[1:]:
+        shown = ("{:.2f} ({:.2f})".format(*(ours[each] / table[name][each])) for each in ours)
         print(f"{f'relative to {name}':<32}" + "".join(f"{text:>16}" for text in shown))
+
+
+def _opened(peer: Peer, place: Disk, archive: Archive) -> xr.DataArray:
+    handle = peer.reopen(place, archive, False)
+    assert isinstance(handle, ZarrHandle)
+    found: xr.DataArray = handle.array
+    return found
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -213,7 +165,9 @@ def main() -> None:
     icechunk.set_logs_filter("error")
     with tempfile.TemporaryDirectory(prefix="bench_reading_") as name:
         folder = Path(name).resolve()
-        run_months(folder, *((3, (18, 36), 1) if is_quick else (24, (180, 360), REPEAT)))
+        size, days = (36, 90) if is_quick else (360, 731)
+        archive = Archive("months", size, size, rows=size // 2, kind="netCDF", days=days)
+        run_months(folder, archive, 1 if is_quick else REPEAT)
         run_pages(folder, *((5, 1) if is_quick else (60, REPEAT)))
 
 

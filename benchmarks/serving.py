@@ -2,28 +2,31 @@
 
     python -m benchmarks.serving
 
-Needs the MinIO of the tests. Prints ratios: 0.5 means that a read over HTTP takes twice as long as a direct one.
+Prints ratios: 0.5 means that a read over HTTP takes twice as long as a direct one.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 import tensorstore
 import zarr
+from numpy.typing import NDArray
 from obstore.store import HTTPStore
 from zarr.storage import ObjectStore
 
 import parts_store as ps
-from integration.conftest import new_bucket
-from integration.server import supervised
+from benchmarks.places import Disk, Place, places
 
+DISK, S3 = "disk", "S3 +0 ms"
 REPEATS = 5
 SHAPE, SHARD, CHUNK = (8192, 8192), (2048, 2048), (256, 256)
+
+type Read = Callable[[], NDArray[Any]]
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -32,29 +35,42 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def compare(name: str, direct: Callable[[], Any], served: Callable[[], Any]) -> None:
-    """Print how fast reads over HTTP are in comparison with direct reads, in turns."""
-    pairs = [(seconds(direct), seconds(served)) for _ in range(REPEATS + 1)][1:]
-    ratio = statistics.median(one / other for one, other in pairs)
-    print(f"{name:45} {ratio:5.2f}")
+def compare(values: NDArray[Any], direct: Read, served: Read, repeats: int) -> tuple[float, float]:
+    """Return the median seconds of direct reads and of reads over HTTP, in turns."""
+    for read in (direct, served):
+        np.testing.assert_array_equal(read(), values)
+    pairs = [(seconds(direct), seconds(served)) for _ in range(repeats)]
+    return statistics.median(one for one, _ in pairs), statistics.median(other for _, other in pairs)
 
 
-def by_zarr(store: Any) -> Callable[[], Any]:
-    def read() -> Any:
+def by_zarr(store: Any) -> Read:
+    def read() -> NDArray[Any]:
         with zarr.config.set({"codec_pipeline.path": "parts_store.pipeline.codec_pipeline.PartsCodecPipeline"}):
-            return zarr.open_array(store, path="a", mode="r")[...]
+            return np.asarray(zarr.open_array(store, path="a", mode="r")[...])
 
     return read
 
 
-def by_tensorstore(kvstore: Any) -> Callable[[], Any]:
+def by_tensorstore(kvstore: Any) -> Read:
     spec = {"driver": "zarr3", "kvstore": kvstore, "recheck_cached_data": True}
-    return lambda: tensorstore.open(spec, read=True).result().read().result()
+    return lambda: np.asarray(tensorstore.open(spec, read=True).result().read().result())
 
 
-def write(store: ps.PartsStore) -> None:
+def measure_reads(found: Mapping[str, Place], repeats: int = REPEATS) -> Iterator[tuple[str, str, float, float]]:
+    """Yield the place, the client, and the seconds of direct reads and of reads over HTTP."""
     values = np.random.default_rng(0).integers(0, 4000, SHAPE, "u2")
-    zarr.create_array(store, name="a", data=values, chunks=CHUNK, shards=SHARD)
+    for where in (DISK, S3):
+        place = found[where].below("served")
+        store = ps.PartsStore(place.objects())
+        zarr.create_array(store, name="a", data=values, chunks=CHUNK, shards=SHARD)
+        with ps.serve(store) as server:
+            http = HTTPStore.from_url(f"{server.url}zarr", client_options={"allow_http": True})
+            direct = store if isinstance(place, Disk) else ObjectStore(place.objects(), read_only=True)
+            served = ObjectStore(http, read_only=True)
+            yield where, "zarr with our pipeline", *compare(values, by_zarr(direct), by_zarr(served), repeats)
+            if isinstance(place, Disk):
+                files = by_tensorstore(f"file://{place.folder}/a/")
+                yield where, "tensorstore", *compare(values, files, by_tensorstore(f"{server.zarr_url}a/"), repeats)
 
 
 def measure_pictures() -> None:
@@ -86,20 +102,9 @@ def measure_pictures() -> None:
 
 def main() -> None:
     print("speed over HTTP, direct reads with the same client = 1")
-    with tempfile.TemporaryDirectory() as folder:
-        local = ps.PartsStore.from_url(folder)
-        write(local)
-        with ps.serve(local) as server:
-            http = HTTPStore.from_url(f"{server.url}zarr", client_options={"allow_http": True})
-            compare("disk, zarr with our pipeline", by_zarr(local), by_zarr(ObjectStore(http, read_only=True)))
-            compare("disk, tensorstore", by_tensorstore(f"file://{folder}/a/"), by_tensorstore(f"{server.zarr_url}a/"))
-    with supervised() as minio, new_bucket(minio) as bucket:
-        store = ps.PartsStore(bucket.store())
-        write(store)
-        with ps.serve(store) as server:
-            http = HTTPStore.from_url(f"{server.url}zarr", client_options={"allow_http": True})
-            direct = ObjectStore(bucket.store(), read_only=True)
-            compare("MinIO, zarr with our pipeline", by_zarr(direct), by_zarr(ObjectStore(http, read_only=True)))
+    with places({S3: 0}, DISK) as found:
+        for where, client, direct, served in measure_reads(found):
+            print(f"{f'{where}, {client}':45} {direct / served:5.2f}")
     measure_pictures()
 
 

@@ -7,28 +7,56 @@ from pathlib import Path
 import pytest
 
 from benchmarks.places import Bucket, Disk, Place
+from benchmarks.speed.archives import ARCHIVE_PEERS, peer_of
 from benchmarks.speed.goals import OURS, check, compared, not_measured
 from benchmarks.speed.handles import Handle
-from benchmarks.speed.layouts import Layout
+from benchmarks.speed.layouts import TIFF, Archive, Layout
 from benchmarks.speed.measuring import Result, by_row, measure, prepare
 from benchmarks.speed.peers import PEERS
-from benchmarks.speed.report import BEGIN, END, from_json, markdown, publish, to_json
-from benchmarks.speed.work import ABOUT, DISK, S3, WORK, Operation, Work
+from benchmarks.speed.plot import GROUPS, plot
+from benchmarks.speed.report import BEGIN, END, comparison_of, from_json, markdown, publish, to_json
+from benchmarks.speed.work import ABOUT, DISK, ON_ARCHIVES, S3, WORK, Operation, Work
 from integration.server import Server
 
-TINY = Layout("shards", 128, 8, 32)
+TINY = Layout("shards", 128, 16, 32)
+NAMES = (
+    *("zarr", "tensorstore", "ours, no parts", "ours, 2 parts", "icechunk", "icechunk, zarrs", "ours, session"),
+    *("ours, zarr.open", "ours, xr.open_zarr", "ours, TIFF shards", "ours, HDF5 shards", "ours, 8 threads"),
+)
+CASES = [
+    (name, operation)
+    for name in NAMES
+    for operation in ABOUT
+    if operation not in ON_ARCHIVES and peer_of(name, TINY).does(operation, Disk(Path()))
+]
+ARCHIVES = (
+    Archive("months", 16, 16, rows=8, kind="netCDF", days=60),
+    Archive("tiles", 128, 32, kind="TIFF"),
+)
 ROW = ("S3 +0 ms", "shards", "read")
 RESULTS = [Result(*ROW, "zarr", 0.4), Result(*ROW, "tensorstore", 0.05), Result(*ROW, OURS, 0.04)]
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("name", ["zarr", "tensorstore", "ours, no parts", "ours, 2 parts"])
-@pytest.mark.parametrize("operation", ABOUT)
+@pytest.mark.filterwarnings("ignore:Array is unsupported by ZarrsCodecPipeline")
+@pytest.mark.parametrize(("name", "operation"), CASES)
 def test_peer_returns_the_values_that_every_operation_expects(name: str, operation: Operation, tmp_path: Path) -> None:
-    task = prepare(operation, PEERS[name], Disk(tmp_path), TINY, 0, set())
-    result = task.run()
-    found = result if task.read_back is None else task.read_back()
+    peer = peer_of(name, TINY)
+    with peer.configured():
+        task = prepare(operation, peer, Disk(tmp_path), TINY, 0, set())
+        result = task.run()
+        found = result if task.read_back is None else task.read_back()
     assert (found == task.expected).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
+@pytest.mark.parametrize("name", ARCHIVE_PEERS)
+def test_reader_of_an_archive_returns_the_values_of_the_files(name: str, archive: Archive, tmp_path: Path) -> None:
+    written: set[str] = set()
+    for operation in ON_ARCHIVES if archive.kind == "netCDF" else ("full read", "random tiles"):
+        task = prepare(operation, ARCHIVE_PEERS[name], Disk(tmp_path), archive, 0, written)
+        assert (task.run() == task.expected).all()
 
 
 def test_every_goal_about_arrays_has_rows_with_all_peers_that_it_compares() -> None:
@@ -38,13 +66,21 @@ def test_every_goal_about_arrays_has_rows_with_all_peers_that_it_compares() -> N
         Result(work.where, work.layout.name, operation, peer.name, 1.0)
         for work in WORK
         for operation in work.operations
-        for peer in PEERS.values()
+        for peer in [peer_of(name, work.layout) for name in work.peers] or PEERS.values()
         if peer.name not in work.without and peer.does(operation, places[work.where])
     ]
     layouts = {work.layout.name for work in WORK}
     missing = [(goal.text, name) for goal, name in not_measured(check(by_row(results))) if layouts & {*goal.layouts}]
     # Requests are counted in a part of their own.
-    assert set(missing) == {("1 request", name) for name in ("requests", "shards", "random reads, known shard")}
+    counted = ("requests", "shards", "random reads, known shard", TIFF.name, "random tiles")
+    assert set(missing) == {("1 request", name) for name in counted}
+    # Every row is shown as a comparison, and those of the picture exist.
+    table = by_row(results)
+    assert all(comparison_of(found) is not None for found in table.values())
+    for group in GROUPS:
+        base, *_, ours = group.shown
+        assert all({base, ours} <= table[row].keys() for row in group.rows)
+    assert plot(table).count('class="panel"') == sum(len(group.rows) for group in GROUPS)
     left_out = [(work, operation) for work in WORK for operation in work.operations if work.without]
     for work, operation in left_out:
         assert not compared((work.where, work.layout.name, operation)) & {*work.without}

@@ -42,9 +42,9 @@ class Contestant:
         return self.name.replace(",", "").replace(" ", "-")
 
 
-def plain_repository(place: Place, folder: Path) -> icechunk.Repository:
+def plain_repository(place: Place, folder: Path | str) -> icechunk.Repository:
     """Open a repository with the settings that Icechunk has by default."""
-    url, options = _address(place)
+    url, options = address(place)
     config = icechunk.RepositoryConfig.default()
     container, access = virtual_container(str(folder), options)
     config.set_virtual_chunk_container(container)
@@ -55,13 +55,14 @@ def plain_repository(place: Place, folder: Path) -> icechunk.Repository:
     )
 
 
-def our_repository(place: Place, folder: Path) -> icechunk.Repository:
+def our_repository(place: Place, folder: Path | str) -> icechunk.Repository:
     """Open a repository with the settings of `ps.open_repository`."""
-    url, options = _address(place)
+    url, options = address(place)
     return ps.open_repository(url, virtual=[folder], **options)
 
 
-def _address(place: Place) -> tuple[str, dict[str, Any]]:
+def address(place: Place) -> tuple[str, dict[str, Any]]:
+    """Return the URL of a place, and the options of its store."""
     if not isinstance(place, Bucket):
         return str(place.folder), {}
     server = place.server

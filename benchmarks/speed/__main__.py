@@ -8,20 +8,23 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import icechunk
 
 from benchmarks.places import Bucket, Place, places
+from benchmarks.serving import measure_reads
+from benchmarks.speed.archives import peer_of
 from benchmarks.speed.counting import count_requests
 from benchmarks.speed.goals import DEFAULT, DEFAULT_PLAIN, compared
 from benchmarks.speed.growth import measure_growth
 from benchmarks.speed.listing import STORES, all_rows
 from benchmarks.speed.listing import measure as measure_row
 from benchmarks.speed.measuring import Result, by_row, measure
-from benchmarks.speed.memory import measure_memory
+from benchmarks.speed.memory import QUICK as QUICK_SIZES
+from benchmarks.speed.memory import Sizes, measure_memory
 from benchmarks.speed.peers import PEERS, Peer
 from benchmarks.speed.plot import plot
 from benchmarks.speed.report import from_json, goals, markdown, publish, text, to_json
@@ -37,27 +40,34 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> Iterator[Result]:
         for work in QUICK if options.quick else WORK:
             if work.where in found and options.only in f"{work.where}, {work.layout.name}":
                 budget = partial(_seconds_for, work, is_quick=options.quick)
-                yield from measure(work, found[work.where].below("run"), peers, options.repetitions, budget)
+                chosen = [peer_of(name, work.layout) for name in work.peers] or peers
+                yield from measure(work, found[work.where].below("run"), chosen, options.repetitions, budget)
         near = found[S3[0]]
         assert isinstance(near, Bucket)
-        if options.only in "requests":
-            yield from count_requests(near, peers)
-        if options.quick:
-            return
-        if options.only in "memory":
-            for where in (DISK, S3[0]):
-                yield from measure_memory(found[where], where)
-        if options.only in "listing":
-            yield from measure_listing(found, options.repetitions)
-    if options.only in "growth":
-        yield from measure_growth()
+        parts: dict[str, Callable[[], Iterator[Result]]] = {
+            "requests": lambda: count_requests(near, peers),
+            "server": lambda: measure_server(found, 1 if options.quick else options.repetitions),
+            "memory": lambda: measure_memory(found, QUICK_SIZES if options.quick else Sizes(chunks=options.chunks)),
+            "listing": lambda: measure_listing(found, options.repetitions),
+            "growth": measure_growth,
+        }
+        for name, part in parts.items():
+            if options.only in name and not (options.quick and name in ("listing", "growth")):
+                yield from part()
 
 
 def _seconds_for(work: Work, operation: Operation, peer: Peer, *, is_quick: bool) -> float:
     """Return for how long a peer is repeated: longer if a goal of the row compares it."""
-    if is_quick:
+    if is_quick or (work.peers and work.times == 1):
         return 2.0
-    return 6.0 if peer.name in compared((work.where, work.layout.name, operation)) else 1.0
+    return 3.0 if peer.name in compared((work.where, work.layout.name, operation)) else 0.7
+
+
+def measure_server(found: dict[str, Place], repetitions: int) -> Iterator[Result]:
+    """Measure reads over HTTP, beside direct ones with the same client."""
+    for where, client, direct, served in measure_reads(found, repetitions):
+        for peer, value in (("direct", direct), ("over HTTP", served)):
+            yield Result(where, "server", f"read by {client}", peer, value)
 
 
 def measure_listing(found: dict[str, Place], repetitions: int) -> Iterator[Result]:
@@ -95,9 +105,10 @@ def progress(results: Iterator[Result]) -> list[Result]:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few rows and peers, in about two minutes")
+    parser.add_argument("--quick", action="store_true", help="a few rows and peers, in about three minutes")
     parser.add_argument("--repetitions", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
+    parser.add_argument("--chunks", type=int, default=Sizes().chunks, help="how many chunks are verified and copied")
     parser.add_argument("--peers", default="", help="only these peers, separated by ';'")
     parser.add_argument("--output", type=Path, help="write speed.json, speed.md and speed.svg to this folder")
     parser.add_argument("--from", dest="source", type=Path, help="measure nothing; show speed.json of this folder")

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.places import Bucket
-from benchmarks.speed.layouts import COUNTED
+from benchmarks.speed.archives import ARCHIVE_PEERS
+from benchmarks.speed.layouts import COUNTED, TIFF
 from benchmarks.speed.measuring import RANDOM_READS, Result, prepare
-from benchmarks.speed.peers import Peer
+from benchmarks.speed.peers import Peer, folder_of
 from benchmarks.speed.work import KNOWN_SHARD, Operation
 from integration.proxy import CountingProxy
 from integration.server import Server
@@ -19,7 +20,7 @@ from integration.server import Server
 WHERE = "requests"
 OPERATIONS: tuple[Operation, ...] = ("first write", "read", *KNOWN_SHARD, "random reads, unknown shards", "64 points")
 # Requests of these operations are reported for one read.
-_READS = {"random reads, known shard": RANDOM_READS, "random reads, unknown shards": 16}
+_READS = {"random reads, known shard": RANDOM_READS, "random tiles": RANDOM_READS, "random reads, unknown shards": 16}
 
 
 class _Counter:
@@ -50,21 +51,22 @@ def count_requests(place: Bucket, peers: Sequence[Peer]) -> Iterator[Result]:
     """Return how many requests each peer makes, for 16 shards of 64 inner chunks."""
     with _counter(place.server.endpoint) as counter:
         behind = Bucket(Server(counter.endpoint, place.server.access_key, place.server.secret_key), place.prefix)
-        for operation in OPERATIONS:
-            for peer in peers:
-                if peer.is_limit or not peer.does(operation, behind):
-                    continue
-                own = behind.below(f"counted-{operation}-{peer.folder}".replace(" ", "-"))
-                try:
-                    with peer.configured():
-                        task = prepare(operation, peer, own, COUNTED, 0, set())
-                        counter.count()
-                        task.run()
-                except Exception as error:
-                    print(f"  {peer.name} cannot do '{operation}': {str(error)[:150]}", file=sys.stderr)
-                    continue
-                count = counter.count() / _READS.get(operation, 1)
-                yield Result(WHERE, COUNTED.name, operation, peer.name, count, "requests")
+        cases = [(operation, COUNTED, peer) for operation in OPERATIONS for peer in peers]
+        tiles: Operation = "random tiles"
+        for operation, layout, peer in (*cases, *((tiles, TIFF, peer) for peer in ARCHIVE_PEERS.values())):
+            if peer.is_limit or not peer.does(operation, behind):
+                continue
+            own = behind.below(folder_of(f"counted-{operation}-{peer.name}"))
+            try:
+                with peer.configured():
+                    task = prepare(operation, peer, own, layout, 0, set())
+                    counter.count()
+                    task.run()
+            except Exception as error:
+                print(f"  {peer.name} cannot do '{operation}': {str(error)[:150]}", file=sys.stderr)
+                continue
+            count = counter.count() / _READS.get(operation, 1)
+            yield Result(WHERE, layout.name, operation, peer.name, count, "requests")
 
 
 def main(endpoint: str) -> None:

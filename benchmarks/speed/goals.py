@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.speed import counting, growth, memory
-from benchmarks.speed.layouts import COUNTED, ONE_CHUNK
+from benchmarks.speed.layouts import COUNTED, IN_FLIGHT, IN_SESSION, MONTHS, ONE_CHUNK, OPENED, TIFF
 from benchmarks.speed.measuring import RANDOM_READS, Row, Table
-from benchmarks.speed.work import DISK, KNOWN_SHARD, LATENCY, S3
+from benchmarks.speed.work import DISK, KNOWN_SHARD, LATENCY, S3, THREADS
 
 OURS: Final = "ours, 2 parts"
 OURS_PLAIN: Final = "ours, no parts"
 DEFAULT: Final = "ours, 2 parts, zarr's pipeline"
 DEFAULT_PLAIN: Final = "ours, no parts, zarr's pipeline"
+SESSION: Final = "ours, session"
+SHARDED: Final = "ours, shards"
+REFERENCES: Final = "ours, references"
 # Peers that notice when stored data has changed.
 PEERS: Final = (
     *("zarr", "zarr, 64 in flight", "zarr fused", "zarrs"),
@@ -66,6 +69,9 @@ class Checked:
 
 _SHARDS: Final = ("shards", "zstd")
 _BOTH: Final = ("read", "first write")
+_AT: Final = (S3[0], DISK)
+_SESSIONS: Final = tuple(layout.name for layout in IN_SESSION[:2])
+_IN_SESSION: Final = (*_BOTH, "overwrite", "read of an old snapshot")
 _LISTED: Final = ("200 arrays", "10,000 arrays")
 # What the goals are about; some work has several.
 _READ: Final = "shards and zstd shards with parts, full read, +0 ms"
@@ -74,6 +80,9 @@ _REMOTE: Final = "shards and zstd shards with parts, read and first write, +20 m
 _SMALL: Final = "small chunks, read and first write, +20 ms, one part and two"
 _KNOWN: Final = "random inner read of a known shard, +20 ms, with and without parts"
 _POINTS: Final = "64 random inner reads in one call, +20 ms"
+_ADOPTED: Final = "adopted netCDF4, full read and time series"
+_TILES: Final = "adopted TIFF, random tile"
+_ALL_DAYS: Final = ("full read", "time series")
 _DISK: Final = "local disk: shards and zstd shards with parts, read and first write"
 GOALS: Final = (
     Goal(_READ, "at most 1.2 times tensorstore", S3[:1], _SHARDS, ("read",), OURS, ("tensorstore",), 1.2),
@@ -123,6 +132,16 @@ GOALS: Final = (
         # What the allocator and the interpreter take besides is a few MiB.
         NOISE,
     ),
+    Goal(
+        "memory: 10,000 random reads",
+        *(
+            "at most 8 MiB more after them than after 1,000",
+            (memory.WHERE,),
+            ("10,000 random reads",),
+            ("growth after the first tenth",),
+        ),
+        *(OURS, (), 8.0),
+    ),
     *(
         Goal(
             "growth: chunks",
@@ -139,6 +158,69 @@ GOALS: Final = (
         DEFAULT_PLAIN,
         ("zarr",),
         NOISE,
+    ),
+    Goal(
+        "arrays in a session: shards and zstd shards, read and first write",
+        *("a tenth of zarr's pipeline on Icechunk's store", _AT, _SESSIONS, _BOTH, SESSION, ("icechunk",), 0.1),
+    ),
+    Goal(
+        "arrays in a session: shards and zstd shards, any row",
+        "ahead of zarr's and zarrs' pipeline on Icechunk's store",
+        _AT,
+        _SESSIONS,
+        _IN_SESSION,
+        SESSION,
+        ("icechunk", "icechunk, zarrs"),
+        1.0,
+    ),
+    Goal(
+        "arrays in a session: small chunks",
+        "not slower than zarr's and zarrs' pipeline on Icechunk's store",
+        _AT,
+        (IN_SESSION[2].name,),
+        _IN_SESSION,
+        SESSION,
+        ("icechunk", "icechunk, zarrs"),
+        NOISE,
+    ),
+    *(
+        Goal(
+            "opened by zarr or xarray, without another call",
+            *("within 5 % of ps.open_array", _AT, (OPENED.name,), operations, name, (OURS_PLAIN,), 1.05),
+        )
+        for name, operations in (("ours, zarr.open", _BOTH), ("ours, xr.open_zarr", ("read",)))
+    ),
+    Goal(
+        "requests in flight, chosen by our pipeline",
+        "within 10 % of the best fixed number",
+        S3,
+        tuple(layout.name for layout in IN_FLIGHT),
+        _BOTH,
+        OURS_PLAIN,
+        tuple(f"ours, {count} threads" for count in THREADS),
+        NOISE,
+    ),
+    Goal(_ADOPTED, "at most 1.2 times h5py", (DISK,), (MONTHS.name,), _ALL_DAYS, SHARDED, ("files",), 1.2),
+    Goal(
+        _ADOPTED,
+        *("with dask, at most 1.2 times open_mfdataset", (DISK,), (MONTHS.name,), _ALL_DAYS),
+        *(f"{SHARDED}, dask", ("files, dask",), 1.2),
+    ),
+    *(
+        Goal(_ADOPTED, text, (DISK, *S3[:2]), (MONTHS.name,), _ALL_DAYS, f"{ours}{dask}", (f"icechunk{dask}",), at_most)
+        for ours, text, at_most in (
+            (SHARDED, "ahead of VirtualiZarr with Icechunk", 1.0),
+            (REFERENCES, "not slower than VirtualiZarr with Icechunk", NOISE),
+        )
+        for dask in ("", ", dask")
+    ),
+    *(
+        goal
+        for ours in (SHARDED, REFERENCES)
+        for goal in (
+            Goal(_TILES, "at most 1.5 times tifffile", (DISK,), (TIFF.name,), ("random tiles",), ours, ("files",), 1.5),
+            Goal(_TILES, "1 request", (counting.WHERE,), (TIFF.name,), ("random tiles",), ours, (), 1.0),
+        )
     ),
 )
 

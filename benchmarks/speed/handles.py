@@ -49,9 +49,9 @@ def _store_with_dask(values: NDArray[np.uint8], side: int, target: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ZarrHandle:
-    """An array of zarr."""
+    """An array of zarr, or another one that is selected from in the same way."""
 
-    array: zarr.Array[Any]
+    array: Any
 
     def write(self, values: NDArray[np.uint8]) -> None:
         """Write all values."""
@@ -73,9 +73,24 @@ class ZarrHandle:
         """Read a part of the array."""
         return np.asarray(self.array[rows, columns])
 
+    def select(self, selection: tuple[slice, ...]) -> NDArray[Any]:
+        """Read a part of an array of any dimensions."""
+        return np.asarray(self.array[selection])
+
     def read_points(self, rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.uint8]:
         """Read single values in one call."""
         return np.asarray(self.array.vindex[rows, columns])
+
+
+@dataclass(frozen=True, slots=True)
+class XarrayHandle(ZarrHandle):
+    """A variable of xarray, which is only read."""
+
+    array: Any
+
+    def read(self) -> NDArray[np.uint8]:
+        """Read all values."""
+        return np.asarray(self.array.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,22 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.places import Place
-from benchmarks.speed.handles import Handle
-from benchmarks.speed.layouts import Layout
-from benchmarks.speed.peers import Peer
+from benchmarks.speed.handles import Handle, ZarrHandle
+from benchmarks.speed.layouts import Archive, Layout
+from benchmarks.speed.peers import Peer, folder_of
 from benchmarks.speed.work import Operation, Work
 
 RANDOM_READS = 20
 APPENDS = 3
 
-type Unit = Literal["seconds", "requests", "copies", "ratio"]
+type Unit = Literal["seconds", "requests", "copies", "MiB", "ratio"]
 type Row = tuple[str, str, str]
 type Table = Mapping[Row, Mapping[str, "Result"]]
 
@@ -62,13 +63,13 @@ def measure(
         able = [peer for peer in peers if peer.does(operation, place) and peer.name not in work.without]
         times: dict[str, list[float]] = {peer.name: [] for peer in able}
         left = {peer.name: budget(operation, peer) for peer in able}
-        for repetition in range(repetitions + 1):
+        for repetition in range(repetitions * work.times + 1):
             # Each time from another peer on, so that none is always measured after the same one.
             shift = repetition * 5 % len(able)
             for peer in (*able[shift:], *able[:shift]):
                 if left[peer.name] < 0:
                     continue
-                own = place.below(f"{work.layout.name}-{peer.folder}")
+                own = place.below(folder_of(f"{work.layout.name}-{peer.name}"))
                 start = time.perf_counter()
                 with peer.configured():
                     seconds = _once(operation, peer, own, work.layout, repetition, written)
@@ -130,7 +131,20 @@ def prepare(operation: Operation, peer: Peer, place: Place, layout: Layout, repe
     if peer.name not in written:
         peer.create(kept, layout).write(values)
         written.add(peer.name)
-    handle = peer.reopen(kept, layout, operation == "overwrite")
+    if operation == "read of an old snapshot" and peer.reopen_old is not None:
+        if f"{peer.name}, old" not in written:
+            peer.reopen(kept, layout, True).write(values[::-1])
+            written.add(f"{peer.name}, old")
+        return Task(peer.reopen_old(kept, layout).read, values)
+    if operation == "copy" and peer.copy is not None:
+        return Task(partial(peer.copy, kept, fresh), values, lambda: peer.reopen(fresh, layout, False).read())
+    if isinstance(layout, Archive):
+        return _prepare_archive(operation, peer, kept, layout, repetition)
+    return _prepare_stored(operation, peer, kept, layout, repetition)
+
+
+def _prepare_stored(operation: Operation, peer: Peer, kept: Place, layout: Layout, repetition: int) -> Task:
+    values, handle = layout.values(), peer.reopen(kept, layout, operation == "overwrite")
     match operation:
         case "overwrite":
             return Task(lambda: handle.write(values), values, lambda: peer.reopen(kept, layout, False).read())
@@ -145,6 +159,27 @@ def prepare(operation: Operation, peer: Peer, place: Place, layout: Layout, repe
         _read_inner(handle, layout, (0, 0))
     expected = np.stack([_inner(values, layout, corner) for corner in corners])
     return Task(lambda: [_read_inner(handle, layout, corner) for corner in corners], expected)
+
+
+def _prepare_archive(operation: Operation, peer: Peer, place: Place, archive: Archive, repetition: int) -> Task:
+    def opened() -> ZarrHandle:
+        handle = peer.reopen(place, archive, False)
+        assert isinstance(handle, ZarrHandle)
+        return handle
+
+    values, series = archive.values(), archive.series(repetition)
+    if operation == "open and time series":
+        return Task(lambda: opened().select(series), values[series])
+    handle = opened()
+    # It reads from every shard. From here on what is known of all chunks is in memory.
+    handle.select(archive.series(1000 + repetition))
+    match operation:
+        case "full read":
+            return Task(handle.read, values)
+        case "time series":
+            return Task(lambda: handle.select(series), values[series])
+    tiles = archive.tiles(repetition, RANDOM_READS)
+    return Task(lambda: [handle.select(tile) for tile in tiles], np.stack([values[tile] for tile in tiles]))
 
 
 def _with_dask(handle: Handle, layout: Layout, values: NDArray[np.uint8]) -> None:

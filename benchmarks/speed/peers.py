@@ -1,23 +1,26 @@
 """The peers: each creates and opens the same array in its own way."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import icechunk
 import obstore
 import tensorstore
+import xarray as xr
 import zarr
 from obstore.store import MemoryStore
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 import parts_store as ps
-from benchmarks.places import BUCKET, Disk, Place
-from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, ZarrHandle
+from benchmarks.places import BUCKET, Bucket, Disk, Place
+from benchmarks.speed.handles import IN_FLIGHT as THREADS_OF_LIMIT
+from benchmarks.speed.handles import BareHandle, Handle, IcechunkHandle, TensorstoreHandle, XarrayHandle, ZarrHandle
 from benchmarks.speed.layouts import Layout, parts_of, zarr_arguments
-from benchmarks.speed.work import KNOWN_SHARD, Operation
+from benchmarks.speed.work import KNOWN_SHARD, THREADS, Operation
 from parts_store.pipeline.opening import use_pipeline
 
 FUSED = {"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}
@@ -43,6 +46,10 @@ class Peer:
     # Where it is measured, and which operations; all if None.
     only: Literal["disk", "S3"] | None = None
     operations: tuple[Operation, ...] | None = None
+    # Opens what was committed before the last commit, for reading.
+    reopen_old: Callable[[Place, Layout], Handle] | None = None
+    # Copies an array from one place to another.
+    copy: Callable[[Place, Place], object] | None = None
 
     @property
     def is_limit(self) -> bool:
@@ -52,7 +59,7 @@ class Peer:
     @property
     def folder(self) -> str:
         """The name as a part of a path."""
-        return "".join(each if each.isalnum() else "-" for each in self.name)
+        return folder_of(self.name)
 
     def configured(self) -> Any:
         """Return a context manager with this peer's settings of zarr."""
@@ -61,7 +68,16 @@ class Peer:
     def does(self, operation: Operation, place: Place) -> bool:
         """Return whether the peer is measured for an operation at a place."""
         where = "disk" if isinstance(place, Disk) else "S3"
+        if (operation == "read of an old snapshot" and self.reopen_old is None) or (
+            operation == "copy" and self.copy is None
+        ):
+            return False
         return self.only in (None, where) and (self.operations is None or operation in self.operations)
+
+
+def folder_of(name: str) -> str:
+    """Return a name as a part of a path."""
+    return "".join(each if each.isalnum() else "-" for each in name)
 
 
 def _zarr_peer(
@@ -78,7 +94,10 @@ def _zarr_peer(
         del layout
         return ZarrHandle(zarr.open_array(make_store(place), mode="r+" if is_writable else "r"))
 
-    return Peer(name, about, create, reopen, settings or {}, only)
+    def copy(source: Place, destination: Place) -> None:
+        zarr.from_array(make_store(destination), data=zarr.open_array(make_store(source), mode="r"))
+
+    return Peer(name, about, create, reopen, settings or {}, only, copy=copy if name == "zarr" else None)
 
 
 def _zarr_store(place: Place) -> Any:
@@ -89,20 +108,24 @@ def _zarr_store(place: Place) -> Any:
 
 
 def _fsspec_store(place: Place) -> Any:
-    import fsspec
-
     if isinstance(place, Disk):
         return FsspecStore.from_url(f"file://{place.folder}", storage_options={"auto_mkdir": True})
-    filesystem = fsspec.filesystem(
+    return FsspecStore(filesystem(place, asynchronous=True), path=f"{BUCKET}/{place.prefix}")
+
+
+def filesystem(place: Bucket, *, asynchronous: bool) -> Any:
+    """Return s3fs for the server of a place."""
+    import fsspec
+
+    return fsspec.filesystem(
         "s3",
         key=place.server.access_key,
         secret=place.server.secret_key,
         endpoint_url=place.server.endpoint,
-        asynchronous=True,
+        asynchronous=asynchronous,
         # Checksums that no other peer sends would cost time.
         config_kwargs={"request_checksum_calculation": "when_required"},
     )
-    return FsspecStore(filesystem, path=f"{BUCKET}/{place.prefix}")
 
 
 # --- parts_store -----------------------------------------------------------------------------------------------------
@@ -113,15 +136,43 @@ def _ours(name: str, about: str, count: int, *, is_fast: bool) -> Peer:
         return ZarrHandle(ps.open_array(store, mode=mode) if is_fast else zarr.open_array(store, mode=mode))
 
     def create(place: Place, layout: Layout) -> Handle:
-        store = ps.PartsStore(place.objects())
+        store = ps.PartsStore(place.objects(), fast=is_fast)
         _create_ours(store, layout, count)
         return opened(store, "r+")
 
     def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
         del layout
-        return opened(ps.PartsStore(place.objects()), "r+" if is_writable else "r")
+        return opened(ps.PartsStore(place.objects(), fast=is_fast), "r+" if is_writable else "r")
 
-    return Peer(name, about, create, reopen)
+    return Peer(name, about, create, reopen, copy=_copy_ours if is_fast else None)
+
+
+def _copy_ours(source: Place, destination: Place) -> None:
+    ps.copy(ps.PartsStore(source.objects()), ps.PartsStore(destination.objects()))
+
+
+def _in_files(shard_file: Literal["tiff", "hdf5"]) -> Peer:
+    name = f"ours, {shard_file.upper()} shards"
+    peer = _ours(name, f'the same with `shard_file="{shard_file}"`: every shard is a file', 1, is_fast=True)
+
+    def create(place: Place, layout: Layout) -> Handle:
+        store = ps.PartsStore(place.objects())
+        return ZarrHandle(ps.create_array(store, shard_file=shard_file, **zarr_arguments(layout)))
+
+    return replace(peer, create=create)
+
+
+def _create_for_xarray(place: Place, layout: Layout) -> Handle:
+    arguments = zarr_arguments(layout) | {"dimension_names": ("y", "x")}
+    return ZarrHandle(zarr.create_array(ps.PartsStore(place.objects()), name="a", **arguments))
+
+
+def _reopen_with_xarray(place: Place, layout: Layout, is_writable: bool) -> Handle:
+    del layout
+    store = ps.PartsStore(place.objects())
+    if is_writable:
+        return ZarrHandle(zarr.open_array(store, path="a", mode="r+"))
+    return XarrayHandle(xr.open_zarr(store, consolidated=False, chunks=None)["a"])
 
 
 def _create_ours(store: ps.PartsStore, layout: Layout, count: int) -> zarr.Array[Any]:
@@ -134,7 +185,16 @@ def _bare(name: str, about: str, count: int) -> Peer:
     def create(place: Place, layout: Layout) -> Handle:
         return BareHandle(place.objects(), _pieces(layout, count), layout)
 
-    return Peer(name, about, create, lambda place, layout, _: create(place, layout))
+    def copy(source: Place, destination: Place) -> None:
+        keys = [each["path"] for each in obstore.list(source.objects()).collect()]
+        with ThreadPoolExecutor(THREADS_OF_LIMIT) as pool:
+            list(pool.map(partial(_copy_object, source.objects(), destination.objects()), keys))
+
+    return Peer(name, about, create, lambda place, layout, _: create(place, layout), copy=copy if count == 1 else None)
+
+
+def _copy_object(source: Any, destination: Any, key: str) -> None:
+    obstore.put(destination, key, obstore.get(source, key).bytes(), use_multipart=False)
 
 
 @lru_cache(maxsize=2)
@@ -224,19 +284,29 @@ def _icechunk_repository(place: Place) -> icechunk.Repository:
     return icechunk.Repository.open_or_create(storage)
 
 
-def _create_icechunk(place: Place, layout: Layout) -> Handle:
-    repository = _icechunk_repository(place)
-    session = repository.writable_session("main")
-    return IcechunkHandle(zarr.create_array(session.store, **zarr_arguments(layout)), repository, session)
+def _icechunk(name: str, about: str, view: Callable[[icechunk.Session], Any], **others: Any) -> Peer:
+    """Return a peer whose arrays are in a session; `view` makes zarr's store of the session."""
 
+    def create(place: Place, layout: Layout) -> Handle:
+        repository = _icechunk_repository(place)
+        session = repository.writable_session("main")
+        return IcechunkHandle(zarr.create_array(view(session), **zarr_arguments(layout)), repository, session)
 
-def _reopen_icechunk(place: Place, layout: Layout, is_writable: bool) -> Handle:
-    del layout
-    repository = _icechunk_repository(place)
-    if not is_writable:
-        return ZarrHandle(zarr.open_array(repository.readonly_session("main").store, mode="r"))
-    session = repository.writable_session("main")
-    return IcechunkHandle(zarr.open_array(session.store, mode="r+"), repository, session)
+    def reopen(place: Place, layout: Layout, is_writable: bool) -> Handle:
+        del layout
+        repository = _icechunk_repository(place)
+        if not is_writable:
+            return ZarrHandle(zarr.open_array(view(repository.readonly_session("main")), mode="r"))
+        session = repository.writable_session("main")
+        return IcechunkHandle(zarr.open_array(view(session), mode="r+"), repository, session)
+
+    def reopen_old(place: Place, layout: Layout) -> Handle:
+        del layout
+        repository = _icechunk_repository(place)
+        _, before, *_ = repository.ancestry(branch="main")
+        return ZarrHandle(zarr.open_array(view(repository.readonly_session(snapshot_id=before.id)), mode="r"))
+
+    return Peer(name, about, create, reopen, reopen_old=reopen_old, **others)
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -270,13 +340,47 @@ _ALL = (
         KNOWN_SHARD,
         recheck_cached_data="open",
     ),
-    Peer("icechunk", "an Icechunk session; a write ends with a commit", _create_icechunk, _reopen_icechunk),
+    _icechunk("icechunk", "an Icechunk session; a write ends with a commit", lambda session: session.store),
     _bare("limit, 1 part", "obstore and 64 threads, which make the requests of parts_store without parts", 1),
     _bare("limit, 2 parts", "obstore and 64 threads, which make the requests of parts_store with 2 parts", 2),
-    _ours("ours, no parts, zarr's pipeline", "PartsStore in place of zarr's store, nothing else", 1, is_fast=False),
+    _ours("ours, no parts, zarr's pipeline", "PartsStore with `fast=False` in place of zarr's store", 1, is_fast=False),
     _ours("ours, 2 parts, zarr's pipeline", "PartsStore, 2 parts, zarr's default pipeline", 2, is_fast=False),
     _ours("ours, no parts", "PartsStore and its pipeline", 1, is_fast=True),
     _ours("ours, 2 parts", "PartsStore, 2 parts, and its pipeline", 2, is_fast=True),
 )
 PEERS = {peer.name: peer for peer in _ALL}
+# These do work of their own, not that of all peers.
+_SPECIAL = (
+    _icechunk(
+        "icechunk, zarrs",
+        "the same with the pipeline of the package `zarrs`, which does not know the store and calls zarr's",
+        lambda session: session.store,
+        settings=ZARRS,
+    ),
+    _icechunk("ours, session", "PartsStore on an Icechunk session", ps.PartsStore.from_session),
+    replace(
+        _ours("ours, zarr.open", "the array is opened by `zarr.open_array(PartsStore(...))`", 1, is_fast=True),
+        create=lambda place, layout: ZarrHandle(_create_ours(ps.PartsStore(place.objects()), layout, 1)),
+        reopen=lambda place, _, is_writable: ZarrHandle(
+            zarr.open_array(ps.PartsStore(place.objects()), mode="r+" if is_writable else "r")
+        ),
+    ),
+    Peer(
+        "ours, xr.open_zarr",
+        "the array is opened by `xr.open_zarr(PartsStore(...))`",
+        _create_for_xarray,
+        _reopen_with_xarray,
+        operations=("read",),
+    ),
+    _in_files("tiff"),
+    _in_files("hdf5"),
+    *(
+        replace(
+            _ours(f"ours, {count} threads", f"`ps.fast(max_workers={count})`", 1, is_fast=True),
+            settings={"codec_pipeline.max_workers": count, "async.concurrency": 2 * count},
+        )
+        for count in THREADS
+    ),
+)
+SPECIAL_PEERS = {peer.name: peer for peer in _SPECIAL}
 THREE_PARTS = _ours("ours, 3 parts", "PartsStore, 3 parts, and its pipeline", 3, is_fast=True)
