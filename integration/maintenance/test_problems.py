@@ -154,5 +154,7 @@ def test_repair_marks_documents_that_other_readers_must_refuse(bucket: Bucket) -
     same(store.repair(), finding)
     before = json.loads(bucket.read("chunks/zarr.json"))
     same(store.repair(must_understand=True), replace(finding, is_repaired=True))
-    assert json.loads(bucket.read("chunks/zarr.json")) == before | {"parts_store": {"must_understand": True}}
+    assert json.loads(bucket.read("chunks/zarr.json")) == before | {
+        "parts_store": {"name": "parts_store", "must_understand": True}
+    }
     same(store.verify())
