@@ -96,7 +96,9 @@ def test_every_command_works_on_objects(
     assert call(["repair", url, "--min-age", "0"], capsys).code == OK
     bucket.client.remove_object(bucket.name, "data/a/c/1.tail")
     result = call(["verify", url], capsys)
-    assert (result.code, result.out.splitlines()[1]) == (DAMAGED, "incomplete: a/c/1: no such object: a/c/1.tail")
+    assert result.code == DAMAGED
+    expected = "incomplete: a/c/1: no such object: a/c/1.tail -> write the chunk again"
+    assert result.out.splitlines()[1].startswith(expected)
 
 
 def test_every_command_works_on_a_repository(

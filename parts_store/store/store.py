@@ -413,6 +413,7 @@ class PartsStore(ZarrMethods):
         prefix: str = "",
         *,
         checksums: bool = False,
+        decode: bool = False,
         executor: ExecutorLike = None,
         progress: ProgressLike = None,
     ) -> Report:
@@ -426,6 +427,10 @@ class PartsStore(ZarrMethods):
             Whether to read the chunks whose last codec is `crc32c`, and compare the checksums. The index of a shard
             that is a part by itself is always compared with its checksum. Of arrays of plain references, one chunk in
             each file is read, which finds files that were changed or lost.
+        decode
+            Whether to read and decode all chunks of all arrays, also of those without parts, and the inner chunks of
+            shards. Codecs notice most damage; changed bytes of values that are neither compressed nor have a checksum
+            cannot be noticed. A few chunks, or pieces of shards of 16 MiB, are in memory at once.
         executor
             What checks the chunks: an instance of `concurrent.futures.Executor`, a `distributed.Client`, "dask" for the
             current client, or None for this thread.
@@ -447,7 +452,7 @@ class PartsStore(ZarrMethods):
         ()
         """
         self.require_listable()
-        return execution.verify(self, prefix, checksums=checksums, executor=executor, progress=progress)
+        return execution.verify(self, prefix, checksums=checksums, decode=decode, executor=executor, progress=progress)
 
     def repair(
         self,

@@ -116,7 +116,7 @@ def test_verify_compares_checksums_only_with_the_option(tmp_path: Path, capsys: 
 def test_finding_with_control_characters_is_one_line() -> None:
     finding = Finding(Problem.INCOMPLETE, "a\x1b[2J\nb/c/0", ("a\x1b[2J\nb/c/0.tail",), "no such object")
     lines = str(Report((finding,), 1, 1, 1)).splitlines()
-    assert lines[1] == r"incomplete: a\x1b[2J\nb/c/0: no such object: a\x1b[2J\nb/c/0.tail"
+    assert lines[1] == rf"incomplete: a\x1b[2J\nb/c/0: no such object: a\x1b[2J\nb/c/0.tail -> {finding.advice}"
     assert len(lines) == 3
 
 

@@ -255,7 +255,8 @@ def test_arrays_with_the_member_of_earlier_versions_are_read_written_and_copied(
     assert again.parts_of("t") == ps.ConcatParts(MISREAD["a part after the data"])
     ps.copy(again, ps.PartsStore.from_url(tmp_path / "copy"))
     assert json.loads((tmp_path / "copy/t/zarr.json").read_text())["parts_store"] == REFUSAL
-    assert list(zarr.open_array(ps.PartsStore.from_url(tmp_path / "copy"), path="t")) == [7] * 4 + [5, 6, 7, 8]
+    copied = zarr.open_array(ps.PartsStore.from_url(tmp_path / "copy"), path="t")
+    assert np.array_equal(np.asarray(copied), [7, 7, 7, 7, 5, 6, 7, 8])
 
 
 @pytest.mark.parametrize("value", [1, "yes", None])
