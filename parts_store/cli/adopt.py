@@ -203,7 +203,7 @@ def adopt_in_place(
 
 
 def _show(report: "Adoption", output: Output, how: Sequence[str] = ()) -> int:
-    output.show(report.to_json(), [*report.lines(), *how])
+    output.show(report.to_json(), report.lines(), code=how)
     return OK if report.is_complete else LEFTOVERS
 
 

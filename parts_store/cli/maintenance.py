@@ -147,7 +147,7 @@ def _tables(report: "Report") -> "list[RenderableType]":
         for path, problem in report.not_understood
     ]
     for each in report.worst_first:
-        style = "green" if each.is_repaired else "red" if each.problem.is_damage else "yellow"
+        style = {"good": "green", "open": "yellow", "bad": "red"}[each.state]
         found = f"{each.detail}: {', '.join(each.keys)}"
         rows.append([(each.label, style), (each.chunk_key, ""), (found, ""), (each.advice, "")])
     style = "bold red" if report.is_damaged else "bold green" if report.is_clean else "bold yellow"

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from parts_store import notebook
 from parts_store.text import count, printable
@@ -127,6 +127,13 @@ class Finding:
         if self.is_deleted:
             return "write the chunk again; until then it is read as fill values"
         return "nothing to do" if self.is_repaired else _NEXT[self.problem]
+
+    @property
+    def state(self) -> Literal["good", "open", "bad"]:
+        """The state in which the finding is shown: repaired, to be repaired, or damage."""
+        if self.is_repaired and not self.is_deleted:
+            return "good"
+        return "bad" if self.problem.is_damage and not self.is_deleted else "open"
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
@@ -263,5 +270,8 @@ class Report:
             for each in self.worst_first
         ]
         rows += [("not understood", path or "/", problem, "") for path, problem in self.not_understood]
-        note = "; ".join(filter(None, (self.omitted, self._counted)))
-        return notebook.grid(f"Report: {self._verdict}", ("problem", "chunk", "detail", "what to do"), rows, note=note)
+        states = [each.state for each in self.worst_first] + ["bad"] * len(self.not_understood)
+        state = "bad" if self.is_damaged else "good" if self.is_clean else "open"
+        columns = ("problem", "chunk", "detail", "what to do")
+        note = "\n".join(filter(None, (self.omitted, self._counted)))
+        return notebook.grid(f"Report: {self._verdict}", columns, rows, note=note, states=states, state=state)
