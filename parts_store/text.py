@@ -28,8 +28,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def wrapped(text: str, width: int) -> str:
     """Return a line that is broken at words where it is longer than a terminal is wide."""
-    options = {"break_long_words": False, "break_on_hyphens": False}
-    return fill(text, max(width, 20), subsequent_indent="    ", **options) if len(text) > width else text
+    if len(text) <= width:
+        return text
+    return fill(text, max(width, 20), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def printable(text: str) -> str:
