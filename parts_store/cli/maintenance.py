@@ -20,6 +20,7 @@ from parts_store.cli.parameters import (
     new_table,
     parse_age,
     parse_options,
+    rectilinear_grids,
 )
 from parts_store.redaction import hide_in_url
 
@@ -49,7 +50,7 @@ def verify(
     objects that writers which died have left beside chunks.
     """
     store = read.open(url, reads_chunks=checksums or decode)
-    with _client(dask) as client, output.progress("verify", "chunks") as progress:
+    with rectilinear_grids(), _client(dask) as client, output.progress("verify", "chunks") as progress:
         report = store.verify(prefix, checksums=checksums, decode=decode, executor=client, progress=progress)
     _require_something(report, store, url, prefix)
     return _show_report(report, output)
@@ -92,7 +93,7 @@ def repair(
     from parts_store.store.repositories import open_writable
 
     store = open_writable(url, branch=branch, concurrency=concurrency, durable=durable, **parse_options(option))
-    with output.progress("repair", "findings") as progress:
+    with rectilinear_grids(), output.progress("repair", "findings") as progress:
         report = store.repair(
             prefix,
             min_age=age,

@@ -146,6 +146,13 @@ class Output:
             yield progress
 
 
+def rectilinear_grids() -> Any:
+    """Return a context in which zarr opens and writes arrays on rectilinear grids."""
+    import zarr
+
+    return zarr.config.set({"array.rectilinear_chunks": True})
+
+
 def new_table(columns: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> "Table":
     """Return a table of rich with a text and a style in each cell."""
     from rich.table import Table
