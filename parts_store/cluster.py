@@ -7,10 +7,10 @@ nothing is merged and nothing is committed. If a worker dies, dask runs its task
 import itertools
 import pickle
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import zarr
 from zarr.storage import StorePath
@@ -22,20 +22,26 @@ from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_secrets
 from parts_store.store.store import PartsStore
 
+if TYPE_CHECKING:
+    import dask.array
+    import distributed
+    import icechunk
+    import xarray as xr
+
 __all__ = ["write_array", "write_dataset"]
 
 
 def write_array(
-    source: Any,
+    source: "dask.array.Array",
     target: zarr.Array[Any],
     *,
     message: str,
     region: Sequence[slice] | None = None,
     metadata: dict[str, Any] | None = None,
-    rebase_with: Any = None,
+    rebase_with: "icechunk.ConflictSolver | None" = None,
     align_chunks: bool = False,
     retries: int = 0,
-    client: Any = None,
+    client: "distributed.Client | None" = None,
     progress: ProgressLike = None,
 ) -> str:
     """Write a dask array to an array in a session, from a cluster, and commit the session.
@@ -101,20 +107,20 @@ def write_array(
 
 
 def write_dataset(
-    dataset: Any,
+    dataset: "xr.Dataset | xr.DataArray",
     store: PartsStore,
     *,
     message: str,
     group: str | None = None,
-    mode: Any = None,
+    mode: Literal["w", "w-", "a", "a-", "r+"] | None = None,
     encoding: Mapping[Any, Any] | None = None,
-    append_dim: Any = None,
-    region: Any = None,
+    append_dim: Hashable | None = None,
+    region: Mapping[Any, Any] | Literal["auto"] | None = None,
     metadata: dict[str, Any] | None = None,
-    rebase_with: Any = None,
+    rebase_with: "icechunk.ConflictSolver | None" = None,
     align_chunks: bool = False,
     retries: int = 0,
-    client: Any = None,
+    client: "distributed.Client | None" = None,
     progress: ProgressLike = None,
 ) -> str:
     """Write an xarray dataset to a session, its dask arrays from a cluster, and commit the session.

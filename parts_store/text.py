@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from textwrap import fill
 
 
 def count(number: int, noun: str) -> str:
@@ -23,6 +24,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: a known name that is spelled almost like this one; nothing without one."""
     similar = get_close_matches(name, list(known), 1)
     return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a line that is broken at words where it is longer than a terminal is wide."""
+    if len(text) <= width:
+        return text
+    return fill(text, max(width, 20), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def printable(text: str) -> str:

@@ -219,7 +219,7 @@ def test_chunks_in_a_session_can_be_written_after_opening(tmp_path: Path) -> Non
 def test_plain_zarr_refuses_the_array_and_the_file_says_how_it_is_made(tmp_path: Path) -> None:
     ps.create_array(ps.PartsStore.from_url(tmp_path), **IMAGE)
     document = json.loads((tmp_path / "zarr.json").read_text())
-    assert document["parts_store"] == {"must_understand": True}
+    assert document["parts_store"] == {"name": "parts_store", "must_understand": True}
     assert document["storage_transformers"][0]["configuration"]["parts"] == [{"key_suffix": ".tif"}]
     with pytest.raises(ValueError, match=r"storage_transformers|must_understand"):
         zarr.open_array(tmp_path, mode="r")

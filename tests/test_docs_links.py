@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import parts_store as ps
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -78,3 +80,31 @@ def test_every_page_is_in_the_navigation_once() -> None:
     _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     listed = [line.rpartition(" ")[2] for line in navigation.splitlines() if line.endswith(".md") and "#" not in line]
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES[1:])
+
+
+# A list of links, and tables of measurements.
+WITHOUT_START = ("index.md", "speed.md")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in (*WITHOUT_START, "README.md")], ids=lambda page: page.name
+)
+def test_every_page_starts_with_what_the_reader_can_do_then(page: Path) -> None:
+    start = re.split(r"^# .*$", page.read_text(), maxsplit=1, flags=re.MULTILINE)[1][:500]
+    assert re.search(r"After reading th(is|ese) pages? you |In this tutorial you |You will ", start)
+
+
+def test_the_reference_shows_no_method_that_users_do_not_need() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text()
+    patterns = re.findall(r'- "!\^\((.*)\)\$"', settings)
+    hidden = {name for pattern in patterns for name in pattern.split("|")}
+    assert {"with_own_catalog", "chunks_of_files", "for_workers", "set_parts"} <= hidden
+    shown = [name for name in vars(ps.PartsStore) if not re.fullmatch("|".join(["_.*", *hidden]), name)]
+    assert shown == [
+        *("from_url", "from_session", "store", "session", "must_understand", "is_fast", "with_parts", "with_read_only"),
+        *("parts_of", "explain", "view", "tree", "verify", "repair", "check", "manifest", "stats"),
+    ]
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

@@ -12,6 +12,7 @@ import obstore
 import pytest
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.codecs import ZstdCodec
 
 import parts_store as ps
 from parts_store.engine.steps import Done, Lock, Outcome, Refused, StepRequest, Wait
@@ -288,3 +289,23 @@ def test_a_server_that_lacks_what_writing_needs_is_refused(flaws: Flaws) -> None
         with pytest.raises(ServerFeatureError):
             create(ps.PartsStore(server.store(prefix="data")), "a")
         assert not [key for key in server.objects() if key.startswith("data/a/")]
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_flipped_bit_raises_with_a_checksum_and_gives_wrong_values_without(objects: Any, checksum: bool) -> None:
+    store = ps.PartsStore(objects)
+    # zstd stores random bytes as they are, so that without a checksum it decodes any other bytes, too.
+    compressors = [ZstdCodec(checksum=checksum)]
+    values = np.frombuffer(random.Random(0).randbytes(4096), "u1")
+    array = zarr.create_array(store, name="a", shape=4096, chunks=4096, dtype="u1", compressors=compressors)
+    array[:] = values
+    data = bytearray(bytes(objects.get("a/c/0").bytes()))
+    data[2000] ^= 1
+    objects.put("a/c/0", bytes(data))
+    found = ps.PartsStore(objects)
+    if checksum:
+        with pytest.raises(RuntimeError, match="checksum"):
+            zarr.open_array(found, path="a", mode="r")[:]
+    else:
+        assert (np.asarray(zarr.open_array(found, path="a", mode="r")[:]) != values).sum() == 1
+    assert found.verify(decode=True).is_damaged is checksum

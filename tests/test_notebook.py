@@ -12,6 +12,7 @@ import zarr
 import parts_store as ps
 from parts_store.engine.stats import Request, Requests
 from parts_store.maintenance.report import Finding, Problem
+from parts_store.notebook import COLOURS
 from parts_store.store.inspection import Node, Tree
 from parts_store.text import size
 
@@ -45,11 +46,27 @@ def test_requests_show_a_table_and_a_bar_for_each_range() -> None:
     assert "group/a/c/0.data" in cells
     titles = [title.text for title in shown.iter("title")]
     assert "bytes 0 to 8: data" in titles
+    assert [each.text for each in shown.iter("text")][:2] == ["read", "not read"]
+
+
+def test_journals_of_a_local_disk_are_one_line(tmp_path: Path) -> None:
+    array = ps.create_array(
+        ps.PartsStore.from_url(tmp_path), "a", parts=["", ps.Part(".b", size=1)], shape=(8,), chunks=(4,), dtype="u1"
+    )
+    array[:] = 1
+    requests = ps.PartsStore.from_url(tmp_path).explain("a", np.s_[:])
+    journals = [each for each in requests if each.key.endswith(".journal")]
+    assert len(journals) > 1
+    *lines, last, total = str(requests).splitlines()
+    assert last == f"GET  {len(journals)} journals (whether the chunk is being written)"
+    assert total == f"{len(requests)} requests"
+    assert len(lines) == len(requests) - len(journals)
+    assert "journals" in text_of(requests)
 
 
 def test_bar_of_a_suffix_ends_where_the_object_ends() -> None:
     shown = parsed(Requests([Request("get", "a", -20, None, "index"), Request("get", "a", 0, 100, "data")]))
-    bars = [bar for bar in shown.iter("rect") if bar.get("fill") != "currentColor"]
+    _legend, *bars = [bar for bar in shown.iter("rect") if bar.get("fill") != "currentColor"]
     ends = [float(bar.attrib["x"]) + float(bar.attrib["width"]) for bar in bars]
     assert ends == pytest.approx([720, 720], abs=0.2)
     starts = [float(bar.attrib["x"]) for bar in bars]
@@ -65,7 +82,10 @@ def test_report_shows_its_verdict_and_findings() -> None:
     report = make_store().verify()
     assert "Report: no problems found" in text_of(report)
     damaged = ps.Report((Finding(Problem.INCOMPLETE, "a/c/0", ("a/c/0.index",), "a part is missing"),), 1, 1, 1)
-    assert "incomplete a/c/0 a part is missing" in text_of(damaged)
+    assert "incomplete a/c/0 a part is missing: a/c/0.index write the chunk again" in text_of(damaged)
+    styles = [each.get("style", "") for each in parsed(damaged).iter() if each.tag in ("caption", "td")]
+    assert [COLOURS["bad"] in style for style in styles] == [True, True, False, False, False]
+    assert COLOURS["good"] in report._repr_html_()
 
 
 def test_tree_shows_groups_and_arrays() -> None:
@@ -82,6 +102,9 @@ def test_adoption_and_its_arrays_show_themselves(tmp_path: Path) -> None:
     report = ps.adopt(tmp_path / "a.h5", into=session)
     assert "complete" in text_of(report)
     assert "float64 [1000]" in text_of(report)
+    for line in str(report).splitlines()[1:]:
+        assert line in text_of(report)
+    assert "to open it: ps.open_repository(" in text_of(report)
     array = ps.PartsStore.from_session(session).manifest("x")
     assert "shape (1000,)" in text_of(array)
     assert "a.h5" in text_of(array)

@@ -28,7 +28,7 @@ FOREIGN = {
     "_compat": {"numpy", "virtualizarr", "xarray", "zarr"},
     "backends": {"icechunk", "obstore", "zarr"},
     "cli": {"distributed", "numpy", "obstore", "rich", "typer", "zarr"},
-    "cluster": {"dask", "distributed", "xarray", "zarr"},
+    "cluster": {"dask", "distributed", "icechunk", "xarray", "zarr"},
     "codecs": {"numcodecs", "numpy", "zarr", "zstandard"},
     "copying": {"zarr"},
     "engine": {"zarr"},
@@ -42,7 +42,7 @@ FOREIGN = {
     "pipeline": {"numpy", "zarr", "zstandard"},
     "pictures": {"numpy"},
     "progress": {"rich"},
-    "store": {"icechunk", "numpy", "zarr"},
+    "store": {"icechunk", "numpy", "obstore", "zarr"},
     "transactions": {"zarr"},
     "views": {"h5py", "numpy", "zarr"},
     "virtual": {

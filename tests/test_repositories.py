@@ -1,5 +1,8 @@
 """Opening URLs: repositories, their versions, and stores of objects."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,20 @@ def test_reference_below_a_container_that_icechunk_cannot_use_is_refused(tmp_pat
     ps.create_array(array, "a", parts=["", ps.Part(".t", size=2)], split=True, **layout)
     with pytest.raises(SessionError, match="a folder above it"):
         array.set_parts("a/c/0", [ps.Reference((folder / "x.bin").as_uri(), offset=0, length=6), b"\x01\x02"])
+
+
+@pytest.mark.slow
+def test_warning_of_a_local_repository_is_one_sentence_per_process(tmp_path: Path) -> None:
+    code = """
+import sys, zarr, parts_store as ps
+for number in range(2):
+    session = ps.open_repository(sys.argv[1]).writable_session("main")
+    zarr.create_array(session.store, name=f"a{number}", shape=4, dtype="u1")[:] = 1
+    session.commit("made")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "ICECHUNK_LOG"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "r")], capture_output=True, text=True, env=environment, check=True
+    )
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert line.startswith("a repository on a local disk loses commits if several processes commit at the same time")

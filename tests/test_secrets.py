@@ -214,7 +214,7 @@ def test_secret_in_a_callers_store_is_in_no_message(secret: str) -> None:
     except Exception:
         # obstore does not take every URL.
         return
-    require_hidden(lambda: ps.PartsStore(store), lambda: read(ps.PartsStore(store)), lambda: ps.PartsStore(secret))
+    require_hidden(lambda: ps.PartsStore(store), lambda: read(ps.PartsStore(store)), lambda: ps.PartsStore(secret))  # type: ignore[arg-type] # it is refused
 
 
 @ATTEMPTS

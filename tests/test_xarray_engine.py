@@ -1,6 +1,7 @@
 """The engine of xarray: adopted files are decoded as xarray decodes the files themselves."""
 
 import itertools
+import json
 import math
 import pickle
 import tomllib
@@ -112,7 +113,9 @@ def test_other_readers_open_an_array_with_types(tmp_path: Path) -> None:
     require_identical(opened(tmp_path / "plain.zarr", consolidated=False), read(tmp_path / "a.nc"))
     zarr.create_array(tmp_path / "whole.zarr", data=np.asarray(zarr.open_array(plain, path="v")[...]))
     document = (tmp_path / "whole.zarr/zarr.json").read_text().rstrip()[:-1]
-    member = '"parts_store.attribute_types": {"must_understand": false, "types": {"scale_factor": "float32"}}'
+    name = "parts_store.attribute_types"
+    value = {"name": name, "must_understand": False, "configuration": {"types": {"scale_factor": "float32"}}}
+    member = json.dumps({name: value})[1:-1]
     (tmp_path / "whole.zarr/zarr.json").write_text(f"{document}, {member}}}")
     found = tensorstore.open({"driver": "zarr3", "kvstore": f"file://{tmp_path / 'whole.zarr'}"}).result()
     assert np.array_equal(found.read().result(), np.arange(6))

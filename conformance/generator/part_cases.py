@@ -219,9 +219,9 @@ def _nodes() -> Iterator[Made]:
         members={"other_software": {"must_understand": False, "version": 3}, "attributes": {"units": "m"}},
     )
     marked = _array(
-        *("marked", "The member `parts_store`, with nothing but `must_understand`, is understood."),
+        *("marked", "The member `parts_store`, with nothing but its `name` and `must_understand`, is understood."),
         *parts,
-        members={"parts_store": {"must_understand": True}},
+        members={"parts_store": {"name": "parts_store", "must_understand": True}},
         features=("mark",),
     )
     yield marked.named(marked.name, marked.checks, is_specified=False)

@@ -107,7 +107,7 @@ def decode_shard(data: bytes, options: Json, shape: list[int], dtype: np.dtype[A
 
 def parts_of(document: Json) -> list[Json]:
     for name in document.keys() - {*KNOWN.split(), "dimension_names", "storage_transformers"}:
-        is_mark = name == "parts_store" and document[name].keys() == {"must_understand"}
+        is_mark = name == "parts_store" and document[name].keys() == {"name", "must_understand"}
         require(is_mark or document[name].get("must_understand") is False, "unknown-extension", name)
     transformers = document.get("storage_transformers", [])
     require([each["name"] for each in transformers] in ([], ["concat-parts"]), "unknown-transformer", transformers)

@@ -41,6 +41,8 @@ def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
                 "keys": sorted(each.keys),
                 "detail": each.detail,
                 "repaired": each.is_repaired,
+                "deleted": each.is_deleted,
+                "advice": each.advice,
             }
             for each in findings
         ),

@@ -71,7 +71,7 @@ def test_verify_names_each_problem_and_repair_removes_it(bucket: Bucket, name: s
     assert bucket.list_keys() == objects
 
     mended = store.repair(min_age=0, drop_incomplete=scene.order == "drop_incomplete", retag=scene.order == "retag")
-    same(mended, replace(finding, is_repaired=True))
+    same(mended, replace(finding, is_repaired=True, is_deleted=scene.order == "drop_incomplete"))
     assert (mended.is_damaged, mended.is_clean) == (False, True)
     same(store.verify())
     assert_read(PartsStore(bucket.store()), key, scene.after)
@@ -95,7 +95,8 @@ def test_an_index_that_is_damaged_is_found_without_reading_the_data(bucket: Buck
     same(report, finding)
     assert report.is_damaged
     same(store.repair(min_age=0, retag=True), finding)
-    same(store.repair(min_age=0, drop_incomplete=True), replace(finding, is_repaired=True))
+    dropped = replace(finding, is_repaired=True, is_deleted=True)
+    same(store.repair(min_age=0, drop_incomplete=True), dropped)
     expected = SHARD_VALUES.copy()
     expected[:16, :16] = 0
     np.testing.assert_array_equal(zarr.open_array(PartsStore(bucket.store()), path="shards")[...], expected)
@@ -154,5 +155,7 @@ def test_repair_marks_documents_that_other_readers_must_refuse(bucket: Bucket) -
     same(store.repair(), finding)
     before = json.loads(bucket.read("chunks/zarr.json"))
     same(store.repair(must_understand=True), replace(finding, is_repaired=True))
-    assert json.loads(bucket.read("chunks/zarr.json")) == before | {"parts_store": {"must_understand": True}}
+    assert json.loads(bucket.read("chunks/zarr.json")) == before | {
+        "parts_store": {"name": "parts_store", "must_understand": True}
+    }
     same(store.verify())

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CoroutineType, FrameType
 from typing import Any
 
@@ -68,6 +68,9 @@ except ImportError:
 # The task on the loop runs `_runner`, and a thread that has left `sync` no longer waits for it.
 # Ask: a public address of `sync`, and that it cancels its task when the thread leaves it.
 from zarr.core.sync import _runner, sync
+
+# The event loop whose tasks `end_tasks` cancels.
+from zarr.core.sync import loop as zarr_loop
 from zarr.errors import UnstableSpecificationWarning
 from zarr.storage import WrapperStore
 
@@ -95,6 +98,7 @@ __all__ = [
     "create_codec_pipeline",
     "decode_sync",
     "encode_sync",
+    "end_tasks",
     "get_data_type_from_native_dtype",
     "inner_spec_of",
     "is_converted_by_zarr",
@@ -114,6 +118,8 @@ __all__ = [
 ]
 
 _WARNINGS_LOCK = threading.Lock()
+# How many seconds tasks have to end after they were cancelled.
+_PATIENCE = 10.0
 
 
 @contextmanager
@@ -236,6 +242,27 @@ def unwrap(store: Store) -> Store:
     while isinstance(store, WrapperStore):
         store = store._store  # noqa: SLF001
     return store
+
+
+def end_tasks() -> None:
+    """Cancel the tasks of zarr's event loop, and wait until they have ended, after Ctrl-C.
+
+    They would go on, and write behind a caller that removes what it has written. At the end of the process zarr closes
+    the loop, and Python prints a traceback for every task that has not ended. Ask: that `sync` cancels its task.
+    """
+    loop = zarr_loop[0]
+    if loop is None or not loop.is_running():
+        return
+
+    async def cancel() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_PATIENCE)
+
+    with suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result(2 * _PATIENCE)
 
 
 def watch_caller() -> Callable[[], bool]:

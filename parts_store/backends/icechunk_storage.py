@@ -1,7 +1,9 @@
 """Where Icechunk stores a repository, and the files it refers to, from a URL and options of obstore."""
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never
 from urllib.parse import unquote
@@ -102,12 +104,26 @@ def opening_call(url: str | None, folders: Collection[str], *, has_options: bool
 # --- repositories -----------------------------------------------------------------------------------------------------
 
 
+@cache
+def _warn_of_local_disk() -> None:
+    """Say once per process what two warnings of Icechunk mean that it prints for every repository on a local disk.
+
+    The first is about commits. The second, about lost responses of a server, does not concern a disk.
+    """
+    if "ICECHUNK_LOG" not in os.environ:
+        icechunk.set_logs_filter("warn,icechunk_arrow_object_store=error,icechunk_storage::readback=error")
+    logging.getLogger("parts_store").warning(
+        "a repository on a local disk loses commits if several processes commit at the same time; one at a time is safe"
+    )
+
+
 def open_storage(url: str, options: Mapping[str, Any]) -> icechunk.Storage:
     """Return the Icechunk storage for a path or a URL."""
     service = service_of(url)
     if service is None:
         raise StoreConfigError("url", _REPOSITORIES, describe(url))
     if service == "file":
+        _warn_of_local_disk()
         return icechunk.local_filesystem_storage(str(folder_at(url)))
     if service == "web":
         return icechunk.http_storage(url.rstrip("/"), _http(url), _headers(options))

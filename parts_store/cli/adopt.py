@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from parts_store.cli.exits import LEFTOVERS, OK
-from parts_store.cli.parameters import Message, Options, Output, Url, new_argument, new_option, parse_options
+from parts_store.cli.parameters import (
+    Message,
+    Options,
+    Output,
+    Url,
+    new_argument,
+    new_option,
+    parse_options,
+    rectilinear_grids,
+)
 from parts_store.errors import PartsStoreError, SessionError, StoreConfigError
 
 if TYPE_CHECKING:
@@ -135,7 +144,7 @@ def adopt(
             raise StoreConfigError("arguments", _COPY_ONLY, "--copy with options for many files")
         return _copy(files, into, given, path=path, strict=strict, overwrite=overwrite, output=output)
     # The files are parsed before a repository is created for them.
-    with _executor(jobs) as executor, _rectilinear_grids(), output.progress("parse", "files") as progress:
+    with _executor(jobs) as executor, rectilinear_grids(), output.progress("parse", "files") as progress:
         options = AdoptOptions(
             path=path,
             parser=_find_parser(parser),
@@ -164,11 +173,11 @@ def adopt(
     if is_new or dry_run:
         # Everything is checked before a repository is created.
         scratch = _open_for_reading(into, folders, given, branch=branch, is_new=is_new)
-        with _rectilinear_grids():
+        with rectilinear_grids():
             report = prepared.write(scratch, dry_run=True)
     if not dry_run:
         store = open_branch(into, branch=branch, virtual=folders, create=is_new, **given)
-        with _rectilinear_grids(), output.progress("adopt", "arrays") as progress:
+        with rectilinear_grids(), output.progress("adopt", "arrays") as progress:
             report = prepared.write(store, progress=progress)
         store.session.commit(message or f"adopt {report.location}")
         if not is_new:
@@ -203,7 +212,7 @@ def adopt_in_place(
 
 
 def _show(report: "Adoption", output: Output, how: Sequence[str] = ()) -> int:
-    output.show(report.to_json(), [*report.lines(), *how])
+    output.show(report.to_json(), report.lines(), code=how)
     return OK if report.is_complete else LEFTOVERS
 
 
@@ -265,13 +274,6 @@ def _store_folders(into: str, folders: Sequence[str], given: Mapping[str, Any]) 
         raise SessionError(
             into, f"{problem}; open it with `{opening_call(into, folders, has_options=bool(given))}`"
         ) from error
-
-
-def _rectilinear_grids() -> Any:
-    """Return a context in which zarr opens and writes arrays on rectilinear grids."""
-    import zarr
-
-    return zarr.config.set({"array.rectilinear_chunks": True})
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The commands together: their names, their help, and how they are run."""
 
+import logging
 import os
 import re
 import sys
@@ -33,8 +34,9 @@ _EPILOG = "\b\n" + "\n".join(["Exit codes:", *(f"{code:>5}  {meaning}" for code,
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name, and return the exit code."""
-    # Icechunk warns about commits to a local disk in every command that opens a repository there.
+    # A command makes one commit. Icechunk and this package would warn of several at once on a local disk.
     os.environ.setdefault("ICECHUNK_LOG", "error")
+    logging.getLogger("parts_store").setLevel(logging.ERROR)
     if not sys.warnoptions and "--debug" not in arguments:
         # Python warnings are for developers.
         warnings.simplefilter("ignore")

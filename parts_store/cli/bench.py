@@ -16,6 +16,8 @@ from parts_store.errors import StoreConfigError
 if TYPE_CHECKING:
     from zarr import Array
 
+# How many seconds a server has to carry out what it has received, before the folder is deleted.
+_SETTLE: Final = 1.0
 _ZARR: Final = "zarr's own store"
 
 
@@ -44,7 +46,7 @@ def bench(
         raise StoreConfigError("--side", f"a multiple of {outer}, the side of {what}", f"{side}")
     import zarr
 
-    from parts_store._compat.zarr import sync
+    from parts_store._compat.zarr import end_tasks, sync
     from parts_store.store.repositories import open_writable
 
     given = parse_options(option)
@@ -69,6 +71,12 @@ def bench(
                 for work, seconds in _measure(openers[name], f"{number}", chunk, shard or side, reads).items():
                     times.setdefault((name, work), []).append(seconds)
                 progress(number, len(openers) * repetitions)
+    except KeyboardInterrupt:
+        # zarr would go on writing into the folder.
+        end_tasks()
+        # A server may still carry out requests that it has received.
+        time.sleep(_SETTLE)
+        raise
     finally:
         sync(store.delete_dir(folder))
     results, lines = [], []

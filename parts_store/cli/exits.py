@@ -5,6 +5,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 from parts_store.errors import (
@@ -18,7 +19,7 @@ from parts_store.errors import (
     UnknownTransformerError,
 )
 from parts_store.redaction import hide_secrets, secrets_in, secrets_of_url
-from parts_store.text import printable
+from parts_store.text import printable, wrapped
 
 if TYPE_CHECKING:
     from parts_store.store.store import PartsStore
@@ -86,6 +87,10 @@ def guard(command: Callable[[], int], arguments: Mapping[str, Any]) -> int:
     except BrokenPipeError:
         return CLOSED_PIPE
     except KeyboardInterrupt:
+        if "zarr" in sys.modules:
+            from parts_store._compat.zarr import end_tasks
+
+            end_tasks()
         # Coroutines that were interrupted are never awaited. asyncio and Python would report each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -142,7 +147,8 @@ def did_you_mean(store: "PartsStore", path: str) -> str:
 
 def print_error(message: str, *, program: str = "parts-store") -> None:
     """Print one line on standard error."""
-    print(f"{program}: {printable(hide_secrets(message))}", file=sys.stderr)
+    text = f"{program}: {printable(hide_secrets(message))}"
+    print(wrapped(text, get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)
 
 
 def first_line(text: str) -> str:

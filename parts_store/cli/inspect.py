@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.tree import Tree as RichTree
 
-    from parts_store.engine.stats import Request
+    from parts_store.engine.stats import Requests
     from parts_store.store.inspection import Node
 
 
@@ -118,15 +118,15 @@ def explain(
         raise StoreConfigError("SELECTION", "a selection inside the array", f"{selection!r} ({error})") from error
     names = ("kind", "key", "start", "stop", "why")
     document = [{name: getattr(each, name) for name in names} for each in requests]
-    lines = [str(each) for each in requests]
-    output.show(document, lines, lambda: _requests_table(requests))
+    output.show(document, requests.lines(), lambda: _requests_table(requests))
     return OK
 
 
-def _requests_table(requests: Sequence["Request"]) -> "list[RenderableType]":
+def _requests_table(requests: "Requests") -> "list[RenderableType]":
     from rich.text import Text
 
-    rows = [[(each.kind.upper(), "cyan"), (each.key, ""), (each.span, "green"), (each.why, "dim")] for each in requests]
+    styles = ("cyan", "", "green", "dim")
+    rows = [list(zip(row, styles, strict=True)) for row in requests.rows()]
     table = new_table(("request", "key", "bytes", "why"), rows)
     return [table, Text(count(len(requests), "request"), style="bold")]
 
@@ -148,5 +148,6 @@ def check(
     features = open_writable(url, concurrency="exclusive", **parse_options(option)).check()
     styles = {"yes": "green", "no": "red"}
     rows = [[(name, ""), (answer, styles.get(answer, ""))] for name, answer in features.rows.items()]
-    output.show(features.to_json(), str(features).splitlines(), lambda: [new_table((), rows)])
+    tables = None if features.serverless_levels is not None else lambda: [new_table((), rows)]
+    output.show(features.to_json(), str(features).splitlines(), tables)
     return OK if features.supports_default else DAMAGED

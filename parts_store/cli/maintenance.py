@@ -20,6 +20,7 @@ from parts_store.cli.parameters import (
     new_table,
     parse_age,
     parse_options,
+    rectilinear_grids,
 )
 from parts_store.redaction import hide_in_url
 
@@ -37,6 +38,7 @@ def verify(
     checksums: Annotated[
         bool, typer.Option("--checksums", help="Read all chunks that end in a crc32c, and compare.")
     ] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode all chunks of all arrays.")] = False,
     dask: Annotated[str | None, new_option("Check on the workers of this dask scheduler.", metavar="ADDRESS")] = None,
     read: ReadOptions,
     output: Output,
@@ -47,9 +49,9 @@ def verify(
     size, or belongs to another write. Leftovers are parts without a chunk, and
     objects that writers which died have left beside chunks.
     """
-    store = read.open(url, reads_chunks=checksums)
-    with _client(dask) as client, output.progress("verify", "chunks") as progress:
-        report = store.verify(prefix, checksums=checksums, executor=client, progress=progress)
+    store = read.open(url, reads_chunks=checksums or decode)
+    with rectilinear_grids(), _client(dask) as client, output.progress("verify", "chunks") as progress:
+        report = store.verify(prefix, checksums=checksums, decode=decode, executor=client, progress=progress)
     _require_something(report, store, url, prefix)
     return _show_report(report, output)
 
@@ -91,7 +93,7 @@ def repair(
     from parts_store.store.repositories import open_writable
 
     store = open_writable(url, branch=branch, concurrency=concurrency, durable=durable, **parse_options(option))
-    with output.progress("repair", "findings") as progress:
+    with rectilinear_grids(), output.progress("repair", "findings") as progress:
         report = store.repair(
             prefix,
             min_age=age,
@@ -141,14 +143,18 @@ def _tables(report: "Report") -> "list[RenderableType]":
     from rich.text import Text
 
     first, *_, last = str(report).splitlines()
-    rows = [[("not understood", "red"), (path or "/", ""), (problem, "")] for path, problem in report.not_understood]
+    rows = [
+        [("not understood", "red"), (path or "/", ""), (problem, ""), ("", "")]
+        for path, problem in report.not_understood
+    ]
     for each in report.worst_first:
-        style = "green" if each.is_repaired else "red" if each.problem.is_damage else "yellow"
-        rows.append([(each.label, style), (each.chunk_key, ""), (f"{each.detail}: {', '.join(each.keys)}", "")])
+        style = {"good": "green", "open": "yellow", "bad": "red"}[each.state]
+        found = f"{each.detail}: {', '.join(each.keys)}"
+        rows.append([(each.label, style), (each.chunk_key, ""), (found, ""), (each.advice, "")])
     style = "bold red" if report.is_damaged else "bold green" if report.is_clean else "bold yellow"
     return [
         Text(first),
-        *([new_table(("problem", "chunk", "what was found"), rows)] if rows else []),
+        *([new_table(("problem", "chunk", "what was found", "what to do"), rows)] if rows else []),
         *([Text(report.omitted)] if report.omitted else []),
         Text(last, style=style),
     ]

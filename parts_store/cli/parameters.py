@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from parts_store.errors import StoreConfigError
-from parts_store.text import printable
+from parts_store.text import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -109,9 +110,14 @@ class Output:
     debug: Annotated[bool, new_option("Print the traceback of an error.", "--debug", panel=_OUTPUT)] = False
 
     def show(
-        self, document: Any, lines: Iterable[str], renderables: "Callable[[], Iterable[RenderableType]] | None" = None
+        self,
+        document: Any,
+        lines: Iterable[str],
+        renderables: "Callable[[], Iterable[RenderableType]] | None" = None,
+        *,
+        code: Iterable[str] = (),
     ) -> None:
-        """Print a result as JSON, as lines, or, on a terminal, as renderables of rich."""
+        """Print a result as JSON, as lines, or, on a terminal, as renderables of rich; lines of code as they are."""
         if self.as_json:
             print(json.dumps(document, indent=2))
             return
@@ -119,6 +125,9 @@ class Output:
             return
         if renderables is None or not sys.stdout.isatty():
             for line in lines:
+                text = printable(line)
+                print(wrapped(text, get_terminal_size().columns) if sys.stdout.isatty() else text)
+            for line in code:
                 print(printable(line))
             return
         from rich.console import Console
@@ -135,6 +144,13 @@ class Output:
         is_shown = not self.as_json and not self.is_quiet and sys.stderr.isatty()
         with progress_bar(description, unit, is_shown=is_shown) as progress:
             yield progress
+
+
+def rectilinear_grids() -> Any:
+    """Return a context in which zarr opens and writes arrays on rectilinear grids."""
+    import zarr
+
+    return zarr.config.set({"array.rectilinear_chunks": True})
 
 
 def new_table(columns: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> "Table":

@@ -76,10 +76,27 @@ class Requests(list[Request]):
     """
 
     def __str__(self) -> str:
-        return "\n".join([*map(printable, map(str, self)), count(len(self), "request")])
+        return "\n".join([*map(printable, self.lines()), count(len(self), "request")])
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the kind, the key, the bytes and the reason of each request.
+
+        The requests for journals of a local disk, of which every read makes several, are the last row together.
+        """
+        rows = [(each.kind.upper(), each.key, each.span, each.why) for each in self if not is_protocol_key(each.key)]
+        journals = [each for each in self if is_protocol_key(each.key)]
+        if len(journals) > 1:
+            rows.append((journals[0].kind.upper(), f"{len(journals)} journals", "", journals[0].why))
+        elif journals:
+            rows.append((journals[0].kind.upper(), journals[0].key, "", journals[0].why))
+        return rows
+
+    def lines(self) -> list[str]:
+        """Return the rows as text."""
+        return [" ".join(filter(None, (f"{kind:4}", key, span, f"({why})"))) for kind, key, span, why in self.rows()]
 
     def _repr_html_(self) -> str:
-        rows = [(each.kind.upper(), each.key, each.span, each.why) for each in self]
+        rows = self.rows()
         shown = notebook.grid(count(len(self), "request"), ("request", "key", "bytes", "why"), rows)
         return shown + notebook.drawing("the bytes that are read of each object", self._bars())
 

@@ -45,10 +45,12 @@ _TO_BYTES = ("bytes", "sharding_indexed")
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 # The members of a document that decide how zarr decodes a chunk, and what it returns for a chunk that does not exist.
 _DECIDE_DECODING = ("data_type", "chunk_grid", "chunk_key_encoding", "codecs", "fill_value")
-# A member of the stored document. If it contains `must_understand: true`, software that does not know it refuses the
-# array. zarr checks storage transformers only when it opens an array by the array's own path. Without this member, zarr
-# would read an array with parts as fill values, or as damaged chunks, when it opens the group of the array.
+# A member of the stored document, and the `name` that the core specification requires of the object. If it contains
+# `must_understand: true`, software that does not know it refuses the array. zarr checks storage transformers only when
+# it opens an array by the array's own path. Without this member, zarr would read an array with parts as fill values, or
+# as damaged chunks, when it opens the group of the array.
 _MARK = "parts_store"
+_SPLIT = {"placing": PartPlacement.SPLIT.value}
 # The name of the dataset in a file of an array that has no name.
 ROOT_NAME = "data"
 # The parts of an array that needs no concat-parts: every chunk is one object at its own key.
@@ -285,18 +287,29 @@ def why_not_opened(served: Document) -> str | None:
 def is_split(document: Document) -> bool:
     """Return whether each part except the anchor is stored in a node of its own, in a session."""
     mark = document.get(_MARK)
-    return isinstance(mark, dict) and mark.get("placing") == PartPlacement.SPLIT.value
+    return isinstance(mark, dict) and _configuration(mark).get("placing") == PartPlacement.SPLIT.value
+
+
+def _configuration(mark: Document) -> Document:
+    """Return the configuration of this package's member; before it had a `name`, the member contained it itself."""
+    if "name" not in mark:
+        return {key: value for key, value in mark.items() if key != "must_understand"}
+    found = mark.get("configuration", {})
+    return found if isinstance(found, dict) else {"": found}
 
 
 def _require_known_mark(document: Document, path: str) -> None:
     """Raise if the member of this package must be understood and has content that this version does not know."""
     mark = document.get(_MARK, {})
-    if isinstance(mark, dict) and mark.get("must_understand", True) is False:
-        return
-    is_known = isinstance(mark, dict) and mark.keys() <= {"must_understand", "placing"}
-    if not is_known or mark.get("placing", PartPlacement.SPLIT.value) != PartPlacement.SPLIT.value:
-        expected = f"'must_understand', and 'placing': {PartPlacement.SPLIT.value!r}, and no other members"
-        raise PartsConfigError(_MARK, expected, f"{describe(mark)}, which needs a newer version of parts_store", path)
+    if isinstance(mark, dict):
+        if mark.get("must_understand", True) is False:
+            return
+        members = mark.keys() - {"configuration", "must_understand"}
+        is_known = "name" not in mark or (members == {"name"} and mark["name"] == _MARK)
+        if is_known and _configuration(mark) in ({}, _SPLIT):
+            return
+    expected = f"the name {_MARK!r}, no configuration or {_SPLIT}, and no other members"
+    raise PartsConfigError(_MARK, expected, f"{describe(mark)}, which needs a newer version of parts_store", path)
 
 
 def has_mark(document: Document) -> bool:
@@ -315,13 +328,13 @@ def needs_mark(parts: ConcatParts, placement: PartPlacement) -> bool:
 
 def with_mark(document: Document, parts: ConcatParts, placement: PartPlacement, *, must_understand: bool) -> Document:
     """Return the document with the member of this package that an array with these parts and this placement needs."""
-    mark: Document = {}
-    if must_understand and needs_mark(parts, placement):
-        mark["must_understand"] = True
-    if placement is PartPlacement.SPLIT:
-        mark = {"must_understand": False, **mark, "placing": PartPlacement.SPLIT.value}
+    must_understand = must_understand and needs_mark(parts, placement)
+    is_split = placement is PartPlacement.SPLIT
     rest = {key: value for key, value in document.items() if key != _MARK}
-    return {**rest, _MARK: mark} if mark else rest
+    if not must_understand and not is_split:
+        return rest
+    configuration = {"configuration": _SPLIT} if is_split else {}
+    return {**rest, _MARK: {"name": _MARK, **configuration, "must_understand": must_understand}}
 
 
 def arriving(document: Document, placement: PartPlacement, *, must_understand: bool) -> Document:

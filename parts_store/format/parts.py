@@ -1,4 +1,4 @@
-"""The parts of a chunk: `Part` and `ConcatParts`, and their JSON form in the specification of concat-parts.
+"""The parts of a chunk: `Part` and `ConcatParts`, and their JSON form in the proposal concat-parts.
 
 Decides which lists of parts are valid. Knows nothing about arrays, keys and stores.
 """
@@ -111,7 +111,7 @@ class Part:
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Return the part for an object in the JSON form of the specification.
+        """Return the part for an object in the JSON form of `concat-parts`.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class ConcatParts:
     Parameters
     ----------
     parts
-        The parts: as `Part`, as an object in the JSON form of the specification, or as a suffix for a part of any size.
+        The parts: as `Part`, as an object in the JSON form of `concat-parts`, or as a suffix for a part of any size.
 
     Raises
     ------

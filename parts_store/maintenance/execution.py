@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Lock
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, cast
 
+import zarr
 from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine.concurrency import run_tasks_sync
@@ -25,6 +26,7 @@ from parts_store.executors import ExecutorLike, open_workers
 from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, Chunk, is_probe_key, join, parse_node_key
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
+from parts_store.maintenance.decoding import encoding_of, why_not_decoded
 from parts_store.maintenance.diagnosis import diagnose_chunk, diagnose_chunks, leftovers_beside
 from parts_store.maintenance.repair import (
     UNKNOWN_JOURNAL,
@@ -50,6 +52,9 @@ from parts_store.transactions.staging import MAX_STALL
 _BATCHES: Final = f"{PROTOCOL_FOLDER}/batches"
 # How many chunks are checked together: enough for many requests at once.
 _BATCH = 1000
+# How many chunks a task decodes, and how many of them at once, because their values are in memory.
+_DECODED_BATCH = 64
+_MAX_DECODED = 4
 # How many chunks are repaired at once.
 _MAX_THREADS = 16
 # A smaller `min_age`, in seconds, is refused. A writer that stalls stages a new copy before it commits, and the request
@@ -93,17 +98,102 @@ class MaintainedStore(Protocol):
 
 
 def verify(
-    store: MaintainedStore, prefix: str, *, checksums: bool, executor: ExecutorLike, progress: ProgressLike
+    store: MaintainedStore,
+    prefix: str,
+    *,
+    checksums: bool,
+    decode: bool = False,
+    executor: ExecutorLike,
+    progress: ProgressLike,
 ) -> Report:
     """Return a report on everything below a prefix. `PartsStore.verify` explains the parameters."""
     with report_progress(progress, "verify", "chunks") as update:
         survey = store.carry_out(survey_prefix(prefix, store.protocol))
         unmarked = survey.unmarked if store.must_understand else ()
         findings = _find_problems(store, survey, unmarked, checksums=checksums, executor=executor, progress=update)
-    referred = [files for path in survey.plain if (files := store.chunks_of_files(path))]
+    if decode:
+        with report_progress(progress, "decode", "chunks") as update:
+            found, others, wrong = _decode(store, survey, prefix.strip("/"), findings, executor, update)
+        survey = replace(survey, not_understood=(*survey.not_understood, *wrong))
+        return survey.report(findings + found, others)
+    paths = survey.plain if store.protocol.has_part_nodes else ()
+    referred = [files for path in paths if (files := store.chunks_of_files(path))]
     for files in referred if checksums else ():
         findings += store.carry_out(_look_at_files(files))
-    return survey.report(findings, referred)
+    return survey.report(findings, [len(files) for files in referred])
+
+
+def _decode(
+    store: MaintainedStore,
+    survey: Survey,
+    folder: str,
+    findings: Sequence[Finding],
+    executor: ExecutorLike,
+    progress: Progress | None,
+) -> tuple[list[Finding], list[int], list[tuple[str, str]]]:
+    """Decode all chunks that are not damaged, and return those that fail.
+
+    Also returns the numbers of chunks of arrays without parts, and the paths of those that zarr cannot open, with the
+    reasons.
+    """
+    skipped = {finding.chunk_key for finding in findings if finding.problem.is_damage}
+    not_understood = {path for path, _ in survey.not_understood}
+    keys: dict[str, list[str]] = {}
+    for key, listed in survey.listed.chunks.items():
+        if listed.chunk.parts.anchor in listed.parts and listed.chunk.array not in not_understood:
+            keys.setdefault(listed.chunk.array, []).append(key)
+    others: dict[str, list[str]] = {}
+    wrong: list[tuple[str, str]] = []
+    for path in survey.plain:
+        try:
+            others[path] = _chunks_of(store, path, folder)
+        except StorageError:
+            raise
+        # zarr raises many kinds of errors for a document that it cannot read.
+        except Exception as error:
+            wrong.append((path, f"zarr cannot open it: {type(error).__name__}: {error}"))
+    keys |= others
+    batches = [
+        (path, [key for key in of_array[at : at + _DECODED_BATCH] if key not in skipped])
+        for path, of_array in keys.items()
+        for at in range(0, len(of_array), _DECODED_BATCH)
+    ]
+    found: list[Finding] = []
+    done, total = 0, sum(len(batch) for _, batch in batches)
+    decode = partial(_decode_batch, store if executor is None else store.for_workers())
+    with open_workers(executor) as workers:
+        for (_, batch), failures in zip(batches, workers.run_in_order(decode, batches), strict=True):
+            for key, why in failures:
+                chunk = survey.listed.chunks.get(key)
+                of_chunk = (key,) if chunk is None else tuple(chunk.chunk.part_keys)
+                found.append(Finding(Problem.UNDECODABLE, key, of_chunk, why))
+            done += len(batch)
+            if progress is not None:
+                progress(done, total)
+    return found, [len(of_array) for of_array in others.values()], wrong
+
+
+def _open(store: MaintainedStore, path: str) -> zarr.Array[Any]:
+    opened: Any = zarr.open_array(cast("Any", store), path=path, mode="r")
+    return cast("zarr.Array[Any]", opened)
+
+
+def _chunks_of(store: MaintainedStore, path: str, folder: str) -> list[str]:
+    """Return the keys of the chunks of an array without parts, if they are below the folder."""
+    encoding, prefix = encoding_of(_open(store, path)), join(path, "")
+    inner = folder if folder.startswith(prefix) else path
+    entries = store.carry_out(list_entries(inner))
+    return [entry.key for entry in entries if encoding.is_chunk_key(entry.key.removeprefix(prefix))]
+
+
+def _decode_batch(store: MaintainedStore, batch: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Decode chunks of an array in threads, and return the keys of those that fail, and why."""
+    path, keys = batch
+    array = _open(store, path)
+    encoding, prefix = encoding_of(array), join(path, "")
+    tasks = [partial(why_not_decoded, array, encoding.coordinates(key.removeprefix(prefix))) for key in keys]
+    results = run_tasks_sync(tasks, _MAX_DECODED)
+    return [(key, why) for key, why in zip(keys, results, strict=True) if why is not None]
 
 
 def _look_at_files(chunks: Mapping[str, str]) -> Steps[list[Finding]]:

@@ -93,7 +93,7 @@ def repair_chunk(
         case Problem.UNTAGGED | Problem.PARTLY_TAGGED | Problem.MIXTURE if options.retags:
             return (yield from _repair_tags(chunk, finding, record, protocol, options))
         case _:
-            is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
+            return (yield from _drop_chunk(chunk, finding, record, protocol))
     return replace(finding, is_repaired=is_repaired)
 
 
@@ -112,12 +112,10 @@ def _repair_tags(
 ) -> Steps[Finding]:
     """Give all parts of a chunk one tag; drop parts of several writes that are not one value, if that is asked for."""
     obstacle = yield from _retag(chunk, finding.problem, record, protocol)
-    is_repaired = obstacle is None
-    if not is_repaired and finding.problem is Problem.MIXTURE and options.drops_incomplete:
-        is_repaired = yield from _drop_chunk(chunk, record.shard_index, protocol)
-    if not is_repaired and obstacle:
-        return not_repaired(finding, obstacle)
-    return replace(finding, is_repaired=is_repaired)
+    result = replace(finding, is_repaired=obstacle is None)
+    if obstacle is not None and finding.problem is Problem.MIXTURE and options.drops_incomplete:
+        result = yield from _drop_chunk(chunk, finding, record, protocol)
+    return not_repaired(finding, obstacle) if obstacle and not result.is_repaired else result
 
 
 def not_repaired(finding: Finding, why: str) -> Finding:
@@ -206,13 +204,13 @@ def _make_file(chunk: Chunk, record: ArrayRecord, protocol: ChunkProtocol) -> St
     return True
 
 
-def _drop_chunk(chunk: Chunk, index: ShardIndex | None, protocol: ChunkProtocol) -> Steps[bool]:
-    """Remove a chunk that cannot be read; return False if it can be read by now."""
-    now = yield from diagnose_chunk(chunk, index, protocol)
+def _drop_chunk(chunk: Chunk, finding: Finding, record: ArrayRecord, protocol: ChunkProtocol) -> Steps[Finding]:
+    """Remove a chunk that cannot be read, unless it can be read by now; return the finding with the result."""
+    now = yield from diagnose_chunk(chunk, record.shard_index, protocol)
     if now is None or not now.problem.is_damage:
-        return False
+        return finding
     yield from protocol.drop(chunk, "a chunk that cannot be read")
-    return True
+    return replace(finding, is_repaired=True, is_deleted=True)
 
 
 # --- parts with the tags of several writes --------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from parts_store import notebook
 from parts_store.text import count, printable
@@ -30,6 +30,8 @@ class Problem(Enum):
     CHECKSUM = "checksum"
     # The chunk exists and cannot be read. A session may list a chunk whose bytes are not available.
     UNREADABLE = "unreadable"
+    # A codec fails for the bytes of the chunk, or of an inner chunk of a shard.
+    UNDECODABLE = "undecodable"
     # An overwrite was committed, and is not complete in place. This library reads it correctly. Other programs read
     # parts of two writes.
     INTERRUPTED = "interrupted"
@@ -60,9 +62,29 @@ _DAMAGE = (
     Problem.OTHER_LAYOUT,
     Problem.CHECKSUM,
     Problem.UNREADABLE,
+    Problem.UNDECODABLE,
 )
 # Neither damage nor something that `repair` would change unless the caller asks for it.
 _HARMLESS = (Problem.UNTAGGED, Problem.UNMARKED)
+_WRITE_OR_DELETE = "write the chunk again, or delete it: `repair` with drop_incomplete"
+# What to do next.
+_NEXT = {
+    Problem.INCOMPLETE: _WRITE_OR_DELETE,
+    Problem.MIXTURE: "copy or write the chunk again; after a mirror, try `repair` with retag",
+    Problem.WRONG_SIZE: _WRITE_OR_DELETE,
+    Problem.PARTLY_TAGGED: "`repair` with retag if its parts belong together, otherwise write the chunk again",
+    Problem.OTHER_LAYOUT: _WRITE_OR_DELETE,
+    Problem.CHECKSUM: "write the chunk again from its source",
+    Problem.UNREADABLE: "restore the file, its permission or the target of the link, or write the chunk again",
+    Problem.UNDECODABLE: "write the chunk again from its source, or delete its key",
+    Problem.INTERRUPTED: "`repair` completes it",
+    Problem.ORPHANS: "if the main part was lost, restore it first; then `repair` removes the others",
+    Problem.LEFTOVERS: "`repair` removes them if their writer has ended",
+    Problem.STRAY_NODES: "`repair` removes them",
+    Problem.NO_FILE: "`repair` makes a file of it",
+    Problem.UNTAGGED: "nothing, it is read correctly; `repair` with retag adds tags",
+    Problem.UNMARKED: "`repair` with must_understand adds the mark",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +104,8 @@ class Finding:
         The problem in words.
     is_repaired
         Whether `repair` has solved the problem.
+    is_deleted
+        Whether `repair` has solved it by deleting the chunk, as `drop_incomplete` asks for. Its data is lost.
     """
 
     problem: Problem
@@ -89,11 +113,27 @@ class Finding:
     keys: tuple[str, ...]
     detail: str
     is_repaired: bool = False
+    is_deleted: bool = False
 
     @property
     def label(self) -> str:
         """The problem, and whether it was repaired, as text."""
-        return f"{self.problem.value}{', repaired' if self.is_repaired else ''}"
+        result = ", deleted" if self.is_deleted else ", repaired" if self.is_repaired else ""
+        return f"{self.problem.value}{result}"
+
+    @property
+    def advice(self) -> str:
+        """What to do next, as text."""
+        if self.is_deleted:
+            return "write the chunk again; until then it is read as fill values"
+        return "nothing to do" if self.is_repaired else _NEXT[self.problem]
+
+    @property
+    def state(self) -> Literal["good", "open", "bad"]:
+        """The state in which the finding is shown: repaired, to be repaired, or damage."""
+        if self.is_repaired and not self.is_deleted:
+            return "good"
+        return "bad" if self.problem.is_damage and not self.is_deleted else "open"
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
@@ -103,6 +143,8 @@ class Finding:
             "keys": list(self.keys),
             "detail": self.detail,
             "repaired": self.is_repaired,
+            "deleted": self.is_deleted,
+            "advice": self.advice,
         }
 
 
@@ -198,7 +240,10 @@ class Report:
         return f"{count(self.arrays, 'array')} checked, {chunks}, {objects}"
 
     def __str__(self) -> str:
-        shown = (f"{each.label}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)}" for each in self.worst_first)
+        shown = (
+            f"{each.label}: {each.chunk_key}: {each.detail}: {', '.join(each.keys)} -> {each.advice}"
+            for each in self.worst_first
+        )
         lines = [self._counted, *shown, *filter(None, [self.omitted])]
         lines += [f"not understood: {path or '/'}: {problem}" for path, problem in self.not_understood]
         return "\n".join([*map(printable, lines), self._verdict])
@@ -215,10 +260,18 @@ class Report:
             )
             repair = next((what for problem, what in repairs if problem in open_ones), "remove leftovers")
             return f"nothing is damaged; `repair` would {repair}"
+        if deleted := sum(each.is_deleted for each in self.findings):
+            return f"nothing is damaged now; {count(deleted, 'damaged chunk')} deleted"
         return "no problems found" if self.arrays else "no arrays with parts or shard files"
 
     def _repr_html_(self) -> str:
-        rows = [(each.label, each.chunk_key, each.detail) for each in self.worst_first]
-        rows += [("not understood", path or "/", problem) for path, problem in self.not_understood]
-        note = "; ".join(filter(None, (self.omitted, self._counted)))
-        return notebook.grid(f"Report: {self._verdict}", ("problem", "chunk", "detail"), rows, note=note)
+        rows = [
+            (each.label, each.chunk_key, f"{each.detail}: {', '.join(each.keys)}", each.advice)
+            for each in self.worst_first
+        ]
+        rows += [("not understood", path or "/", problem, "") for path, problem in self.not_understood]
+        states = [each.state for each in self.worst_first] + ["bad"] * len(self.not_understood)
+        state = "bad" if self.is_damaged else "good" if self.is_clean else "open"
+        columns = ("problem", "chunk", "detail", "what to do")
+        note = "\n".join(filter(None, (self.omitted, self._counted)))
+        return notebook.grid(f"Report: {self._verdict}", columns, rows, note=note, states=states, state=state)

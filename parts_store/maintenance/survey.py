@@ -9,6 +9,7 @@ from parts_store.engine.steps import Entry, Found, Get, Head, List, Listed, Outc
 from parts_store.errors import PartsStoreError, StoreConfigError, describe
 from parts_store.format import metadata
 from parts_store.format.keys import (
+    ARRAY_V2,
     DOCUMENT,
     PROTOCOL_FOLDER,
     Chunk,
@@ -76,15 +77,14 @@ class Survey:
     locked: tuple[str, ...] = ()
     # Why files cannot be read, by their keys: symbolic links without a target, and files without permission.
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    # In a session, the paths of arrays whose chunks are single objects, or references to files.
+    # The paths of all other arrays. In a session, their chunks may be references to files.
     plain: tuple[str, ...] = ()
 
-    def report(self, findings: Sequence[Finding], referred: Sequence[Mapping[str, str]] = ()) -> Report:
-        """Return the report with these findings; `referred` has the files of plain arrays that were looked at."""
+    def report(self, findings: Sequence[Finding], others: Sequence[int] = ()) -> Report:
+        """Return the report with these findings; `others` has how many chunks of each plain array were looked at."""
         ordered = tuple(sorted(findings, key=lambda each: (each.chunk_key, each.problem.value)))
-        looked_at = sum(map(len, referred))
-        arrays, chunks = len(self.arrays) + len(referred), len(self.listed.chunks) + looked_at
-        return Report(ordered, arrays, chunks, self.listed.objects + looked_at, self.not_understood)
+        arrays, chunks = len(self.arrays) + len(others), len(self.listed.chunks) + sum(others)
+        return Report(ordered, arrays, chunks, self.listed.objects + sum(others), self.not_understood)
 
 
 def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
@@ -101,6 +101,7 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     unreadable = {entry.key: entry.unreadable for entry in files if entry.unreadable is not None}
     paths = [path for path in _possible_arrays(folder, entries, protocol) if not _is_behind(unreadable, path)]
     arrays, not_understood, others, plain = yield from _read_documents(paths, protocol)
+    plain += tuple(above for above, name in (split(entry.key) for entry in entries) if name == ARRAY_V2)
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
         entries += yield from list_entries(protocol.folder_beside(path))
@@ -236,8 +237,7 @@ def _read_documents(
 ) -> Steps[tuple[dict[str, ArrayRecord], tuple[tuple[str, str], ...], set[str], tuple[str, ...]]]:
     """Return the arrays with parts at these paths, the paths of wrong documents with the reasons, and all other paths.
 
-    A path without a document is none of them. At last come those of the other paths that are of
-    arrays, in a session, where their chunks may refer to files.
+    A path without a document is none of them. At last come those of the other paths that are of arrays.
     """
     outcomes = yield tuple(Get(join(path, DOCUMENT), None, "which parts the array has") for path in paths)
     read = [_read_document(path, outcome, protocol) for path, outcome in zip(paths, outcomes, strict=True)]
@@ -245,12 +245,15 @@ def _read_documents(
     wrong = tuple((path, why) for path, (_, why) in zip(paths, read, strict=True) if why is not None)
     found = {path for path, outcome in zip(paths, outcomes, strict=True) if isinstance(outcome, Found)}
     others = found - arrays.keys()
-    plain: list[str] = []
-    if protocol.has_part_nodes:
-        stored = {path: content(outcome) for path, outcome in zip(paths, outcomes, strict=True) if path in others}
-        documents = {path: None if each is None else metadata.parse(each) for path, each in stored.items()}
-        plain = [path for path, each in documents.items() if each is not None and metadata.is_array(each)]
-    return arrays, wrong, others, tuple(plain)
+    stored = {path: content(outcome) for path, outcome in zip(paths, outcomes, strict=True) if path in others}
+    documents = {path: None if each is None else metadata.parse(each) for path, each in stored.items()}
+    not_understood = {path for path, _ in wrong}
+    plain = tuple(
+        path
+        for path, each in documents.items()
+        if each is not None and metadata.is_array(each) and path not in not_understood
+    )
+    return arrays, wrong, others, plain
 
 
 def _read_document(path: str, outcome: Outcome, protocol: ChunkProtocol) -> tuple[ArrayRecord | None, str | None]:

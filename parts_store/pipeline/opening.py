@@ -1,8 +1,9 @@
 """Arrays and groups that use the codec pipeline of this package: by a setting of zarr's, or without one."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import zarr
 from zarr.storage import StorePath
@@ -18,7 +19,11 @@ _PATH: Final = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
 _REQUESTS: Final = 64
 
 
-def fast(*, max_workers: int | None = None) -> Any:
+type Mode = Literal["r", "r+", "a", "w", "w-"]
+"""How an array or a group is opened, as in `zarr.open`."""
+
+
+def fast(*, max_workers: int | None = None) -> AbstractContextManager[object]:
     """Set zarr's configuration to what is fastest for a `PartsStore`, until it is changed again.
 
     Arrays that are opened afterwards use the codec pipeline of this package, also those that xarray opens. The result
@@ -49,16 +54,16 @@ def fast(*, max_workers: int | None = None) -> Any:
     >>> type(array.async_array.codec_pipeline).__name__
     'PartsCodecPipeline'
     """
-    if max_workers is None:
-        return zarr.config.set({"codec_pipeline.path": _PATH, "async.concurrency": _REQUESTS})
-    if (count := parse_integer(max_workers, 1)) is None:
-        raise StoreConfigError("max_workers", "an integer from 1", describe(max_workers))
-    return zarr.config.set(
-        {"codec_pipeline.path": _PATH, "codec_pipeline.max_workers": count, "async.concurrency": 2 * count}
-    )
+    settings: dict[str, object] = {"codec_pipeline.path": _PATH, "async.concurrency": _REQUESTS}
+    if max_workers is not None:
+        if (count := parse_integer(max_workers, 1)) is None:
+            raise StoreConfigError("max_workers", "an integer from 1", describe(max_workers))
+        settings |= {"codec_pipeline.max_workers": count, "async.concurrency": 2 * count}
+    restored: AbstractContextManager[object] = zarr.config.set(settings)
+    return restored
 
 
-def open_array(store: PartsStore, path: str = "", *, mode: Any = "r", **arguments: Any) -> zarr.Array[Any]:
+def open_array(store: PartsStore, path: str = "", *, mode: Mode = "r", **arguments: Any) -> zarr.Array[Any]:
     """Open an array that uses the codec pipeline of this package.
 
     Parameters
@@ -89,7 +94,7 @@ def open_array(store: PartsStore, path: str = "", *, mode: Any = "r", **argument
     return array
 
 
-def open_group(store: PartsStore, path: str = "", *, mode: Any = "r", **arguments: Any) -> zarr.Group:
+def open_group(store: PartsStore, path: str = "", *, mode: Mode = "r", **arguments: Any) -> zarr.Group:
     """Open a group whose arrays use the codec pipeline of this package.
 
     Parameters

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, Self, cast, override
 
+import icechunk
 import zarr
+from obstore.store import ObjectStore
 
 import parts_store
 from parts_store import notebook
@@ -59,6 +62,10 @@ class UnwritableStoreError(StoreConfigError, NotImplementedError):
 
 class UnwritableSessionError(ReadOnlySessionError, NotImplementedError):
     """The session of the store can only be read."""
+
+
+type Selection = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+"""A region of an array, as in `array[...]`."""
 
 
 class PartsStore(ZarrMethods):
@@ -113,7 +120,7 @@ class PartsStore(ZarrMethods):
 
     def __init__(
         self,
-        store: Any,
+        store: ObjectStore,
         *,
         read_only: bool = False,
         parts: Mapping[str, PartsLike] | None = None,
@@ -177,7 +184,7 @@ class PartsStore(ZarrMethods):
         return cls(open_url(url, options, create=not own.get("read_only", False)), **own)
 
     @classmethod
-    def from_session(cls, session: Any, **options: Any) -> Self:
+    def from_session(cls, session: icechunk.Session, **options: Any) -> Self:
         """Open an Icechunk session as a store: a writable, read-only or forked session, or one that moves nodes.
 
         The caller commits, merges or discards the session. All writes to a session in one process must go through one
@@ -304,7 +311,7 @@ class PartsStore(ZarrMethods):
         self.catalog.rely_on(path.strip("/"), entry)
         return entry.parts if isinstance(entry, ArrayRecord) else None
 
-    def explain(self, path: str, selection: Any) -> Requests:
+    def explain(self, path: str, selection: Selection) -> Requests:
         """Return the requests that a read of an array would make.
 
         Metadata documents and the indexes of shards are read, because later requests depend on them. Data is not read.
@@ -413,6 +420,7 @@ class PartsStore(ZarrMethods):
         prefix: str = "",
         *,
         checksums: bool = False,
+        decode: bool = False,
         executor: ExecutorLike = None,
         progress: ProgressLike = None,
     ) -> Report:
@@ -426,6 +434,10 @@ class PartsStore(ZarrMethods):
             Whether to read the chunks whose last codec is `crc32c`, and compare the checksums. The index of a shard
             that is a part by itself is always compared with its checksum. Of arrays of plain references, one chunk in
             each file is read, which finds files that were changed or lost.
+        decode
+            Whether to read and decode all chunks of all arrays, also of those without parts, and the inner chunks of
+            shards. Codecs notice most damage; changed bytes of values that are neither compressed nor have a checksum
+            cannot be noticed. A few chunks, or pieces of shards of 16 MiB, are in memory at once.
         executor
             What checks the chunks: an instance of `concurrent.futures.Executor`, a `distributed.Client`, "dask" for the
             current client, or None for this thread.
@@ -447,7 +459,7 @@ class PartsStore(ZarrMethods):
         ()
         """
         self.require_listable()
-        return execution.verify(self, prefix, checksums=checksums, executor=executor, progress=progress)
+        return execution.verify(self, prefix, checksums=checksums, decode=decode, executor=executor, progress=progress)
 
     def repair(
         self,

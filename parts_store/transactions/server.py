@@ -105,6 +105,10 @@ class Features:
         return {name: getattr(self, name) for name in names} | {"levels": [level.value for level in self.levels]}
 
     def __str__(self) -> str:
+        if self.serverless_levels is not None:
+            levels = ", ".join(level.value for level in self.levels)
+            works = f"every level of concurrency works ({levels})" if levels else "the store can only be read"
+            return f"nothing needs checking here; {works}"
         width = max(map(len, self.rows))
         return "\n".join(f"{name:{width}}  {answer}" for name, answer in self.rows.items())
 

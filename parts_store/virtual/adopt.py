@@ -61,7 +61,7 @@ _NAMING: Final = ("coordinates", "bounds", "grid_mapping", "ancillary_variables"
 def adopt(
     files: Files,
     *,
-    into: Any,
+    into: Session | PartsStore,
     path: str = "",
     parser: Parser | None = None,
     concat_dim: str | None = None,

@@ -35,7 +35,8 @@ def to_member(types: Mapping[str, str], added: Sequence[str] = ()) -> dict[str, 
     Without types and added attributes there is no member.
     """
     recorded = {_TYPES: dict(types), **({_ADDED: list(added)} if added else {})}
-    return {_MEMBER: {"must_understand": False, **recorded}} if types or added else {}
+    member = {"name": _MEMBER, "must_understand": False, "configuration": recorded}
+    return {_MEMBER: member} if types or added else {}
 
 
 def types_in(document: Mapping[str, Any]) -> dict[str, str]:
@@ -52,7 +53,11 @@ def added_in(document: Mapping[str, Any]) -> list[str]:
 
 def _recorded(document: Mapping[str, Any], name: str) -> Any:
     member = document.get(_MEMBER)
-    return member.get(name) if isinstance(member, dict) else None
+    if not isinstance(member, dict):
+        return None
+    # Before the member had a `name`, it contained the configuration itself.
+    recorded = member.get("configuration") if "name" in member else member
+    return recorded.get(name) if isinstance(recorded, dict) else None
 
 
 def with_types(attributes: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:

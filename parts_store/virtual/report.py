@@ -290,7 +290,11 @@ class Adoption:
         lines = [each.line for each in self.arrays[:_MAX_SHOWN]]
         lines += [f"skipped: {each.name}: {each.reason}" for each in self.skipped[:_MAX_SHOWN]]
         lines += [f"failed: {each.name}: {each.reason}" for each in self.failed[:_MAX_SHOWN]]
-        lines += [f"not checked: compare some values of {each} with another library" for each in self.unchecked]
+        return lines + self._after_rows()
+
+    def _after_rows(self) -> list[str]:
+        """Return the lines after those of arrays and of what was skipped."""
+        lines = [f"not checked: compare some values of {each} with another library" for each in self.unchecked]
         left = sum(max(0, len(each) - _MAX_SHOWN) for each in (self.arrays, self.skipped, self.failed))
         if left:
             lines.append(f"and {left} more")
@@ -320,9 +324,12 @@ class Adoption:
         return [_form_line(form, readers, arrays) for (form, readers), arrays in groups.items()]
 
     def __str__(self) -> str:
+        return "\n".join([*self.lines(), *self._how()])
+
+    def _how(self) -> list[str]:
+        """Return how the repository is opened, and what its readers need."""
         how = [f"to open it: {opening_call(None, self.folders)}"] if self.folders else []
-        needs = [f"to read it: pip install {' '.join(self.needs)}"] if self.needs else []
-        return "\n".join([*self.lines(), *how, *needs])
+        return how + ([f"to read it: pip install {' '.join(self.needs)}"] if self.needs else [])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -338,9 +345,15 @@ class Adoption:
         ]
         rows += [(each.name, f"skipped: {each.reason}", "", "", "", "") for each in self.skipped[:_MAX_SHOWN]]
         rows += [(each.name, f"failed: {each.reason}", "", "", "", "") for each in self.failed[:_MAX_SHOWN]]
+        states = ["good"] * len(self.arrays[:_MAX_SHOWN])
+        states += ["open" if each.has_values else "good" for each in self.skipped[:_MAX_SHOWN]]
+        states += ["bad"] * len(self.failed[:_MAX_SHOWN])
         caption = f"Adoption of {self.location}: {'complete' if self.is_complete else 'not complete'}"
         columns = ("array", "type and shape", "chunks", "references", "form", "copied, because")
-        return notebook.grid(caption, columns, rows, note="; ".join([*self.form_lines(), self.lines()[-1]]))
+        note = "\n".join([*self._after_rows(), *self._how()])
+        return notebook.grid(
+            caption, columns, rows, note=note, states=states, state="good" if self.is_complete else "open"
+        )
 
 
 def _as_json(fields: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ def test_check_of_a_folder_supports_every_level(folder: Path, capsys: pytest.Cap
     before = contents(folder)
     result = call(["check", folder], capsys)
     assert result.code == OK
-    assert result.out.splitlines()[-1].endswith("  exclusive, writers, full")
+    assert result.out.startswith("nothing needs checking")
+    assert result.out.endswith(" (exclusive, writers, full)\n")
+    assert result.out.count("\n") == 1
     said = json.loads(call(["check", folder, "--json"], capsys).out)
     assert said["levels"] == ["exclusive", "writers", "full"]
     assert contents(folder) == before

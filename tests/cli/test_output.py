@@ -51,7 +51,10 @@ type Snapshot = Callable[[str, str], None]
         (["explain", "{}", "images/img", "0:3, 0:3"], ["request", "images/img/c/0/0.index", " requests"]),
         (["check", "{}"], ["exclusive, writers, full"]),
         (["verify", "{}"], ["problem", "incomplete", "a/c/0.tail", "orphans", "damaged"]),
-        (["repair", "{}", "--drop-incomplete"], ["incomplete, repaired", "no problems found"]),
+        (
+            ["repair", "{}", "--drop-incomplete"],
+            ["incomplete, deleted", "1 damaged chunk deleted"],
+        ),
     ],
     ids=lambda each: each[0],
 )

@@ -17,6 +17,7 @@ from tests.cli.places import (
     LEFTOVERS,
     OK,
     TWO,
+    WRONG,
     break_document,
     call,
     contents,
@@ -116,7 +117,7 @@ def test_verify_compares_checksums_only_with_the_option(tmp_path: Path, capsys: 
 def test_finding_with_control_characters_is_one_line() -> None:
     finding = Finding(Problem.INCOMPLETE, "a\x1b[2J\nb/c/0", ("a\x1b[2J\nb/c/0.tail",), "no such object")
     lines = str(Report((finding,), 1, 1, 1)).splitlines()
-    assert lines[1] == r"incomplete: a\x1b[2J\nb/c/0: no such object: a\x1b[2J\nb/c/0.tail"
+    assert lines[1] == rf"incomplete: a\x1b[2J\nb/c/0: no such object: a\x1b[2J\nb/c/0.tail -> {finding.advice}"
     assert len(lines) == 3
 
 
@@ -130,3 +131,17 @@ def test_verify_on_a_dask_cluster(
     monkeypatch.setitem(sys.modules, "distributed", None)
     said = fails(["verify", folder, "--dask", "tcp://127.0.0.1:1"], capsys)
     assert "pip install 'parts_store[dask]'" in said
+
+
+@pytest.mark.parametrize("options", [[], ["--decode"]])
+def test_rectilinear_grids_are_no_damage(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        array = zarr.create_array(
+            ps.PartsStore.from_url(tmp_path / "s"), name="a", shape=(9,), chunks=[[2, 4, 3]], dtype="u1"
+        )
+        array[:] = 1
+    result = call(["verify", tmp_path / "s", *options], capsys)
+    assert "not understood" not in result.out + result.err
+    assert result.code == (OK if options else WRONG)

@@ -1,6 +1,8 @@
 """Reports as values, as text and as JSON."""
 
+import html
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +21,7 @@ DAMAGE = {
     Problem.OTHER_LAYOUT,
     Problem.CHECKSUM,
     Problem.UNREADABLE,
+    Problem.UNDECODABLE,
 }
 
 
@@ -52,11 +55,26 @@ def test_report_to_json_has_every_field() -> None:
                 "keys": [f"a/c/{number}.tail", f"a/c/{number}"],
                 "detail": "of some kind",
                 "repaired": False,
+                "deleted": False,
+                "advice": findings[number].advice,
             }
             for number, each in enumerate(Problem)
         ],
         "not_understood": [{"array": "b", "problem": "not understood"}],
     }
+
+
+@pytest.mark.parametrize("problem", Problem)
+def test_every_finding_ends_with_what_to_do_next(problem: Problem) -> None:
+    open_one = finding(problem)
+    solved, deleted = replace(open_one, is_repaired=True), replace(open_one, is_repaired=True, is_deleted=True)
+    assert open_one.advice != solved.advice == "nothing to do"
+    for each, label in ((open_one, ""), (solved, ", repaired"), (deleted, ", deleted")):
+        (_, line, *_) = str(Report((each,), 1, 1, 1)).splitlines()
+        assert line.startswith(f"{problem.value}{label}: ")
+        assert line.endswith(f" -> {each.advice}")
+        assert html.escape(each.advice) in Report((each,), 1, 1, 1)._repr_html_()
+    assert str(Report((deleted,), 1, 1, 1)).endswith("nothing is damaged now; 1 damaged chunk deleted")
 
 
 def test_array_that_is_not_understood_is_damage() -> None:

@@ -171,7 +171,7 @@ def test_verify_and_repair_on_dask_workers_find_the_same(tmp_path: Path, monkeyp
         assert store.verify(executor=client) == store.verify(executor="dask") == expected
         assert ps.PartsStore(disk(tmp_path / "empty")).verify(executor=client).findings == ()
         assert store.repair(min_age=0, drop_incomplete=True, executor=client).findings == tuple(
-            replace(each, is_repaired=True) for each in expected.findings
+            replace(each, is_repaired=True, is_deleted=True) for each in expected.findings
         )
     assert store.verify().is_clean
 

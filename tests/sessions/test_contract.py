@@ -44,7 +44,8 @@ def document(ndim: int, *, parts: bool, split: bool = False) -> bytes:
     if parts:
         stored["storage_transformers"] = [PARTS.to_json()]
     if split:
-        stored["parts_store"] = {"must_understand": False, "placing": "split"}
+        placing = {"placing": "split"}
+        stored["parts_store"] = {"name": "parts_store", "configuration": placing, "must_understand": False}
     return json.dumps(stored).encode()
 
 

@@ -38,7 +38,7 @@ def test_stored_document_has_the_transformer_and_zarr_sees_none(objects: Any) ->
     assert stored["storage_transformers"] == [{"name": "concat-parts", "configuration": {"parts": parts}}]
     served = json.loads(get(store, "a/zarr.json") or b"")
     assert "storage_transformers" not in served
-    assert stored["parts_store"] == {"must_understand": True}
+    assert stored["parts_store"] == {"name": "parts_store", "must_understand": True}
     lifted = {"storage_transformers": stored["storage_transformers"], "parts_store": stored["parts_store"]}
     assert {**served, **lifted} == stored
     assert "parts_store" not in served

@@ -2,8 +2,10 @@
 
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import tensorstore
 import xarray as xr
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 from zarr.errors import MetadataValidationError
 
 import parts_store as ps
@@ -24,7 +28,9 @@ from parts_store.virtual.adopt import adopt
 from tests.virtual.adopting import repository, settle
 
 VALUES = np.arange(1, 9, dtype="int32")
-REFUSAL = {"must_understand": True}
+REFUSAL = {"name": "parts_store", "must_understand": True}
+# The member of arrays that were written before it had a name.
+OLD_REFUSAL = {"must_understand": True}
 # The parts of arrays whose chunks are not the objects at their keys.
 MISREAD: dict[str, list[Any]] = {
     "no part without suffix": [".a", ps.Part(".b", size=4)],
@@ -56,6 +62,12 @@ def read_by_tensorstore(path: str) -> Any:
 
 def are_values(found: Any) -> bool:
     return np.array_equal(np.asarray(found), VALUES)
+
+
+def zarr_document(store: Any, path: str) -> bytes:
+    """The stored document of an array, which zarr's own store returns."""
+    found = sync(store.get(f"{path}/zarr.json", default_buffer_prototype()))
+    return bytes(found.to_bytes())
 
 
 def opened(store: Any, path: str) -> Any:
@@ -201,6 +213,52 @@ def test_the_option_goes_along_with_pickling_and_patterns(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "c" / "zarr.json").read_text())["parts_store"] == REFUSAL
 
 
+@pytest.mark.parametrize("member", ["no part without suffix", "split"])
+def test_the_member_is_an_extension_object_of_the_core_specification(member: str) -> None:
+    if member == "split":
+        session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+        store = ps.PartsStore.from_session(session)
+        ps.create_array(store, "t", parts=[".x", ""], shape=8, dtype="u1", split=True)
+        found = json.loads(zarr_document(session.store, "t"))["parts_store"]
+        assert found["configuration"] == {"placing": "split"}
+    else:
+        objects = MemoryStore()
+        write(ps.PartsStore(objects), MISREAD[member])
+        found = json.loads(bytes(objects.get("g/t/zarr.json").bytes()))["parts_store"]
+    assert found.keys() <= {"name", "configuration", "must_understand"}
+    assert re.fullmatch(r"[a-z][a-z0-9-_.]+", found["name"])
+    assert isinstance(found.get("configuration", {}), dict)
+
+
+@pytest.mark.parametrize("kind", ["store", "session"])
+def test_arrays_with_the_member_of_earlier_versions_are_read_written_and_copied(kind: str, tmp_path: Path) -> None:
+    is_split = kind == "session"
+    session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+    plain: Any = session.store if is_split else zarr.storage.LocalStore(tmp_path / "old")
+    opens: Callable[[], ps.PartsStore] = partial(ps.PartsStore.from_session, session)
+    if not is_split:
+        opens = partial(ps.PartsStore.from_url, tmp_path / "old")
+    store = opens()
+    options: dict[str, Any] = {"shape": 8, "chunks": 4, "dtype": "int32", "split": is_split}
+    ps.create_array(store, "t", parts=MISREAD["a part after the data"], compressors=None, **options)[:] = VALUES
+    document = json.loads(zarr_document(plain, "t"))
+    old = OLD_REFUSAL | ({"placing": "split"} if is_split else {})
+    data = json.dumps(document | {"parts_store": old}).encode()
+    sync(plain.set("t/zarr.json", default_buffer_prototype().buffer.from_bytes(data)))
+    again = opens()
+    array = zarr.open_array(again, path="t", mode="r+")
+    assert are_values(array[:])
+    array[:4] = 7
+    array.attrs["units"] = "m"
+    assert json.loads(zarr_document(plain, "t"))["parts_store"] == old
+    assert again.verify().findings == ()
+    assert again.parts_of("t") == ps.ConcatParts(MISREAD["a part after the data"])
+    ps.copy(again, ps.PartsStore.from_url(tmp_path / "copy"))
+    assert json.loads((tmp_path / "copy/t/zarr.json").read_text())["parts_store"] == REFUSAL
+    copied = zarr.open_array(ps.PartsStore.from_url(tmp_path / "copy"), path="t")
+    assert np.array_equal(np.asarray(copied), [7, 7, 7, 7, 5, 6, 7, 8])
+
+
 @pytest.mark.parametrize("value", [1, "yes", None])
 def test_anything_but_true_and_false_is_refused(value: Any) -> None:
     with pytest.raises(StoreConfigError, match="must_understand"):
@@ -232,6 +290,11 @@ def test_a_copy_has_the_member_where_the_destination_needs_it(tmp_path: Path) ->
     [
         {"must_understand": True, "placing": "elsewhere"},
         {"must_understand": True, "key": "value"},
+        {"name": "other", "must_understand": True},
+        {"name": "parts_store", "key": "value"},
+        {"name": "parts_store", "placing": "split"},
+        {"name": "parts_store", "configuration": {"placing": "elsewhere"}},
+        {"name": "parts_store", "configuration": "split"},
         {"placing": "elsewhere"},
         True,
         "text",

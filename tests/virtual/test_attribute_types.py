@@ -43,10 +43,21 @@ def test_bytes_are_bytes_again() -> None:
     assert with_types({"a": "x", "b": "x"}, {"a": "bytes"}) == {"a": b"x", "b": "x"}
 
 
-@pytest.mark.parametrize("member", [None, 1, [], {}, {"types": 1}, {"types": {"a": 1}}, {"types": {"a": "quaternion"}}])
+@pytest.mark.parametrize(
+    "member", [None, 1, [], {}, {"types": 1}, {"types": {"a": 1}}, {"types": {"a": "quaternion"}}, {"name": "other"}]
+)
 def test_member_that_is_not_known_is_ignored(member: Any) -> None:
     types = types_in({"parts_store.attribute_types": member})
     assert with_types({"a": 1}, types) == {"a": 1}
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_types_are_read_from_a_member_with_a_name_and_from_the_older_form(is_named: bool) -> None:
+    name, types = "parts_store.attribute_types", {"types": {"a": "float32"}}
+    member = {"name": name, "configuration": types} if is_named else types
+    document = {name: {**member, "must_understand": False}}
+    assert types_in(document) == {"a": "float32"}
+    assert not is_named or to_member({"a": "float32"}) == document
 
 
 def test_document_without_types_has_no_member() -> None:

@@ -61,7 +61,7 @@ def test_object_store_needs_copy_and_session_rejects_it(tmp_path: Path) -> None:
     with pytest.raises(StoreConfigError, match="copy=True"):
         ps.adopt(file, into=ps.PartsStore(MemoryStore()))
     with pytest.raises(StoreConfigError, match="session"):
-        ps.adopt(file, into="not a session", copy=True)
+        ps.adopt(file, into="not a session", copy=True)  # type: ignore[arg-type] # it is refused
 
 
 def test_existing_arrays_are_kept_unless_overwrite_is_set(tmp_path: Path) -> None:

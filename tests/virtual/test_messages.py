@@ -187,7 +187,7 @@ def test_what_is_no_session_is_refused_with_a_call_that_makes_one(folder: Path) 
         with pytest.raises(
             StoreConfigError, match=r"into: expected a writable session, such as `ps\.open_repository\("
         ):
-            adopt(folder / "january.nc", into=into)
+            adopt(folder / "january.nc", into=into)  # type: ignore[arg-type] # it is refused
     files: Any = 5
     with pytest.raises(StoreConfigError, match="files: expected paths and URLs, found an object of type int"):
         adopt(files, into=repository(folder).writable_session("main"))

@@ -154,7 +154,7 @@ const TO_BYTES = new Set(["bytes", "packbits", "sharding_indexed"]);
 
 function partsOf(document) {
   for (const [name, member] of Object.entries(document)) {
-    const isMark = name === "parts_store" && Object.keys(member).join() === "must_understand";
+    const isMark = name === "parts_store" && Object.keys(member).sort().join() === "must_understand,name";
     require(KNOWN.has(name) || isMark || member?.must_understand === false, "unknown-extension", name);
   }
   const transformers = document.storage_transformers ?? [];
