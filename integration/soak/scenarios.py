@@ -172,7 +172,7 @@ def mirrors(seed: int, _servers: Servers) -> Found:
 def random_tests(seed: int, _servers: Servers) -> Found:
     """Run a module of unit tests that draws random examples, with other ones and another order of sets."""
     modules = sorted((ROOT / "tests").rglob("test_*.py"))
-    is_random = re.compile(r"hypothesis|array_machine")
+    is_random = re.compile(r"hypothesis|tests\.machines")
     module = random.Random(seed).choice([path for path in modules if is_random.search(path.read_text())])
     options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", f"--hypothesis-seed={seed}"]
     command = [sys.executable, "-m", "pytest", *options, str(module)]
