@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 
@@ -91,13 +91,16 @@ def place_source(
     shard = array.file.shard_shape
     origin = tuple(at * length for at, length in zip(coordinates, shard, strict=True))
     inside = tuple(min(part, end - start) for part, end, start in zip(shard, array.shape, origin, strict=True))
-    if array.file.format == "tiff":
-        leading = _leading(array, key, inside[: array.height_axis], content, table)
-        stored = (*leading, *content.shape, *shard[len(leading) + 2 :])
-    else:
-        stored = content.shape
-        if len(stored) != len(shard):
-            raise array.refuse("a dataset of the shape of its shard in every file", f"{stored} in {key!r}")
+    match array.file.format:
+        case "tiff":
+            leading = _leading(array, key, inside[: array.height_axis], content, table)
+            stored = (*leading, *content.shape, *shard[len(leading) + 2 :])
+        case "hdf5":
+            stored = content.shape
+            if len(stored) != len(shard):
+                raise array.refuse("a dataset of the shape of its shard in every file", f"{stored} in {key!r}")
+        case other:
+            assert_never(other)
     extent = tuple(map(min, stored, inside))
     return ShardSource(key.removeprefix(array.folder), origin, stored, extent, content.dataset)
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -52,12 +52,15 @@ def file_of(
     extent = _extent(file, coordinates, array_shape)
     description: _Description
     dimensions: Dimensions = ()
-    if file.format == "tiff":
-        description = _image_metadata(file, coordinates, array_shape, extent, array)
-    else:
-        dimensions = _dimensions(file, coordinates, array_shape, extent, array)
-        numbers = tuple(numbers_of(dimensions))
-        description = _Dataset(array.name, json.dumps(array.attributes), dimensions, numbers)
+    match file.format:
+        case "tiff":
+            description = _image_metadata(file, coordinates, array_shape, extent, array)
+        case "hdf5":
+            dimensions = _dimensions(file, coordinates, array_shape, extent, array)
+            numbers = tuple(numbers_of(dimensions))
+            description = _Dataset(array.name, json.dumps(array.attributes), dimensions, numbers)
+        case other:
+            assert_never(other)
     # Without compression, most shards of an array have the same index.
     frame = (_make_frame if file.codecs else _known_frame)(file, index, data.nbytes, extent, description)
     return _hdf5_of_library(file, data, index, extent, array, dimensions) if frame is None else frame.around(data)
@@ -68,9 +71,13 @@ def usual_ends(file: ShardFile) -> Ends:
 
     A reader does not make a fill tile, which takes long if it is large. If it is not compressed, few files have one.
     """
-    if file.format == "hdf5":
-        return Ends(0, SEAL_NBYTES)
-    return Ends(0, usual_directories_nbytes(file) + SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
+    match file.format:
+        case "hdf5":
+            return Ends(0, SEAL_NBYTES)
+        case "tiff":
+            return Ends(0, usual_directories_nbytes(file) + SEAL_NBYTES + (_USUAL_FILL_NBYTES if file.codecs else 0))
+        case other:
+            assert_never(other)
 
 
 def _extent(file: ShardFile, coordinates: Sequence[int], array_shape: Sequence[int]) -> tuple[int, ...]:
@@ -155,9 +162,13 @@ def _make_frame(
     if table is None or not _is_inside(table, nbytes):
         raise CodecError("sharding_indexed", "a shard with a valid index", f"{nbytes + len(index)} other bytes")
     _require_sizes(file, table)
-    if isinstance(description, ImageMetadata):
-        return _tiff_frame(file, table, nbytes, extent, description)
-    return _hdf5_frame(file, table, nbytes, extent, description)
+    match description:
+        case ImageMetadata():
+            return _tiff_frame(file, table, nbytes, extent, description)
+        case _Dataset():
+            return _hdf5_frame(file, table, nbytes, extent, description)
+        case other:
+            assert_never(other)
 
 
 _known_frame: Final = lru_cache(maxsize=16)(_make_frame)

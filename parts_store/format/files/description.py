@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, assert_never, cast, get_args
 
 import numcodecs
 import numpy as np
@@ -155,12 +155,16 @@ def _describe(name: FileFormat, text: str, is_new: bool) -> ShardFile:
     if endian is not None:
         dtype = dtype.newbyteorder("<" if getattr(endian, "value", endian) == "little" else ">")
     file = ShardFile(name, dtype, metadata.fill_value, shard_shape, chunk_shape, codecs, index)
-    if name == "hdf5":
-        return _require_hdf5(file)
-    described = _require_tiff(file, metadata.shape)
-    if described.has_strips:
-        _require_strips(described, metadata.shape, is_new=is_new)
-    return described
+    match name:
+        case "hdf5":
+            return _require_hdf5(file)
+        case "tiff":
+            described = _require_tiff(file, metadata.shape)
+            if described.has_strips:
+                _require_strips(described, metadata.shape, is_new=is_new)
+            return described
+        case other:
+            assert_never(other)
 
 
 def _require_tiff(file: ShardFile, shape: Sequence[int]) -> ShardFile:
