@@ -70,7 +70,7 @@ def make_app(gateway: Gateway, looker: Looker, *, hosts: Sequence[str], cors: Se
         Route("/api/contrast/{path:path}", _careful(contrast)),
         Route("/api/values/{path:path}", _careful(values)),
         Route("/api/requests/{path:path}", _careful(requests)),
-        Route("/zarr/{key:path}", gateway.respond),
+        Route("/zarr/{key:path}", gateway, methods=["GET", "HEAD"]),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if cors:

@@ -25,7 +25,8 @@ from parts_store.web.looking import Looker, opener_of, snapshots_of
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 # Icechunk's names of versions, where they differ from ours.
 _ARGUMENTS: Final = {"snapshot": "snapshot_id"}
-# How many connections wait to be accepted.
+# How many connections are open, and how many wait to be accepted. Beyond them, clients get 503.
+_CONNECTIONS: Final = 512
 _BACKLOG: Final = 512
 # How long the server waits for open connections when it ends, in seconds.
 _GRACE: Final = 2
@@ -60,6 +61,7 @@ class Server:
             access_log=False,
             server_header=False,
             lifespan="off",
+            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE,
         )
         self._server = _Uvicorn(config)
