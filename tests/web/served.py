@@ -54,12 +54,12 @@ def served(url: str | Path, *options: str, environment: Mapping[str, str] | None
 
 @contextmanager
 def running(
-    url: str | Path, *options: str, environment: Mapping[str, str] | None = None
+    url: str | Path, *options: str, environment: Mapping[str, str] | None = None, stderr: int | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run `parts-store serve`, and return the URL of its page, and the process."""
     command = [sys.executable, "-m", "parts_store.cli", "serve", str(url), "--json", *options]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **(environment or {})}
     ) as process:
         try:
             assert process.stdout is not None

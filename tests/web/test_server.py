@@ -99,6 +99,14 @@ def test_more_connections_than_the_server_keeps_are_refused(folder: Path, monkey
             time.sleep(0.1)
 
 
+def test_the_command_warns_if_other_machines_can_read(folder: Path) -> None:
+    with running(folder, "--host", "127.0.0.2", stderr=subprocess.PIPE) as (url, process):
+        assert ask(url, "/zarr/a/zarr.json", headers={"Host": "name.of.the.machine"})[0] == 200
+        process.terminate()
+        assert process.stderr is not None
+        assert "anyone who reaches this machine can now read the data" in process.stderr.read()
+
+
 def test_a_chunk_that_is_written_while_it_is_sent_ends_early(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
