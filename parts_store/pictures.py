@@ -134,7 +134,20 @@ def arrange(values: npt.NDArray[Any], axes: tuple[int, int], colour: int | None,
 
 def read_tile(array: Any, tile: Tile, axes: tuple[int, int], colour: int | None = None) -> npt.NDArray[np.float64]:
     """Read the values of a tile of an array as rows and columns of numbers, with colours last."""
-    return arrange(numbers(np.asarray(array[tile.selection])), axes, colour, tile)
+    return arrange(numbers(select(array, tile.selection)), axes, colour, tile)
+
+
+def select(array: Any, selection: tuple[int | slice, ...]) -> npt.NDArray[Any]:
+    """Return a selection of an array; steps that are longer than a chunk cost nothing for the chunks between."""
+    steps = [each.step or 1 if isinstance(each, slice) else 1 for each in selection]
+    if all(step <= chunk for step, chunk in zip(steps, largest_chunk(array), strict=True)):
+        return np.asarray(array[selection])
+    # For a slice, zarr looks at every chunk between the first value and the last one.
+    lists = [
+        np.arange(*each.indices(length)) if isinstance(each, slice) else each
+        for each, length in zip(selection, array.shape, strict=True)
+    ]
+    return np.asarray(array.oindex[tuple(lists)])
 
 
 def numbers(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

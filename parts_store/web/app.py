@@ -59,6 +59,9 @@ def make_app(gateway: Gateway, looker: Looker, *, hosts: Sequence[str], cors: Se
     async def values(request: Request) -> Response:
         return _json(await looker.values(request.path_params["path"], request.query_params))
 
+    async def stored(request: Request) -> Response:
+        return _json(await looker.stored(request.path_params["path"]))
+
     async def requests(request: Request) -> Response:
         return _json(await looker.requests(PictureRequest.parse(request.path_params["path"], request.query_params)))
 
@@ -69,8 +72,9 @@ def make_app(gateway: Gateway, looker: Looker, *, hosts: Sequence[str], cors: Se
         Route("/api/tile/{path:path}", _careful(tile)),
         Route("/api/contrast/{path:path}", _careful(contrast)),
         Route("/api/values/{path:path}", _careful(values)),
+        Route("/api/stored/{path:path}", _careful(stored)),
         Route("/api/requests/{path:path}", _careful(requests)),
-        Route("/zarr/{key:path}", gateway.respond),
+        Route("/zarr/{key:path}", gateway, methods=["GET", "HEAD"]),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if cors:

@@ -9,6 +9,7 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from parts_store.errors import ConcurrentWriteError
@@ -19,10 +20,16 @@ from parts_store.store.store import PartsStore
 from parts_store.web.hierarchy import Hierarchy
 
 LOG: Final = logging.getLogger("parts_store.serve")
-# A value is read and sent in pieces of this size, so that a slow client keeps no more than two of them in memory.
+# A value is read and sent in pieces, so that a slow client keeps no more than one of them in memory. The more responses
+# are sent at the same time, the smaller they are: the size of one piece, of all together, and the smallest size.
 PIECE: Final = 8 << 20
+_TOGETHER: Final = 64 << 20
+_LEAST: Final = 256 << 10
 # How many values are read at the same time.
 _AT_ONCE: Final = 64
+# How many bytes a key may have on S3, and a name in it on a disk.
+_MAX_KEY: Final = 1024
+_MAX_NAME: Final = 255
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*(?:([0-9]{1,19})\s*-\s*([0-9]{1,19})?|-\s*([0-9]{1,19}))\s*", re.IGNORECASE)
 
 
@@ -33,12 +40,30 @@ class Gateway:
         self.store = store
         self.hierarchy = hierarchy
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        # How many responses are being made and sent.
+        self._responses = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an application of ASGI."""
+        self._responses += 1
+        try:
+            response = await self.respond(Request(scope, receive))
+            await response(scope, receive, send)
+        finally:
+            self._responses -= 1
+
+    @property
+    def _piece_nbytes(self) -> int:
+        return min(PIECE, max(_TOGETHER // max(self._responses, 1), _LEAST))
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a GET or HEAD request for a key."""
         key = request.path_params["key"]
         if not is_key(key):
             return Response(status_code=404)
+        # A store may refuse it in any way, and has no such key.
+        if len(key.encode()) > _MAX_KEY or max(len(each.encode()) for each in key.split("/")) > _MAX_NAME:
+            return Response(status_code=414)
         try:
             return await self._respond(key, request)
         except ConcurrentWriteError as error:
@@ -86,13 +111,14 @@ class Gateway:
 
     async def _first(self, key: str, wanted: ByteRequest | None) -> VersionedValue | None:
         """Read the first piece of a range; return None if there is no such key."""
-        if isinstance(wanted, SuffixByteRequest) and wanted.suffix > PIECE:
+        most = self._piece_nbytes
+        if isinstance(wanted, SuffixByteRequest) and wanted.suffix > most:
             # The beginning depends on the size.
             found = await self._read(key, RangeByteRequest(0, 1))
             if found is None:
                 return None
             wanted = OffsetByteRequest(max(found.nbytes - wanted.suffix, 0))
-        return await self._read(key, _first_piece(wanted))
+        return await self._read(key, _first_piece(wanted, most))
 
     async def _read(self, key: str, wanted: ByteRequest | None) -> VersionedValue | None:
         folder, name = split(key)
@@ -107,12 +133,14 @@ class Gateway:
             return await self.store.get_versioned(key, wanted)
 
     async def _pieces(self, key: str, first: VersionedValue, start: int, stop: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of a range, all of one write. While a piece is sent, the next one is read."""
+        """Yield the bytes of a range, all of one write. The next piece is read when half of the last one is sent."""
         label, ready, at = first.label, b"".join(first.pieces), start
-        # A slow client keeps nothing in memory but the piece that is sent, and the next one.
+        # The first piece must not stay in memory until all are sent.
         del first
         while True:
             at += len(ready)
+            half, ready = ready[: len(ready) // 2], ready[len(ready) // 2 :]
+            yield half
             following = None if at >= stop else asyncio.create_task(self._piece(key, label, at, stop))
             try:
                 yield ready
@@ -128,7 +156,7 @@ class Gateway:
                     following.cancel()
 
     async def _piece(self, key: str, label: str | None, start: int, stop: int) -> bytes:
-        found = await self._read(key, RangeByteRequest(start, min(stop, start + PIECE)))
+        found = await self._read(key, RangeByteRequest(start, min(stop, start + self._piece_nbytes)))
         if found is None or found.label != label or not found.pieces:
             raise ConcurrentWriteError(key, "it was written while it was sent, so the connection is closed")
         return b"".join(found.pieces)
@@ -171,16 +199,16 @@ def bounds(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
             return 0, nbytes
 
 
-def _first_piece(wanted: ByteRequest | None) -> ByteRequest:
+def _first_piece(wanted: ByteRequest | None, nbytes: int) -> ByteRequest:
     match wanted:
         case RangeByteRequest(start, end):
-            return RangeByteRequest(start, min(end, start + PIECE))
+            return RangeByteRequest(start, min(end, start + nbytes))
         case OffsetByteRequest(offset):
-            return RangeByteRequest(offset, offset + PIECE)
+            return RangeByteRequest(offset, offset + nbytes)
         case SuffixByteRequest():
             return wanted
         case _:
-            return RangeByteRequest(0, PIECE)
+            return RangeByteRequest(0, nbytes)
 
 
 def _etag(value: VersionedValue) -> str | None:
@@ -195,7 +223,7 @@ def _matches(header: str | None, etag: str | None) -> bool:
 
 def log_failure(what: str, error: Exception) -> None:
     """Write an error to the log of the server."""
-    LOG.warning("%s: %s: %s", what, type(error).__name__, hide_secrets(str(error)))
+    LOG.warning("%.300s: %s: %.2000s", what, type(error).__name__, hide_secrets(str(error)))
 
 
 def failure(status: int, key: str, problem: str) -> Response:

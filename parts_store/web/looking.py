@@ -5,24 +5,30 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from math import prod
 from typing import Any, Final
 
+import icechunk
 import numpy as np
 import numpy.typing as npt
 import zarr
 
 from parts_store._compat.zarr import largest_chunk
-from parts_store.pictures import PictureError, Tile, contrast, max_zoom, numbers, plan_tile, png, read_tile
+from parts_store.pictures import PictureError, Tile, contrast, max_zoom, numbers, plan_tile, png, read_tile, select
 from parts_store.pipeline.opening import open_array
-from parts_store.store.inspection import Node
+from parts_store.store.inspection import Node, inspect
 from parts_store.store.store import PartsStore
+from parts_store.text import size
 from parts_store.web.hierarchy import Hierarchy, Listing
 
 # How many pictures are made at the same time: each of them may decode many chunks.
 _AT_ONCE: Final = 4
-# How many values a plot has, and how many snapshots the history shows.
+# How many values a plot has, how many bytes of chunks it may decode, and how many snapshots the history shows.
 _POINTS: Final = 2000
+_PLOT_NBYTES: Final = 1 << 30
+# Of how many chunks the requests are listed, counting those that are stepped over.
+_EXPLAINED: Final = 1_000_000
 _SNAPSHOTS: Final = 200
 # Codecs that every program for Zarr v3 knows.
 _USUAL: Final = frozenset({"bytes", "gzip", "zstd", "blosc", "crc32c", "transpose", "sharding_indexed"})
@@ -85,7 +91,7 @@ class Looker:
 
     async def snapshots(self) -> list[dict[str, str]]:
         """Return the newest snapshots of the repository."""
-        return [] if self.history is None else (await asyncio.to_thread(self.history))[:_SNAPSHOTS]
+        return [] if self.history is None else await asyncio.to_thread(self.history)
 
     async def tile(self, wanted: PictureRequest, low: float, high: float, colour_map: str) -> tuple[bytes, int]:
         """Return a tile as PNG, and how many pixels wide each value is shown."""
@@ -101,6 +107,10 @@ class Looker:
     async def values(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the value at a position, or those of an array with one axis for a plot."""
         return await self._in_thread(self._plot, path, query)
+
+    async def stored(self, path: str) -> str:
+        """Return how many chunks, objects and bytes are stored of an array, as text."""
+        return await self._in_thread(self._stored, path)
 
     async def requests(self, wanted: PictureRequest) -> list[str]:
         """Return the requests that a tile makes."""
@@ -157,14 +167,31 @@ class Looker:
             return {"value": str(array[at])}
         if array.ndim != 1:
             raise PictureError(f"expected an array with one axis, found {array.ndim}")
-        step = max(-(-array.shape[0] // _POINTS), 1)
-        values = numbers(np.asarray(array[::step]))
+        # Each value may need a chunk of its own.
+        points = max(min(_POINTS, _PLOT_NBYTES // (largest_chunk(array)[0] * array.dtype.itemsize)), 1)
+        step = max(-(-array.shape[0] // points), 1)
+        values = numbers(select(array, (slice(0, array.shape[0], step),)))
         return {"step": step, "values": [float(each) if np.isfinite(each) else None for each in values]}
+
+    def _stored(self, path: str) -> str:
+        # Raises if it is no array.
+        self._open(path, None)
+        stored = inspect(self.store, path, sizes=True)[0].stored
+        return "unknown" if stored is None else stored.line
 
     def _explain(self, wanted: PictureRequest) -> list[str]:
         array = self._open(wanted.path, wanted.snapshot)
         store = self.store if wanted.snapshot is None or self.at_snapshot is None else self.at_snapshot(wanted.snapshot)
-        return [str(each) for each in store.explain(wanted.path, self._plan(wanted, array).selection)]
+        selection = self._plan(wanted, array).selection
+        # zarr looks at the chunks between two values, too.
+        between = prod(
+            (each.stop - each.start) // chunk + 1
+            for each, chunk in zip(selection, largest_chunk(array), strict=True)
+            if isinstance(each, slice) and each.step is not None
+        )
+        if between > _EXPLAINED:
+            raise PictureError(f"expected a picture of at most {_EXPLAINED:,} chunks")
+        return [str(each) for each in store.explain(wanted.path, selection)]
 
 
 def _integer(text: str) -> int:
@@ -189,11 +216,21 @@ def _describe(node: Node, listing: Listing, shapes: Mapping[str, tuple[int, ...]
         described |= {
             "dimension_names": document.get("dimension_names"),
             "codecs": codecs,
+            "nbytes": _size(node),
+            "has_borders": (document.get("chunk_grid") or {}).get("name", "regular") == "regular",
             "unusual": sorted(set(codecs) - _USUAL),
         }
     if levels := _levels(node.path, attributes, shapes):
         described["levels"] = levels
     return described
+
+
+def _size(node: Node) -> str | None:
+    """Return the size of the values of an array as text; None if values of its type have no fixed size."""
+    try:
+        return size(prod(node.shape) * np.dtype(node.dtype).itemsize)
+    except TypeError:
+        return None
 
 
 def _as_text(attributes: Any) -> str:
@@ -232,25 +269,21 @@ def _levels(path: str, attributes: Mapping[str, Any], shapes: Mapping[str, tuple
     return paths
 
 
-def snapshots_of(repository: Any, version: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the snapshots of a version of a repository, the newest first."""
-    name = {"snapshot": "snapshot_id"}
-    chosen = {name.get(kind, kind): value for kind, value in version.items()} or {"branch": "main"}
-    found = []
-    for each in repository.ancestry(**chosen):
-        found.append({"id": each.id, "message": each.message, "written_at": each.written_at.isoformat()})
-        if len(found) == _SNAPSHOTS:
-            break
-    return found
+def snapshots_of(repository: icechunk.Repository, snapshot: str) -> list[dict[str, str]]:
+    """Return a snapshot and those before it, the newest first."""
+    found = islice(repository.ancestry(snapshot_id=snapshot), _SNAPSHOTS)
+    return [{"id": each.id, "message": each.message, "written_at": each.written_at.isoformat()} for each in found]
 
 
-def opener_of(repository: Any) -> Callable[[str], PartsStore]:
-    """Return a function that opens a repository at a snapshot, and keeps the last ones."""
+def opener_of(
+    repository: icechunk.Repository, history: Callable[[], list[dict[str, str]]]
+) -> Callable[[str], PartsStore]:
+    """Return a function that opens a repository at a snapshot of the history, and keeps the last ones."""
 
     def open_snapshot(snapshot: str) -> PartsStore:
-        try:
-            return PartsStore.from_session(repository.readonly_session(snapshot_id=snapshot))
-        except Exception as error:
-            raise PictureError("expected the id of a snapshot of the repository") from error
+        # Other branches and tags are not served.
+        if snapshot not in {each["id"] for each in history()}:
+            raise PictureError("expected the id of a snapshot of the history")
+        return PartsStore.from_session(repository.readonly_session(snapshot_id=snapshot))
 
     return lru_cache(maxsize=8)(open_snapshot)

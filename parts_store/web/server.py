@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, override
@@ -15,6 +16,7 @@ import uvicorn
 
 from parts_store import notebook
 from parts_store.errors import StoreConfigError
+from parts_store.redaction import hide_in_url
 from parts_store.store.repositories import open_repository, open_store
 from parts_store.store.store import PartsStore
 from parts_store.web.app import make_app
@@ -25,7 +27,8 @@ from parts_store.web.looking import Looker, opener_of, snapshots_of
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 # Icechunk's names of versions, where they differ from ours.
 _ARGUMENTS: Final = {"snapshot": "snapshot_id"}
-# How many connections wait to be accepted.
+# How many connections are open, and how many wait to be accepted. Beyond them, clients get 503.
+_CONNECTIONS: Final = 512
 _BACKLOG: Final = 512
 # How long the server waits for open connections when it ends, in seconds.
 _GRACE: Final = 2
@@ -60,6 +63,7 @@ class Server:
             access_log=False,
             server_header=False,
             lifespan="off",
+            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE,
         )
         self._server = _Uvicorn(config)
@@ -159,27 +163,32 @@ def open_source(
     version: Mapping[str, str | None],
     virtual: Sequence[str | Path],
     options: Mapping[str, Any],
-) -> tuple[PartsStore, icechunk.Repository | None, Mapping[str, str]]:
-    """Return the store to serve, its repository if it has one, and the version of it."""
+) -> tuple[PartsStore, icechunk.Repository | None, str]:
+    """Return the store to serve, its repository if it has one, and the title of the page."""
     chosen = {name: value for name, value in version.items() if value is not None}
     if isinstance(source, PartsStore):
         if chosen or virtual or options:
             raise StoreConfigError("serve", "no version, folders or options for a store that is open", "some of them")
-        return source.with_read_only(True), None, {}
+        return source.with_read_only(True), None, _title(str(source))
     if isinstance(source, icechunk.Repository):
         wanted: dict[str, Any] = {_ARGUMENTS.get(name, name): each for name, each in chosen.items()}
-        return PartsStore.from_session(source.readonly_session(**wanted or {"branch": "main"})), source, chosen
+        store = PartsStore.from_session(source.readonly_session(**wanted or {"branch": "main"}))
+        return store, source, _title(str(store))
     # Raises for a version that does not exist, and for folders that are not given.
     store = open_store(source, **version, virtual=virtual, reads_chunks=True, **options)
     if store.session is None:
-        return store, None, {}
-    return store, open_repository(source, virtual=virtual, create=False, **options), chosen
+        return store, None, _title(str(store))
+    # Of a folder the name alone, because others may read the page.
+    folder, shown = hide_in_url(str(source)).rstrip("/").removeprefix("file://"), chosen or {"branch": "main"}
+    title = folder if "://" in folder else Path(folder).absolute().name
+    kind, name = next(iter(shown.items()))
+    return store, open_repository(source, virtual=virtual, create=False, **options), f"{title} · {kind} {name}"
 
 
 def new_server(
     store: PartsStore,
     repository: icechunk.Repository | None,
-    version: Mapping[str, str],
+    title: str,
     *,
     host: str,
     port: int,
@@ -187,10 +196,11 @@ def new_server(
 ) -> Server:
     """Return a server that does not run yet."""
     hierarchy = Hierarchy(store, is_fixed=repository is not None)
-    looker = Looker(store, hierarchy, title := _title(str(store)))
-    if repository is not None:
-        looker.at_snapshot = opener_of(repository)
-        looker.history = lambda: snapshots_of(repository, version)
+    looker = Looker(store, hierarchy, title)
+    if repository is not None and store.session is not None:
+        # What is served stays as it is, and so does its history.
+        looker.history = cache(partial(snapshots_of, repository, store.session.snapshot_id))
+        looker.at_snapshot = opener_of(repository, looker.history)
     hosts = _LOOPBACK if host in _LOOPBACK else ("*",)
     origins = [cors] if isinstance(cors, str) else list(cors)
     app = make_app(Gateway(store, hierarchy), looker, hosts=hosts, cors=origins)

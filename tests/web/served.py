@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -47,9 +48,18 @@ def expected(name: str) -> Any:
 @contextmanager
 def served(url: str | Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Run `parts-store serve`, and return the URL of its page."""
+    with running(url, *options, environment=environment) as (page, _):
+        yield page
+
+
+@contextmanager
+def running(
+    url: str | Path, *options: str, environment: Mapping[str, str] | None = None, stderr: int | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run `parts-store serve`, and return the URL of its page, and the process."""
     command = [sys.executable, "-m", "parts_store.cli", "serve", str(url), "--json", *options]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **(environment or {})}
     ) as process:
         try:
             assert process.stdout is not None
@@ -58,9 +68,14 @@ def served(url: str | Path, *options: str, environment: Mapping[str, str] | None
                 line = process.stdout.readline()
                 assert line, "the server has ended"
                 lines.append(line)
-            yield json.loads("".join(lines))["page"]
+            yield json.loads("".join(lines))["page"], process
         finally:
             process.terminate()
+
+
+def resident(pid: int) -> int:
+    """Return how much memory a process of Linux has, in MiB."""
+    return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) // 1024
 
 
 def ask(

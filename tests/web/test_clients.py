@@ -1,97 +1,54 @@
 """Programs of others read the served arrays with equal values."""
 
-import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import icechunk
 import numpy as np
 import pytest
-import tensorstore
 import xarray as xr
 import zarr
-from obstore.store import HTTPStore
-from zarr.storage import FsspecStore, ObjectStore
 
 import parts_store as ps
-from tests.interoperability import installed
+from tests.web.clients import CLIENTS
 from tests.web.served import NAMES, expected, served, write_arrays
 
-# Of GDAL before 3.13, which knows no shards.
-WITHOUT_SHARDS = ("plain", "three")
+
+def write_repository(folder: Path) -> str:
+    """Write a repository whose tag and another branch have older values than `main`; return their snapshot."""
+    repository = ps.open_repository(folder)
+    session = repository.writable_session("main")
+    write_arrays(ps.PartsStore.from_session(session))
+    old = session.commit("the values")
+    repository.create_tag("v1", snapshot_id=old)
+    repository.create_branch("old", snapshot_id=old)
+    session = repository.writable_session("main")
+    for name in NAMES:
+        zarr.open_array(ps.PartsStore.from_session(session), path=name)[...] = 1
+    session.commit("other values")
+    return old
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["disk", "branch", "tag", "snapshot"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("served")
-    write_arrays(ps.PartsStore.from_url(folder))
-    with served(folder) as page:
+    icechunk.set_logs_filter("error")
+    if request.param == "disk":
+        write_arrays(ps.PartsStore.from_url(folder))
+        options: list[str] = []
+    else:
+        names = {"snapshot": write_repository(folder), "branch": "old", "tag": "v1"}
+        options = [f"--{request.param}", names[request.param]]
+    with served(folder, *options) as page:
         yield page
 
 
-def by_fsspec(url: str, name: str) -> Any:
-    array: Any = zarr.open_group(FsspecStore.from_url(f"{url}zarr"), mode="r")[name]
-    return array[...]
-
-
-def by_obstore(url: str, name: str) -> Any:
-    store = HTTPStore.from_url(f"{url}zarr", client_options={"allow_http": True})
-    array: Any = zarr.open_group(ObjectStore(store, read_only=True), mode="r")[name]
-    return array[...]
-
-
-def by_zarrs(url: str, name: str) -> Any:
-    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True}):
-        array: Any = zarr.open_array(FsspecStore.from_url(f"{url}zarr/{name}"), mode="r")
-        assert type(array.async_array.codec_pipeline).__name__ == "ZarrsCodecPipeline"
-        return array[...]
-
-
-def by_tensorstore(url: str, name: str) -> Any:
-    spec = {"driver": "zarr3", "kvstore": f"{url}zarr/{name}/"}
-    return tensorstore.open(spec, read=True).result().read().result()
-
-
-@pytest.mark.parametrize("read", [by_fsspec, by_obstore, by_zarrs, by_tensorstore])
+@pytest.mark.parametrize(
+    "client", [pytest.param(each, marks=[pytest.mark.slow] * (each == "zarrita")) for each in CLIENTS]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_client_reads_equal_values(url: str, read: Callable[[str, str], Any], name: str) -> None:
-    assert np.array_equal(read(url, name), expected(name))
-
-
-@pytest.mark.parametrize("name", WITHOUT_SHARDS)
-def test_gdal_reads_equal_values(url: str, name: str) -> None:
-    rasterio = pytest.importorskip("rasterio")
-    with (
-        pytest.warns(rasterio.errors.NotGeoreferencedWarning),
-        rasterio.open(f'ZARR:"/vsicurl/{url}zarr/{name}"') as file,
-    ):
-        assert np.array_equal(file.read(1), expected(name))
-
-
-ZARRITA = """
-import {{ pathToFileURL }} from "node:url";
-import {{ join }} from "node:path";
-const zarr = await import(pathToFileURL(join({folder}, "node_modules", "zarrita/dist/src/index.js")));
-const storage = join({folder}, "node_modules", "@zarrita/storage/dist/src/fetch.js");
-const {{ default: FetchStore }} = await import(pathToFileURL(storage));
-const array = await zarr.open.v3(new FetchStore({url}), {{ kind: "array" }});
-const {{ data }} = await zarr.get(array);
-console.log(JSON.stringify(Array.from(data)));
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_zarrita_reads_equal_values(url: str, name: str, tmp_path: Path) -> None:
-    try:
-        node, *_, folder = installed.zarrita()
-    except installed.MissingError as missing:
-        pytest.skip(str(missing))
-    script = tmp_path / "read.mjs"
-    script.write_text(ZARRITA.format(folder=json.dumps(folder), url=json.dumps(f"{url}zarr/{name}")))
-    printed = subprocess.run([node, str(script)], check=True, capture_output=True, text=True).stdout
-    assert np.array_equal(np.array(json.loads(printed)).reshape(expected(name).shape), expected(name))
+def test_a_client_reads_equal_values(url: str, client: str, name: str) -> None:
+    assert np.array_equal(CLIENTS[client](url, name), expected(name))
 
 
 def test_xarray_opens_the_hierarchy_with_its_consolidated_metadata(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import icechunk
 import pytest
@@ -16,9 +17,14 @@ from obstore.store import MemoryStore
 import parts_store as ps
 from parts_store.web import gateway
 from parts_store.web.gateway import parse_range
-from tests.web.served import SHARDS, SIZE, VALUES, ask, write_arrays
+from tests.web.served import NAMES, SHARDS, SIZE, VALUES, ask, write_arrays
 
 SUFFIX = "c/0/0"
+# What zarr lists of the arrays, computed from their shapes.
+COUNTS = {"plain": (5, 5), "three": (5, 5), "shards": (2, 3), "index": (2, 3), "tiff": (2, 2), "holes": (1, 1)}
+KEYS = {"zarr.json", *(f"{name}/zarr.json" for name in NAMES)} | {
+    f"{name}/c/{row}/{column}" for name in NAMES for row in range(COUNTS[name][0]) for column in range(COUNTS[name][1])
+}
 
 
 def new_store(kind: str, folder: Path) -> ps.PartsStore:
@@ -157,6 +163,32 @@ def test_nothing_but_the_hierarchy_is_served(tmp_path: Path, key: str) -> None:
         status, _, body = ask(server.url, f"/zarr/{key}")
     assert status == 404
     assert b"secret" not in body
+
+
+PATHS = st.lists(
+    st.sampled_from(
+        [*NAMES, "c", "0", "1", "..", ".", "", "%2e%2e", "%2F", "zarr.json", "0.head", "0.index", "__parts__"]
+    )
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=5).map(quote),
+    max_size=6,
+).map("/".join)
+
+
+@given(PATHS)
+def test_any_path_is_a_key_that_zarr_lists_or_refused(url: str, store: ps.PartsStore, path: str) -> None:
+    status, _, body = ask(url, f"/zarr/{path}")
+    assert status in (200, 404)
+    if status == 200:
+        key = unquote(path)
+        assert key in KEYS
+        assert key.endswith("zarr.json") or body == whole(store, key)
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "plain/c/" + "9" * 300 + "/0", "é" * 130])
+def test_a_key_that_is_too_long_for_stores_is_refused(tmp_path: Path, path: str) -> None:
+    write_arrays(ps.PartsStore.from_url(tmp_path))
+    with ps.serve(tmp_path) as server:
+        assert ask(server.url, f"/zarr/{quote(path)}")[0] == 414
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "PATCH", "OPTIONS"])

@@ -18,8 +18,11 @@ from obstore.store import S3Store
 from PIL import Image
 
 import parts_store as ps
+from parts_store.web import looking
 from tests.web.served import VALUES, ask, write_arrays
 
+# The first snapshot of every repository.
+FIRST = "1CECHNKREP0F1RSTCMT0"
 STACK = (np.arange(3 * 300 * 280, dtype="u2").reshape(3, 300, 280) % 1000).astype("u2")
 
 
@@ -119,7 +122,7 @@ def test_a_picture_that_makes_no_sense_is_refused(url: str, path: str) -> None:
     assert b"expected" in body
 
 
-@pytest.mark.parametrize("kind", ["tile", "contrast", "requests", "values"])
+@pytest.mark.parametrize("kind", ["tile", "contrast", "requests", "values", "stored"])
 @pytest.mark.parametrize("path", ["nothing", "pyramid", "../stack", "stack/c/0", "%3Cscript%3E"])
 def test_what_is_no_array_is_404(url: str, kind: str, path: str) -> None:
     assert ask(url, f"/api/{kind}/{path}?axes=0,1&at=0,0")[0] == 404
@@ -148,6 +151,55 @@ def test_the_difference_of_two_versions_is_shown() -> None:
         assert ask(server.url, "/api/tile/a?axes=0,1&at=0,0&snapshot=nothing")[0] == 400
 
 
+def test_versions_of_other_branches_are_not_shown() -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    first = repository.lookup_branch("main")
+    versions = {}
+    for branch in ("main", "private"):
+        if branch != "main":
+            repository.create_branch(branch, snapshot_id=first)
+        session = repository.writable_session(branch)
+        zarr.create_array(ps.PartsStore.from_session(session), name="a", data=VALUES)
+        versions[branch] = session.commit(branch)
+    with ps.serve(repository) as server:
+        # What is served stays as it is, and so does its history.
+        session = repository.writable_session("main")
+        zarr.create_array(ps.PartsStore.from_session(session), name="b", data=VALUES)
+        session.commit("later")
+        assert [each["message"] for each in get(server.url, "/api/history")][:1] == ["main"]
+        for path in ("tile/a?axes=0,1&at=0,0", "requests/a?axes=0,1&at=0,0", "values/a?at=0,0"):
+            assert ask(server.url, f"/api/{path}&snapshot={versions['main']}")[0] == 200
+            assert ask(server.url, f"/api/{path}&snapshot={versions['private']}")[0] == 400
+
+
+def test_what_is_stored_of_an_array_is_counted(url: str) -> None:
+    assert get(url, "/api/stored/three").startswith("25 chunks in 75 objects, ")
+
+
+def test_a_plot_decodes_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_PLOT_NBYTES", 5000)
+    store = ps.PartsStore.from_url("memory://")
+    zarr.create_array(store, name="a", data=np.arange(100_000, dtype="f4"), chunks=(100,))
+    with ps.serve(store) as server:
+        store.stats.reset()
+        found = get(server.url, "/api/values/a")
+        assert found["values"] == list(range(0, 100_000, found["step"]))
+        assert store.stats.calls["get"] <= 20
+
+
+def test_an_array_of_very_many_chunks_has_a_picture_and_a_plot() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    for name, ndim in (("plane", 2), ("line", 1)):
+        zarr.create_array(store, name=name, shape=(2**40,) * ndim, chunks=(1,) * ndim, dtype="u1")
+    with ps.serve(store) as server:
+        query = "axes=0,1&at=0,0&zoom=32"
+        assert pixels(server.url, f"/api/tile/plane?{query}").shape == (256, 256)
+        assert len(get(server.url, "/api/values/line")["values"]) == 2000
+        status, _, body = ask(server.url, f"/api/requests/plane?{query}")
+        assert status == 400
+        assert b"at most 1,000,000 chunks" in body
+
+
 def test_attributes_and_names_that_are_not_json_do_not_hide_the_page(tmp_path: Path) -> None:
     store = ps.PartsStore.from_url(tmp_path / "data")
     zarr.create_array(store, name="\U0001f468\u200d\U0001f469", data=VALUES, attributes={"limit": float("nan")})
@@ -170,6 +222,12 @@ def test_a_folder_of_the_machine_is_shown_by_its_name_alone(tmp_path: Path) -> N
         assert get(server.url, "/api/tree")["title"] == "my data"
     with ps.serve(ps.PartsStore(S3Store("bucket", prefix="a/b"))) as server:
         assert server.title == 'S3Store(bucket="bucket", prefix="a/b")'
+    ps.open_repository(tmp_path / "scans").create_tag("v1", snapshot_id=FIRST)
+    for source in (tmp_path / "scans", f"file://{tmp_path}/scans/"):
+        with ps.serve(source) as server:
+            assert server.title == "scans · branch main"
+        with ps.serve(source, tag="v1") as server:
+            assert server.title == "scans · tag v1"
 
 
 def test_a_store_that_cannot_be_listed_says_so() -> None:

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ import zarr
 import parts_store as ps
 from parts_store.cli.exits import INTERRUPTED
 from parts_store.errors import StoreConfigError
+from parts_store.web import server as web_server
+from tests.web.served import ask, resident, running
 
 # More than the buffers of a connection hold, so that the server waits for the client.
 NBYTES = 64 << 20
@@ -68,6 +71,40 @@ def test_stop_ends_the_server_also_while_clients_read(folder: Path, capfd: pytes
         with reading(other.url):
             pass
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_clients_that_do_not_read_hold_little_memory_and_no_other_client_up(folder: Path) -> None:
+    with running(folder) as (url, process), ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(reading(url))
+        used = -1
+        while used != (used := resident(process.pid)):
+            time.sleep(1)
+        # With pieces of 8 MiB for each client, it was more than 1,300 with 50 clients.
+        assert used < 1000
+        began = time.monotonic()
+        assert len(ask(url, "/zarr/a/c/0")[2]) == NBYTES
+        assert time.monotonic() - began < 30
+
+
+def test_more_connections_than_the_server_keeps_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "_CONNECTIONS", 5)
+    with ps.serve(folder) as server:
+        with ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(reading(server.url))
+            assert ask(server.url, "/zarr/a/zarr.json")[0] == 503
+        while ask(server.url, "/zarr/a/zarr.json")[0] != 200:
+            time.sleep(0.1)
+
+
+def test_the_command_warns_if_other_machines_can_read(folder: Path) -> None:
+    with running(folder, "--host", "127.0.0.2", stderr=subprocess.PIPE) as (url, process):
+        assert ask(url, "/zarr/a/zarr.json", headers={"Host": "name.of.the.machine"})[0] == 200
+        process.terminate()
+        assert process.stderr is not None
+        assert "anyone who reaches this machine can now read the data" in process.stderr.read()
 
 
 def test_a_chunk_that_is_written_while_it_is_sent_ends_early(
