@@ -41,7 +41,15 @@ from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.group import PartsGroup
 from parts_store.virtual.manifests.references import References
 from parts_store.virtual.ome_zarr import keep_if_complete
-from parts_store.virtual.options import DEFAULT_MAX_LOADED, AdoptOptions, Combine, OnError, Uneven, parse_names
+from parts_store.virtual.options import (
+    DEFAULT_MAX_LOADED,
+    AdoptOptions,
+    Combine,
+    OnError,
+    Uneven,
+    parse_names,
+    parse_path,
+)
 from parts_store.virtual.parsed_file import ParsedFile, changed, look_at, parse_file, state_of
 from parts_store.virtual.parsers.file_parsers import Parser
 from parts_store.virtual.registries import FileRegistry, fewest_folders, folder_of
@@ -201,7 +209,7 @@ def adopt(
         is_complete=variables is None,
         # This also refuses a dimension that is not stored, before files are parsed, which may take minutes.
         stored_lengths=(
-            {} if copy or append_dim is None else stored_chunk_lengths(store, normalize_path(path), append_dim)
+            {} if copy or append_dim is None else stored_chunk_lengths(store, parse_path(path), append_dim)
         ),
     )
     if copy:
@@ -321,8 +329,8 @@ class PreparedFiles:
             name = array.path.removeprefix(below)
             plan = f"{array.plan}: {notes[name]}" if name in notes else array.plan
             arrays.append(dataclasses.replace(array, plan=plan, loaded=self.loaded.get(name, "")))
-        # A reader needs access to the files of earlier adoptions, too.
-        folders = outermost(containers_in(store.session)) if self.report.folders else ()
+        # A reader needs access to the files of earlier adoptions, too, also if nothing here refers to a file.
+        folders = outermost(containers_in(store.session))
         copied = planned.report.nbytes_copied
         return dataclasses.replace(self.report, arrays=tuple(arrays), folders=tuple(folders), nbytes_copied=copied)
 

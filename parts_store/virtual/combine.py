@@ -40,7 +40,7 @@ from parts_store.virtual.manifests.references import References, is_rectilinear
 from parts_store.virtual.ome_zarr import join_attributes
 from parts_store.virtual.options import AdoptOptions
 from parts_store.virtual.store_access import join
-from parts_store.virtual.virtual_dataset import compose, decode, first_difference, is_loaded, load_variables
+from parts_store.virtual.virtual_dataset import bounds_of, compose, decode, first_difference, is_loaded, load_variables
 
 # Chunks with fewer bytes are stored: a reference takes about as much space, and a request of its own to read.
 SMALL_CHUNK: Final = 1 << 10
@@ -449,14 +449,27 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 def _load_times(files: Sequence[FileGroup]) -> Sequence[FileGroup]:
     """Return files in which virtual times are loaded and decoded, if the files count them from different days."""
     names = [name for name in files[0].dataset.variables if _has_other_units(files, name)]
-    if not names:
-        return files
+    return decode_times(files, names) if names else files
+
+
+def decode_times(files: Sequence[FileGroup], times: Sequence[Hashable]) -> list[FileGroup]:
+    """Return files in which times are loaded and decoded, and their bounds, which have the units of the times."""
+    first = files[0].dataset.variables
+    bounds = [bounds_of(first[name].attrs) for name in times]
+    names = [name for name in dict.fromkeys([*times, *bounds]) if all(_is_number(file, name) for file in files)]
     loaded = {name: _load(files, name) for name in names}
     changed = []
     for number, file in enumerate(files):
-        decoded = decode(file.location, {str(name): loaded[name][number] for name in names}, mask_and_scale=False)
+        variables = {str(name): loaded[name][number] for name in names}
+        decoded = decode(file.location, variables, mask_and_scale=False)
         changed.append(dataclasses.replace(file, dataset=file.dataset.assign(decoded)))
     return changed
+
+
+def _is_number(file: FileGroup, name: Hashable) -> bool:
+    """Return whether a file has a variable with numbers, not with decoded times."""
+    variable = file.dataset.variables.get(name)
+    return variable is not None and variable.dtype.kind in "iuf"
 
 
 def _load(files: Sequence[FileGroup], name: Hashable) -> list[xr.Variable]:

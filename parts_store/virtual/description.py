@@ -399,9 +399,10 @@ def _references(array: Array, location: str, checksums: Checksums, known: dict[s
             source = array.location or location
             chunk_shape, columns = rows_of_file(source, offset, header.shape, header.dtype.itemsize)
         case ArrayValues(values=values):
-            chunk_shape = header.shape
-            columns = Columns.empty((1,) * len(header.shape))
-            columns.put((0,) * len(header.shape), header.encode(values))
+            chunk_shape = tuple(max(1, length) for length in header.shape)
+            columns = Columns.empty(tuple(min(1, length) for length in header.shape))
+            if values.size:
+                columns.put((0,) * len(header.shape), header.encode(values))
     metadata = _metadata(header.to_json(chunk_shape, codecs), known)
     return References.checked(metadata, [columns], checksums)
 

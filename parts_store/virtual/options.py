@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from parts_store._compat.zarr import allows_rectilinear
+from parts_store._compat.zarr import allows_rectilinear, normalize_path
 from parts_store.errors import StoreConfigError, describe
 from parts_store.executors import ExecutorLike
 from parts_store.progress import ProgressLike
@@ -54,6 +54,7 @@ class AdoptOptions:
     is_complete: bool = False
 
     def __post_init__(self) -> None:
+        parse_path(self.path)
         if self.shard_chunks is not None:
             parse_count("shard_chunks", self.shard_chunks, least=1)
         parse_count("max_loaded_nbytes", self.max_loaded_nbytes)
@@ -89,6 +90,14 @@ def _require_uneven(uneven: str) -> None:
             "readers of such arrays need"
         )
         raise StoreConfigError("uneven", expected, "'rectilinear'")
+
+
+def parse_path(path: str) -> str:
+    """Return a path as zarr has it; raise `StoreConfigError` if it is none."""
+    try:
+        return normalize_path(path)
+    except ValueError as error:
+        raise StoreConfigError("path", "a path of names in the repository, without '.' and '..'", repr(path)) from error
 
 
 def parse_names(argument: str, names: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -32,7 +32,7 @@ from parts_store.errors import (
 )
 from parts_store.redaction import hide_in_url
 from parts_store.text import did_you_mean
-from parts_store.virtual.combine import SMALL_CHUNK, FileGroup
+from parts_store.virtual.combine import SMALL_CHUNK, FileGroup, decode_times
 from parts_store.virtual.existing_files import wait_for_next_second
 from parts_store.virtual.manifests.array import PartsArray
 from parts_store.virtual.manifests.entries import Columns, FileRange
@@ -361,6 +361,9 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
     along = {name: variable for name, variable in group.dataset.variables.items() if dim in variable.dims}
     found = read_stored(store, [join(prefix, str(name)) for name in along])
     stored = {name: found[path] for name in along if (path := join(prefix, str(name))) in found}
+    if times := [name for name, array in stored.items() if _counts_from_another_day(along[name], array)]:
+        (group,) = decode_times([group], times)
+        along = {name: group.dataset.variables[name] for name in along}
     for name, array in stored.items():
         # Times are decoded. All others have the attributes of the file.
         if along[name].dtype.kind not in "MO":
@@ -377,6 +380,11 @@ def load_unlike(group: FileGroup, store: PartsStore, options: AdoptOptions, dim:
         return group
     notes = {group.path_of(name): f"loaded, because {why[name]}" for name in loaded}
     return dataclasses.replace(group, dataset=group.dataset.assign(loaded), notes={**group.notes, **notes})
+
+
+def _counts_from_another_day(variable: xr.Variable, stored: StoredArray) -> bool:
+    units, expected = (str(each.get("units")) for each in (variable.attrs, stored.metadata.attributes))
+    return variable.dtype.kind in "iuf" and units != expected and all(" since " in each for each in (units, expected))
 
 
 def _why_loaded(

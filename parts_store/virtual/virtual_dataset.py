@@ -53,7 +53,7 @@ def dataset_of(
     wanted = [virtual_variable(group.arrays[name]) for name in names]
     stored = dict(zip(names, load_variables(wanted, [(location, name) for name in names]), strict=True))
     virtual = {name: virtual_variable(each) for name, each in group.arrays.items() if name not in stored}
-    loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale)
+    loaded = decode(location, stored, decode_times=decode_times, mask_and_scale=mask_and_scale, others=virtual)
     attributes = group.attributes
     coordinates = _listed(attributes.pop(_COORDINATES, ""))
     for variable in virtual.values():
@@ -121,11 +121,11 @@ def default_names(group: PartsGroup) -> list[str]:
     """
     arrays = group.arrays
     names = [name for name, each in arrays.items() if each.metadata.dimension_names == (name,)]
-    bounds = [_bounds_of(arrays[name].metadata.attributes) for name in names]
+    bounds = [bounds_of(arrays[name].metadata.attributes) for name in names]
     return list(dict.fromkeys([*names, *(each for each in bounds if each in arrays)]))
 
 
-def _bounds_of(attributes: Mapping[Any, Any]) -> str:
+def bounds_of(attributes: Mapping[Any, Any]) -> str:
     """Return the name of the variable with the bounds of another one; an empty text if its attribute is no name."""
     name = attributes.get(_BOUNDS)
     return name if isinstance(name, str) else ""
@@ -204,11 +204,19 @@ def _with_values(variable: xr.Variable, values: NDArray[Any]) -> xr.Variable:
 
 
 def decode(
-    location: str, variables: Mapping[str, xr.Variable], *, decode_times: bool = True, mask_and_scale: bool = True
+    location: str,
+    variables: Mapping[str, xr.Variable],
+    *,
+    decode_times: bool = True,
+    mask_and_scale: bool = True,
+    others: Mapping[str, xr.Variable] | None = None,
 ) -> dict[str, xr.Variable]:
-    """Return variables of a file with decoded times, and with `mask_and_scale` also without packing and fill values."""
+    """Return variables of a file with decoded times, and with `mask_and_scale` also without packing and fill values.
+
+    The variables may be bounds of others in the file.
+    """
     found: dict[str, xr.Variable] = {}
-    inherited = _inherited_units(variables)
+    inherited = _inherited_units({**(others or {}), **variables})
     for name, variable in variables.items():
         own = variable.copy(deep=False)
         own.attrs = {**inherited.get(name, {}), **variable.attrs}
@@ -239,7 +247,7 @@ def _inherited_units(variables: Mapping[str, xr.Variable]) -> dict[str, dict[str
     return {
         name: {key: variable.attrs[key] for key in _INHERITED if key in variable.attrs}
         for variable in variables.values()
-        if (name := _bounds_of(variable.attrs)) in variables and " since " in str(variable.attrs.get("units", ""))
+        if (name := bounds_of(variable.attrs)) in variables and " since " in str(variable.attrs.get("units", ""))
     }
 
 

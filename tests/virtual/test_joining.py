@@ -184,6 +184,30 @@ def test_times_that_files_count_from_different_days_are_equal_afterwards(tmp_pat
     xr.testing.assert_equal(combined(files, concat_dim="time"), read(files))
 
 
+@pytest.mark.parametrize("batches", [(3,), (1, 1, 1), (2, 1)])
+@pytest.mark.parametrize("is_step", [True, False])
+def test_times_and_their_bounds_are_equal_whatever_day_each_file_counts_from(
+    tmp_path: Path, is_step: bool, batches: tuple[int, ...]
+) -> None:
+    """Times that are no coordinate of a dimension, or one value in each file; their bounds have no units."""
+    files = []
+    for at in range(3):
+        times = np.datetime64("2003-05-01", "ns") + (np.arange(4) + 4 * at) * np.timedelta64(1, "D")
+        taken = xr.Variable("time", times + np.timedelta64(3, "h"), {"bounds": "span"})
+        span = np.stack([times, times + np.timedelta64(1, "D")], 1)
+        dataset = xr.Dataset({"taken": taken, "span": (("time", "nv"), span)}, {"time": times})
+        if is_step:
+            dataset = dataset.isel(time=0, drop=True).rename(taken="time").set_coords("time")
+        name = "time" if is_step else "taken"
+        encoding = {name: {"units": f"hours since {str(times[0])[:10]}", "dtype": "i8"}}
+        files.append(netcdf(tmp_path / f"{at}.nc", dataset, **encoding))
+    session = repository(tmp_path).writable_session("main")
+    for at, count in enumerate(batches):
+        dim: dict[str, Any] = {"append_dim" if at else "concat_dim": "time"}
+        ps.adopt(files[sum(batches[:at]) : sum(batches[:at]) + count], into=session, **dim)
+    xr.testing.assert_equal(stored(session), read(files))
+
+
 @pytest.mark.slow
 def test_static_variables_are_compared_or_said_not_to_be(tmp_path: Path) -> None:
     layout: Layout = "day"

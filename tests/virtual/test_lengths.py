@@ -23,6 +23,8 @@ from tests.virtual.adopting import joined, netcdf, repository, settle, stored
 from tests.virtual.months import read
 
 LAYOUTS: dict[str, dict[str, Any]] = {"contiguous": {}, "chunked": {"chunksizes": (1, 20, 30), "zlib": True}}
+# A filter without a codec of Zarr, so that values are loaded.
+LAYOUTS["loaded"] = {"chunksizes": (1, 20, 30), "compression": "lzf"}
 
 
 # --- files without steps ----------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ def write(path: Path, first: int, days: int, layout: str, dtype: str = "f8") -> 
         {"day": np.datetime64("2020-01-01", "ns") + np.arange(first, first + days) * np.timedelta64(1, "D")},
     )
     units = {"units": "days since 2000-01-01", "dtype": "i4"}
-    unlimited = ["day"] if layout == "chunked" else []
+    unlimited = [] if layout == "contiguous" else ["day"]
     dataset.to_netcdf(path, engine="h5netcdf", encoding={"t": LAYOUTS[layout], "day": units}, unlimited_dims=unlimited)
     settle(path)
     return path

@@ -121,6 +121,16 @@ def test_mistyped_append_dim_is_named_on_the_command_line(folder: Path, capsys: 
     assert "found 'tim'; did you mean 'time'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [{}, {"append_dim": "time"}])
+def test_path_that_zarr_cannot_have_is_named(
+    folder: Path, session: icechunk.Session, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(lambda: adopt(folder / "january.nc", into=session, path="../a", **options))
+    assert said == "path: expected a path of names in the repository, without '.' and '..', found '../a'"
+    assert main(["adopt", str(folder / "january.nc"), str(folder / "repository"), "--path", "../a"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_mistyped_concat_dim_is_named_with_those_of_the_files(folder: Path, session: icechunk.Session) -> None:
     files = [folder / "january.nc", folder / "february.nc"]
     said = refusal(lambda: adopt(files, into=session, path="a", concat_dim="tim"))

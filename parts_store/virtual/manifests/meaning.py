@@ -22,6 +22,7 @@ ATTRIBUTES: Final = (
 )
 """The attributes that change what a stored number stands for."""
 
+_FILLS: Final = ("_FillValue", "missing_value")
 _STANDARD: Final = ("standard", "gregorian")
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 
@@ -61,13 +62,13 @@ def find_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Di
     for attribute in ATTRIBUTES:
         first, other = (_value(attributes, attribute) for attributes in (expected, found))
         if not _is_same(attribute, first, other):
-            return Difference(attribute, _shown(first), _shown(other))
+            return Difference(attribute, _shown(first, attribute), _shown(other, attribute))
     one, two = _decoded_type(expected), _decoded_type(found)
     if one is None or two is None or _is_same_type(one, two):
         return None
     attribute = "scale_factor" if "scale_factor" in expected else "add_offset"
     shown = [
-        f"{_shown(attributes.get(attribute))}, decoded as {kind.__name__}"
+        f"{_shown(attributes.get(attribute), attribute)}, decoded as {kind.__name__}"
         for attributes, kind in ((expected, one), (found, two))
     ]
     return Difference(attribute, *shown)
@@ -81,8 +82,9 @@ def _value(attributes: Mapping[str, Any], name: str) -> Any:
     return math.nan if value is None and name in attributes else value
 
 
-def _shown(value: Any) -> str:
-    return "none" if value is None else describe(value)
+def _shown(value: Any, attribute: str) -> str:
+    is_encoded = attribute in _FILLS and isinstance(value, str)
+    return "none" if value is None else describe(_decoded_fill(value) if is_encoded else value)
 
 
 def _is_same(attribute: str, expected: Any, found: Any) -> bool:
@@ -90,8 +92,7 @@ def _is_same(attribute: str, expected: Any, found: Any) -> bool:
         return bool(_calendar(expected) == _calendar(found))
     if expected is None or found is None:
         return expected is found
-    is_fill = attribute in ("_FillValue", "missing_value")
-    first, other = (_elements(value, is_fill=is_fill) for value in (expected, found))
+    first, other = (_elements(value, is_fill=attribute in _FILLS) for value in (expected, found))
     return len(first) == len(other) and all(map(_is_equal, first, other))
 
 

@@ -74,9 +74,18 @@ def test_other_meaning_is_refused_with_both_values(attribute: str, one: Any, ano
         with pytest.raises(ManifestError) as caught:
             require_same_meaning("data/a", expected, found)
         shown = [repr(each[attribute]) if each else "none" for each in (expected, found)]
+        # A number that JSON has as text.
+        shown = [text.replace(repr(NAN), "nan") for text in shown]
         assert str(caught.value) == (
             f"references, array 'data/a', attribute {attribute!r}: expected {shown[0]}, found {shown[1]}"
         )
+
+
+def test_fill_values_are_shown_as_numbers() -> None:
+    encoded = [base64.b64encode(struct.pack("<d", value)).decode() for value in (-1.0, -2.5)]
+    expected, found = ({"_FillValue": value} for value in encoded)
+    with pytest.raises(ManifestError, match=r"attribute '_FillValue': expected -1\.0, found -2\.5$"):
+        require_same_meaning("a", expected, found)
 
 
 @pytest.mark.parametrize(

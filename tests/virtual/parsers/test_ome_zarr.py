@@ -677,13 +677,14 @@ def cells(tmp_path: Path) -> tuple[ps.PartsStore, NDArray[Any]]:
 def test_the_reader_of_napari_opens_the_group_of_a_session(cells: tuple[ps.PartsStore, NDArray[Any]]) -> None:
     store, values = cells
     napari = pytest.importorskip("napari_ome_zarr.ome_zarr_reader")
-    ((data, metadata, kind),) = napari.read_ome_zarr(zarr.open_group(store, path="cells", mode="r"))()
-    assert (kind, metadata["channel_axis"], metadata["axis_labels"]) == ("image", 1, ("t", "y", "x"))
-    assert metadata["scale"] == [1.5, 0.5, 0.325]
-    assert metadata["units"] == ("minute", "nanometer", "micrometer")
-    assert [name.rpartition(" ")[2] for name in metadata["name"]] == ["DAPI", "GFP"]
-    for level, step in zip(data, (1, 2), strict=True):
-        np.testing.assert_array_equal(level.compute(), values[..., ::step, ::step])
+    layers = napari.read_ome_zarr(zarr.open_group(store, path="cells", mode="r"))()
+    # A layer for each channel, since napari-ome-zarr 0.11.
+    assert [metadata["name"].rpartition(" ")[2] for _, metadata, _ in layers] == ["DAPI", "GFP"]
+    for channel, (data, metadata, kind) in enumerate(layers):
+        assert (kind, metadata["axis_labels"], metadata["scale"]) == ("image", ("t", "y", "x"), [1.5, 0.5, 0.325])
+        assert metadata["units"] == ("minute", "nanometer", "micrometer")
+        for level, step in zip(data, (1, 2), strict=True):
+            np.testing.assert_array_equal(level.compute(), values[:, channel, ::step, ::step])
 
 
 @pytest.mark.filterwarnings("ignore")
