@@ -142,7 +142,8 @@ class _AsyncArray(zarr.AsyncArray[Any]):
     def _use_pipeline(self) -> None:
         # zarr's own configuration decides which pipeline an array gets, and changing it for a moment is not
         # thread-safe. zarr allows no attribute of an array to be set otherwise.
-        object.__setattr__(self, "codec_pipeline", PartsCodecPipeline.replacing(self.codec_pipeline))
+        if not isinstance(self.codec_pipeline, PartsCodecPipeline):
+            object.__setattr__(self, "codec_pipeline", PartsCodecPipeline.replacing(self.codec_pipeline))
 
 
 def _adapt(found: Any) -> Any:
