@@ -61,7 +61,7 @@ _MAX_QUICK: Final = 1 << 17
 _MAX_SMALL: Final = 1 << 18
 # Threads wait for the network most of the time, so there are more of them than cores, and still more for small chunks.
 _WORKERS: Final = 32
-_WORKERS_FOR_SMALL: Final = 96
+_WORKERS_FOR_SMALL: Final = 128
 
 
 class PartsCodecPipeline(FusedCodecPipeline):

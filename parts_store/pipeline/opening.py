@@ -27,8 +27,8 @@ def fast(*, max_workers: int | None = None) -> Any:
     Parameters
     ----------
     max_workers
-        The largest number of threads that read and write the chunks of a selection. By default 32, and 96 for chunks of
-        up to 256 KiB that are not on a local disk or in memory.
+        The largest number of threads that read and write the chunks of a selection. By default 32, and 128 for chunks
+        of up to 256 KiB that are not on a local disk or in memory.
 
     Returns
     -------
