@@ -39,7 +39,7 @@ FOREIGN = {
     "maintenance": {"zarr"},
     "manifests": {"virtualizarr"},
     "parsers": {"virtualizarr"},
-    "pipeline": {"numpy", "zarr", "zstandard"},
+    "pipeline": {"numcodecs", "numpy", "zarr", "zstandard"},
     "pictures": {"numpy"},
     "progress": {"rich"},
     "store": {"icechunk", "numpy", "obstore", "zarr"},

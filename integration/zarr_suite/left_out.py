@@ -192,9 +192,10 @@ LEFT_OUT: Final = (
         "fused ours disk",
     ),
     LeftOut(
-        "the test replaces a method of zarr's shard index or thread pool, which our pipeline does not use",
+        "the test replaces a method of zarr's shard index, thread pool or chunks, which our pipeline does not use",
         (
             r"test_fused_pipeline\.py::test_read_write_with_thread_pool",
+            r"test_fused_pipeline\.py::test_sync_(api_compute_off_event_loop|io_capability_gates_fused_paths\[full-sync\])",
             r"test_codecs/test_sharding\.py::test_sharding_partial_shard_read__index_chunk_slice_fails\[(local|memory)-",
         ),
         "ours",

@@ -23,7 +23,6 @@ from zarr.abc.codec import Codec
 # Ask: a property of `zarr.abc.store.Store`.
 from zarr.abc.store import Store
 from zarr.abc.store import _store_supports_sync_io as supports_sync_io
-from zarr.codecs import ShardingCodec
 
 # What zarr does with an array that is assigned to a Zarr array; see `is_converted_by_zarr`.
 # It also makes the pipeline of an array with what zarr's configuration says.
@@ -100,7 +99,6 @@ __all__ = [
     "encode_sync",
     "end_tasks",
     "get_data_type_from_native_dtype",
-    "inner_spec_of",
     "is_converted_by_zarr",
     "largest_chunk",
     "largest_shard",
@@ -220,11 +218,6 @@ class ThreadedCodec:
 
     async def _encode_single(self, chunk_data: Any, chunk_spec: ArraySpec) -> Any:
         return await asyncio.to_thread(encode_sync, self, chunk_data, chunk_spec)
-
-
-def inner_spec_of(codec: ShardingCodec, spec: ArraySpec) -> ArraySpec:
-    """Return the specification of the inner chunks of a shard. Ask: a public name of the method."""
-    return codec._get_chunk_spec(spec)  # noqa: SLF001
 
 
 def async_group_of(group: zarr.Group) -> zarr.AsyncGroup:

@@ -1,12 +1,12 @@
 """PartsCodecPipeline: the codec pipeline for arrays on a PartsStore.
 
 zarr calls a pipeline once per selection, with all of its chunks. This one reads and writes the chunks in threads, each
-thread one chunk at a time, from the request to the values. Whole shards are encoded and decoded by `shard`; everything
-else is left to zarr's codecs, also where a chunk is not on a PartsStore (the sharding codec calls a pipeline with the
-inner chunks of a shard).
+thread one chunk at a time, from the request to the values. Whole shards are encoded and decoded by `shard`, and chunks
+without filters by `chunk`; everything else is left to zarr's codecs, also where a chunk is not on a PartsStore (the
+sharding codec calls a pipeline with the inner chunks of a shard).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -38,14 +38,18 @@ from parts_store.engine.concurrency import require_not_stopped, run_in_threads
 from parts_store.engine.executor import retry
 from parts_store.engine.steps import Steps
 from parts_store.format.shard_index import NO_CHUNK, Table
+from parts_store.pipeline.chunk import ChunkLayout, Layouts, plan_chunks
 from parts_store.pipeline.compression import Bytes, NotDecodedError
 from parts_store.pipeline.selections import Gather, Region, plan_selection
-from parts_store.pipeline.shard import Layouts, ShardLayout
+from parts_store.pipeline.shard import ShardLayout, plan_layout
 from parts_store.store.store import PartsStore
 
 type ChunkItem = tuple[Any, ArraySpec, Any, Any, bool]
 """What zarr says of a chunk: where it is, its shape and data type, the selection of the chunk, that of the whole
 result, and whether all of the chunk is selected."""
+
+type ChunkGetter = Callable[[str], Sequence[memoryview] | None]
+"""A function that reads the chunk at a key, in pieces; it returns None if there is no such chunk."""
 
 # The size of inner chunks that are decoded in less time than it takes to start a thread.
 _MAX_AT_ONCE: Final = 1 << 17
@@ -57,7 +61,7 @@ _MAX_QUICK: Final = 1 << 17
 _MAX_SMALL: Final = 1 << 18
 # Threads wait for the network most of the time, so there are more of them than cores, and still more for small chunks.
 _WORKERS: Final = 32
-_WORKERS_FOR_SMALL: Final = 96
+_WORKERS_FOR_SMALL: Final = 128
 
 
 class PartsCodecPipeline(FusedCodecPipeline):
@@ -94,7 +98,8 @@ class PartsCodecPipeline(FusedCodecPipeline):
             return await super().read(batch, out, drop_axes)
         if len(batch) == 1 and (result := await self._read_at_once(batch[0], out, drop_axes)) is not None:
             return (result,)
-        tasks = [partial(self._read_chunk, item, out, drop_axes) for item in batch]
+        get = await batch[0][0].store.chunk_getter(batch[0][0].path)
+        tasks = [partial(self._read_chunk, item, out, drop_axes, get) for item in batch]
         return tuple(await run_in_threads(tasks, worker_count(batch), finishes=False, quick=_quick(batch, _QUICK_READ)))
 
     @override
@@ -128,14 +133,19 @@ class PartsCodecPipeline(FusedCodecPipeline):
         except NotDecodedError:
             return None
 
-    def _read_chunk(self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...]) -> GetResult:
+    def _read_chunk(
+        self, item: ChunkItem, out: NDBuffer, drop_axes: tuple[int, ...], get: ChunkGetter | None
+    ) -> GetResult:
         """Read one chunk into the result."""
-        values, layout = out.as_ndarray_like(), self._layout(item[1])
+        values, spec = out.as_ndarray_like(), item[1]
         is_found = None
-        if layout is not None and isinstance(values, np.ndarray):
+        if isinstance(values, np.ndarray):
             # What cannot be decoded here is decoded by zarr's codec, which says what is wrong with it.
             with suppress(NotDecodedError):
-                is_found = self._read_from_shard(item, values, drop_axes, layout)
+                if (layout := self._layout(spec)) is not None:
+                    is_found = self._read_from_shard(item, values, drop_axes, layout)
+                elif get is not None and (chunks := self._chunk_layouts.of(spec)) is not None:
+                    is_found = _read_whole(item, values, drop_axes, chunks, get)
         if is_found is None:
             (result,) = self.read_sync([item], out, drop_axes)
             return result
@@ -161,7 +171,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         """Write one chunk from the values: all of it, or read it, change it and write it if it has not changed."""
         # What cannot be decoded here is decoded by zarr's codec, which says what is wrong with it.
         with suppress(NotDecodedError):
-            if self._write_shard(item, value, drop_axes):
+            if self._write_shard(item, value, drop_axes) or self._write_whole(item, value, drop_axes):
                 return
         self.write_sync([_with_exact_fill_value(item)], value, drop_axes)
 
@@ -191,11 +201,34 @@ class PartsCodecPipeline(FusedCodecPipeline):
             path.set_sync(spec.prototype.buffer.from_array_like(encoded))
         return True
 
+    def _write_whole(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> bool:
+        """Write all of a chunk without shards; return False if this is left to zarr's codecs."""
+        path, spec, _, out_selection, is_complete = item
+        layout, values = self._chunk_layouts.of(spec), value.as_ndarray_like()
+        if layout is None or not is_complete or drop_axes or not isinstance(values, np.ndarray) or not values.shape:
+            return False
+        values = values[out_selection]
+        if values.shape != layout.chunk_shape:
+            return False
+        encoded = layout.encode_chunk(values)
+        if encoded is None:
+            path.delete_sync()
+        else:
+            path.set_sync(spec.prototype.buffer.from_array_like(encoded))
+        return True
+
     @cached_property
-    def _layouts(self) -> Layouts | None:
+    def _chunk_layouts(self) -> Layouts[ChunkLayout]:
+        """The layouts of the array's chunks, which are None if it has shards or filters."""
+        return Layouts(partial(plan_chunks, self.codecs))
+
+    @cached_property
+    def _layouts(self) -> Layouts[ShardLayout] | None:
         """The layouts of the array's shards, None if it has no shards that are read in part."""
         codec = self.array_bytes_codec
-        return Layouts(codec) if self.supports_partial_decode and isinstance(codec, ShardingCodec) else None
+        if not self.supports_partial_decode or not isinstance(codec, ShardingCodec):
+            return None
+        return Layouts(partial(plan_layout, codec))
 
     def _layout(self, spec: ArraySpec) -> ShardLayout | None:
         """Return the layout of a shard, None if it is not a shard, or one that `shard` does not know."""
@@ -211,6 +244,23 @@ def _read_shard(path: Any, layout: ShardLayout, target: NDArray[Any]) -> bool:
     # If the pieces were copied, they are not kept in memory.
     del pieces
     layout.decode_into(target, shard, index)
+    return True
+
+
+def _read_whole(
+    item: ChunkItem, values: NDArray[Any], drop_axes: tuple[int, ...], layout: ChunkLayout, get: ChunkGetter
+) -> bool:
+    """Read what is selected of a chunk without shards; return whether there is such a chunk."""
+    path, _, selection, out_selection, _ = item
+    pieces = get(path.path)
+    if pieces is None:
+        return False
+    arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
+    stored = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    # If the pieces were copied, they are not kept in memory.
+    del pieces, arrays
+    selected = np.asarray(layout.decode_chunk(stored)[selection])
+    values[out_selection] = selected.squeeze(drop_axes) if drop_axes else selected
     return True
 
 

@@ -4,18 +4,25 @@ Each class here stands for a chain of inner codecs after the `bytes` codec. Zarr
 costs more time than the work itself for small chunks.
 """
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
+import numcodecs
 import numpy as np
 import zstandard
+from numcodecs import blosc
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec
 from zarr.buffer import cpu
-from zarr.codecs import ZstdCodec
+from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+from zarr.codecs.numcodecs import LZ4, Zlib
 
 from parts_store._compat.zarr import ArraySpec, decode_sync, encode_sync
+from parts_store.codecs.damaged_chunks import CheckedBlosc, require_blosc_sizes
+from parts_store.pipeline.blosc_chunks import join_chunks
 
 _MAGIC_NBYTES, _BLOCK_HEADER_NBYTES, _CHECKSUM_NBYTES = 4, 3, 4
 # The smallest frame: the magic number, a descriptor, another byte, and the header of an empty block.
@@ -23,6 +30,9 @@ _LEAST_NBYTES: Final = 9
 _RUN: Final = 1
 # The number of inner chunks from which on one call for all of them is faster than a call for each.
 _MANY: Final = 16
+_SHUFFLES: Final = {"noshuffle": blosc.NOSHUFFLE, "shuffle": blosc.SHUFFLE, "bitshuffle": blosc.BITSHUFFLE}
+# The window size by which zlib knows that a stream has the header and the checksum of gzip.
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def _header_nbytes(descriptor: int) -> int:
@@ -164,6 +174,48 @@ class Zstd:
 
 
 @dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Inner chunks that are compressed with one codec, each by one call of a library."""
+
+    chunk_nbytes: int
+    compress: Callable[[Any], bytes]
+    decompress: Callable[[memoryview], bytes]
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Decompress the inner chunks."""
+        stored, stops = memoryview(shard), (offsets + lengths).tolist()
+        try:
+            found = [self.decompress(stored[at:stop]) for at, stop in zip(offsets.tolist(), stops, strict=True)]
+        except (zlib.error, RuntimeError, ValueError) as error:
+            raise NotDecodedError from error
+        if any(len(chunk) != self.chunk_nbytes for chunk in found):
+            raise NotDecodedError
+        return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), self.chunk_nbytes)
+
+    def encode(self, chunks: Bytes) -> tuple[Sequence[Any], NDArray[np.uint64]]:
+        """Compress the inner chunks."""
+        compressed = [self.compress(chunk) for chunk in chunks]
+        return compressed, np.fromiter(map(len, compressed), np.uint64, len(compressed))
+
+
+@dataclass(frozen=True, slots=True)
+class Blosc(OneByOne):
+    """Inner chunks that are compressed with blosc, and decompressed in one call if each is one block of blosc."""
+
+    def decode(self, shard: Bytes, offsets: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> Bytes:
+        """Decompress the inner chunks."""
+        joined = join_chunks(shard, offsets, lengths, self.chunk_nbytes) if len(offsets) >= _MANY else None
+        if joined is None:
+            # `super()` needs the class, which `slots` replaces.
+            return OneByOne.decode(self, shard, offsets, lengths)
+        try:
+            found = blosc.decompress(joined)
+        except RuntimeError as error:
+            raise NotDecodedError from error
+        return np.frombuffer(found, np.uint8).reshape(len(offsets), self.chunk_nbytes)
+
+
+@dataclass(frozen=True, slots=True)
 class AnyCodecs:
     """Inner chunks that zarr's codecs encode and decode, one call per codec and chunk."""
 
@@ -202,5 +254,30 @@ def choose_inner_codecs(codecs: Sequence[BytesBytesCodec], spec: ArraySpec, chun
             return Uncompressed(chunk_nbytes)
         case [ZstdCodec(level=level, checksum=has_checksum)]:
             return Zstd(chunk_nbytes, level, has_checksum)
+        case [CheckedBlosc(codec=BloscCodec() as codec)]:
+            name, shuffle = codec.cname.encode(), _SHUFFLES[codec.shuffle]
+            options = {"shuffle": shuffle, "blocksize": codec.blocksize, "typesize": codec.typesize}
+            compress = partial(blosc.compress, cname=name, clevel=codec.clevel, **options)
+            return Blosc(chunk_nbytes, compress, _decompress_blosc)
+        case [GzipCodec(level=level)]:
+            return OneByOne(chunk_nbytes, partial(zlib.compress, level=level, wbits=_GZIP), _decompress_gzip)
+        case [Zlib() | LZ4() as codec]:
+            library = numcodecs.get_codec(codec.codec_config)
+            return OneByOne(chunk_nbytes, library.encode, library.decode)
         case _:
             return AnyCodecs(tuple(codecs), spec, chunk_nbytes)
+
+
+def _decompress_blosc(stored: memoryview) -> bytes:
+    require_blosc_sizes(stored)
+    decompressed: bytes = blosc.decompress(stored)
+    return decompressed
+
+
+def _decompress_gzip(stored: memoryview) -> bytes:
+    stream = zlib.decompressobj(_GZIP)
+    decompressed = stream.decompress(stored)
+    if not stream.eof or stream.unused_data:
+        # A stream that was cut off, or bytes behind it: zarr's codec knows further streams, and refuses all else.
+        raise NotDecodedError
+    return decompressed

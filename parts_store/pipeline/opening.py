@@ -32,8 +32,8 @@ def fast(*, max_workers: int | None = None) -> AbstractContextManager[object]:
     Parameters
     ----------
     max_workers
-        The largest number of threads that read and write the chunks of a selection. By default 32, and 96 for chunks of
-        up to 256 KiB that are not on a local disk or in memory.
+        The largest number of threads that read and write the chunks of a selection. By default 32, and 128 for chunks
+        of up to 256 KiB that are not on a local disk or in memory.
 
     Returns
     -------
@@ -147,7 +147,8 @@ class _AsyncArray(zarr.AsyncArray[Any]):
     def _use_pipeline(self) -> None:
         # zarr's own configuration decides which pipeline an array gets, and changing it for a moment is not
         # thread-safe. zarr allows no attribute of an array to be set otherwise.
-        object.__setattr__(self, "codec_pipeline", PartsCodecPipeline.replacing(self.codec_pipeline))
+        if not isinstance(self.codec_pipeline, PartsCodecPipeline):
+            object.__setattr__(self, "codec_pipeline", PartsCodecPipeline.replacing(self.codec_pipeline))
 
 
 def _adapt(found: Any) -> Any:

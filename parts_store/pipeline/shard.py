@@ -1,38 +1,27 @@
 """Encode and decode whole shards with a few NumPy calls per shard, whatever the number of its inner chunks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.codec import BytesBytesCodec
-from zarr.codecs import BytesCodec, ShardingCodec
+from zarr.codecs import ShardingCodec
 
-from parts_store._compat.zarr import ArraySpec, can_sync, inner_spec_of, subchunk_order
+from parts_store._compat.zarr import ArraySpec, subchunk_order
 from parts_store.format.shard_index import NO_CHUNK, ShardIndex, encode_table, index_of_codec
-from parts_store.pipeline.compression import Bytes, InnerCodecs, NotDecodedError, Uncompressed, choose_inner_codecs
-
-# The offset of bytes that begin with an inner chunk.
-_AT_START: Final = np.zeros(1, np.uint64)
-# How many layouts are kept of one array.
-_MOST_SHAPES: Final = 64
+from parts_store.pipeline.chunk import AT_START, ChunkLayout, plan_chunks
+from parts_store.pipeline.compression import Bytes, NotDecodedError, Uncompressed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardLayout:
+class ShardLayout(ChunkLayout):
     """The layout of the shards of an array, and how their inner chunks are encoded."""
 
-    chunk_shape: tuple[int, ...]
     grid: tuple[int, ...]
-    # The data type as it is stored, with its byte order.
-    dtype: np.dtype[Any]
-    fill_value: Any
-    stores_empty_chunks: bool
-    codecs: InnerCodecs
     # The numbers of the inner chunks, counted in C order, in the order in which they are written.
     write_order: NDArray[np.intp] | None
     index: ShardIndex
@@ -121,7 +110,7 @@ class ShardLayout:
         """Decode inner chunks, at least one; the first axis counts them."""
         lengths = np.array([len(each) for each in present], np.uint64)
         if len(present) == 1:
-            decoded = self.codecs.decode(present[0], _AT_START, lengths)
+            decoded = self.codecs.decode(present[0], AT_START, lengths)
         else:
             offsets = np.cumsum(lengths, dtype=np.uint64) - lengths
             decoded = self.codecs.decode(np.concatenate(present), offsets, lengths)
@@ -140,7 +129,7 @@ class ShardLayout:
         offsets = np.full(self.count, NO_CHUNK, np.uint64)
         lengths = np.full(self.count, NO_CHUNK, np.uint64)
         order = np.arange(self.count) if self.write_order is None else self.write_order
-        if not self.stores_empty_chunks and (is_empty := self._find_empty(chunks)) is not None:
+        if not self.stores_empty_chunks and (is_empty := self.find_empty(chunks)) is not None:
             order = order[~is_empty[order]]
             if not len(order):
                 return None
@@ -168,7 +157,7 @@ class ShardLayout:
             for first in range(0, self.count, share):
                 taken = tuple(each[first : first + share] for each in positions)
                 chunks[first : first + share] = blocks[taken]
-        if not self.stores_empty_chunks and self._find_empty(chunks.reshape(self.count, -1)) is not None:
+        if not self.stores_empty_chunks and self.find_empty(chunks.reshape(self.count, -1)) is not None:
             return None
         offsets = np.empty(self.count, np.uint64)
         offsets[order] = start + np.arange(self.count) * chunk_nbytes
@@ -242,100 +231,18 @@ class ShardLayout:
         chunks[...] = self._split_axes(values)
         return chunks.reshape(self.count, prod(self.chunk_shape))
 
-    def _find_empty(self, chunks: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return which inner chunks hold nothing but the fill value, None if there are none; by zarr's rule.
-
-        By that rule, a negative zero is not zero, except in complex numbers, and every NaN is the same. There is one
-        exception: zarr takes the complex number `1+nanj` for `nan+nanj`, and would lose the real part.
-        """
-        is_equal = self._is_fill_value(chunks[:, :1])[:, 0]
-        candidates = np.flatnonzero(is_equal)
-        if not len(candidates):
-            return None
-        is_equal[candidates] = self._is_fill_value(chunks[candidates]).all(axis=1)
-        return is_equal if is_equal.any() else None
-
-    def _is_fill_value(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        fill_value = np.asarray(self.fill_value, self.dtype)
-        if self.dtype.kind == "f" and fill_value == 0:
-            bits = np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, self.dtype.itemsize)
-            return np.asarray((bits == np.frombuffer(fill_value.tobytes(), np.uint8)).all(axis=-1))
-        if self.dtype.kind == "c":
-            return _equals(values.real, fill_value.real) & _equals(values.imag, fill_value.imag)
-        return _equals(values, fill_value)
-
-
-def _equals(values: NDArray[Any], fill_value: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values are equal to a fill value; a NaN or a NaT is equal to another one."""
-    if fill_value.dtype.kind in "fmM" and fill_value != fill_value:  # noqa: PLR0124 - a NaN or a NaT
-        return np.asarray(values != values)  # noqa: PLR0124
-    return np.asarray(values == fill_value)
-
-
-@dataclass(slots=True)
-class Layouts:
-    """The layouts of the shards of one array, each planned once."""
-
-    codec: ShardingCodec
-    # By the shape of a shard; an array with a rectilinear grid has many.
-    _planned: dict[tuple[int, ...], tuple[ArraySpec, ShardLayout | None]] = field(default_factory=dict)
-
-    def of(self, spec: ArraySpec) -> ShardLayout | None:
-        """Return the layout of a shard, None if only zarr's codec can encode and decode it."""
-        before, layout = self._planned.get(spec.shape, (None, None))
-        if before is None or not _is_same(before, spec):
-            layout = plan_layout(self.codec, spec)
-            if len(self._planned) >= _MOST_SHAPES:
-                self._planned.clear()
-            self._planned[spec.shape] = spec, layout
-        return layout
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A process that receives the pipeline of an array plans the layouts again.
-        return Layouts, (self.codec,)
-
-
-def _is_same(before: ArraySpec, spec: ArraySpec) -> bool:
-    """Return whether two specifications of one shape are those of the same array.
-
-    The fill values must be the same object: 0.0 and -0.0 are equal, and are not stored in the same way.
-    """
-    return (
-        before.fill_value is spec.fill_value
-        and before.dtype is spec.dtype
-        and before.config is spec.config
-        and before.prototype == spec.prototype
-    )
-
 
 def plan_layout(codec: ShardingCodec, spec: ArraySpec) -> ShardLayout | None:
     """Return the layout of the shards of an array, None if only zarr's codec can encode and decode them."""
-    dtype = spec.dtype.to_native_dtype()
-    if dtype.kind not in "biufcmM" or not spec.shape or not all(spec.shape):
-        return None
-    index = index_of_codec(codec, spec.shape)
+    index = index_of_codec(codec, spec.shape) if spec.shape else None
     if index is None or not index.is_understood:
         return None
-    match codec.codecs:
-        case [BytesCodec(endian=endian), *compressors]:
-            stored = dtype if endian is None else dtype.newbyteorder("<" if endian == "little" else ">")
-        case _:
-            return None
-    if not all(map(can_sync, compressors)):
+    chunks = plan_chunks(codec.codecs, replace(spec, shape=tuple(codec.chunk_shape)))
+    if chunks is None or not all(spec.shape):
         return None
-    chunk_shape = tuple(codec.chunk_shape)
-    grid = tuple(size // chunk for size, chunk in zip(spec.shape, chunk_shape, strict=True))
-    chunk_nbytes = prod(chunk_shape) * dtype.itemsize
-    return ShardLayout(
-        chunk_shape,
-        grid,
-        stored,
-        spec.fill_value,
-        spec.config.write_empty_chunks,
-        choose_inner_codecs(cast("list[BytesBytesCodec]", compressors), inner_spec_of(codec, spec), chunk_nbytes),
-        _write_order(codec.subchunk_write_order, grid),
-        index,
-    )
+    grid = tuple(size // chunk for size, chunk in zip(spec.shape, chunks.chunk_shape, strict=True))
+    inner = (chunks.chunk_shape, chunks.dtype, chunks.fill_value, chunks.stores_empty_chunks, chunks.codecs)
+    return ShardLayout(*inner, grid, _write_order(codec.subchunk_write_order, grid), index)
 
 
 @lru_cache(maxsize=64)

@@ -152,7 +152,7 @@ class ChunkReader:
                 raise ConcurrentWriteError(key, "it was replaced after its index was read")
             return self._values(read)
         if len(wanted) == 1 and not is_empty_range:
-            values, tag = yield from self._read_range(key, wanted[0])
+            values, tag = yield from self.read_range(key, wanted[0])
             if wanted[0] is None and index is not None and values is not None:
                 require_unedited(chunk, index, values[0])
             return values, tag
@@ -182,7 +182,7 @@ class ChunkReader:
         # Otherwise the array was created again, with other shards.
         return known if known is None or known.index_of == index else None
 
-    def _read_range(self, key: str, wanted: Wanted) -> Steps[Values]:
+    def read_range(self, key: str, wanted: Wanted) -> Steps[Values]:
         """Read one range of an object, or all of it, with one request."""
         (outcome,) = yield (Get(key, wanted, DATA),)
         match outcome:

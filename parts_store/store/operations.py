@@ -196,6 +196,16 @@ class Operations:
         # Where chunks have tags, these tell whether consolidated metadata is out of date.
         return (yield from self.catalog.owner(key, trust_consolidated=self.protocol.has_tags))
 
+    def plain_owner(self, key: str) -> Steps[Other | None]:
+        """Return what a chunk is whose array has neither parts nor shards, and other chunks too; None for any other."""
+        owner = yield from self._owner_to_read(key)
+        return owner if isinstance(owner, Other) and owner.array is not None and owner.layout is None else None
+
+    def get_plain(self, owner: Other, key: str) -> Steps[Pieces | None]:
+        """Read a chunk of an array without parts and shards; return None if there is no such key."""
+        values = yield from self._of_object(owner, self.reader.read_range(key, None))
+        return None if values is None else values[0]
+
     def _get_of(
         self, owner: Owner, key: str, wanted: Sequence[Wanted], settings: ReadSettings, *, follows_index: bool
     ) -> Steps[Sequence[Pieces | None] | None]:

@@ -1,6 +1,6 @@
 """ZarrMethods: the methods that zarr calls, each translated into an operation that is carried out."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Final, override
@@ -97,6 +97,20 @@ class ZarrMethods(Store):
     def get_pieces_sync(self, key: str) -> Sequence[memoryview] | None:
         """Read a value as `get_sync` does, without joining its parts; for a codec pipeline that needs none joined."""
         return self.carry_out(self._operations.get(key, None))
+
+    async def chunk_getter(self, key: str) -> Callable[[str], Sequence[memoryview] | None] | None:
+        """Return a function that reads this and other chunks of its array as `get_pieces_sync` does.
+
+        Which array that is, and whether its chunks are single objects, is looked up once, and not for each chunk. A
+        chunk that is written next, depending on what was read, has to be read with `get_sync`. Returns None for a store
+        with another `get_sync`, which has to be called for each chunk.
+        """
+        if getattr(self.get_sync, "__func__", None) is not ZarrMethods.get_sync:
+            return None
+        owner = await self.carry_out_async(self._operations.plain_owner(key))
+        if owner is None:
+            return self.get_pieces_sync
+        return lambda key: self.carry_out(self._operations.get_plain(owner, key))
 
     @override
     async def get_ranges(

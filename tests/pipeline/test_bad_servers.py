@@ -90,11 +90,11 @@ def test_requests_in_flight_are_bounded_by_the_workers(server: S3Server, parts: 
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("nbytes", "at_once"), [(1 << 18, 96), ((1 << 18) + 8, 32)])
+@pytest.mark.parametrize(("nbytes", "at_once"), [(1 << 18, 128), ((1 << 18) + 8, 32)])
 def test_many_small_chunks_are_read_at_the_same_time(server: S3Server, nbytes: int, at_once: int) -> None:
     rows = nbytes // 8
     store = ps.PartsStore(server.store(prefix="data"))
-    zarr.create_array(store, shape=(100 * rows, 4), chunks=(rows, 4), dtype="uint16", compressors=None, fill_value=0)
+    zarr.create_array(store, shape=(132 * rows, 4), chunks=(rows, 4), dtype="uint16", compressors=None, fill_value=0)
     array = ps.open_array(store)
     stall = Stall(server)
     with zarr.config.set({"codec_pipeline.max_workers": None}), ThreadPoolExecutor(1) as caller:

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from zarr.codecs import ShardingCodec
 from zarr.dtype import Float64
 
 from parts_store._compat.zarr import ArrayConfig, ArraySpec
-from parts_store.pipeline import shard
-from parts_store.pipeline.shard import Layouts
+from parts_store.pipeline import chunk
+from parts_store.pipeline.chunk import Layouts
+from parts_store.pipeline.shard import ShardLayout, plan_layout
+
+type ShardLayouts = Layouts[ShardLayout]
 
 
 @pytest.fixture
@@ -22,23 +26,23 @@ def spec() -> ArraySpec:
 
 
 @pytest.fixture
-def layouts() -> Layouts:
-    return Layouts(ShardingCodec(chunk_shape=(2,)))
+def layouts() -> ShardLayouts:
+    return Layouts(partial(plan_layout, ShardingCodec(chunk_shape=(2,))))
 
 
-def test_a_layout_is_planned_once(layouts: Layouts, spec: ArraySpec) -> None:
+def test_a_layout_is_planned_once(layouts: ShardLayouts, spec: ArraySpec) -> None:
     # zarr makes a new specification for each call.
     assert layouts.of(spec) is layouts.of(replace(spec))
 
 
-def test_equal_fill_values_with_other_bits_have_layouts_of_their_own(layouts: Layouts, spec: ArraySpec) -> None:
+def test_equal_fill_values_with_other_bits_have_layouts_of_their_own(layouts: ShardLayouts, spec: ArraySpec) -> None:
     for fill_value in (0.0, -0.0, 0.0):
         layout = layouts.of(replace(spec, fill_value=fill_value))
         assert layout is not None
         assert np.signbit(layout.fill_value) == np.signbit(fill_value)
 
 
-def test_another_configuration_has_a_layout_of_its_own(layouts: Layouts, spec: ArraySpec) -> None:
+def test_another_configuration_has_a_layout_of_its_own(layouts: ShardLayouts, spec: ArraySpec) -> None:
     for stores_empty_chunks in (True, False, True):
         config = ArrayConfig.from_dict({"write_empty_chunks": stores_empty_chunks})
         layout = layouts.of(replace(spec, config=config))
@@ -46,10 +50,10 @@ def test_another_configuration_has_a_layout_of_its_own(layouts: Layouts, spec: A
         assert layout.stores_empty_chunks is stores_empty_chunks
 
 
-def test_a_bounded_number_of_layouts_is_kept(layouts: Layouts, spec: ArraySpec) -> None:
+def test_a_bounded_number_of_layouts_is_kept(layouts: ShardLayouts, spec: ArraySpec) -> None:
     for size in range(2, 1002, 2):
         layout = layouts.of(replace(spec, shape=(size,)))
         assert layout is not None
         assert layout.shape == (size,)
-    assert len(layouts._planned) <= shard._MOST_SHAPES
+    assert len(layouts._planned) <= chunk._MOST_SHAPES
     assert pickle.loads(pickle.dumps(layouts))._planned == {}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from obstore.store import MemoryStore
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs.numcodecs import LZ4, Zlib
 
 import parts_store as ps
 from parts_store.pipeline.codec_pipeline import PartsCodecPipeline
@@ -50,7 +51,8 @@ def arrays(draw: st.DrawFn) -> dict[str, Any]:
         fill = np.datetime64(draw(st.sampled_from(["NaT", "1970-01-01", "2026-11-17"])), "s")
     endian: Any = draw(st.sampled_from(["little", "big"]))
     filters = [TransposeCodec(order=tuple(range(ndim))[::-1])] if draw(st.booleans()) and ndim > 1 else []
-    packed = [[ZstdCodec()], [ZstdCodec(level=1, checksum=True)], [GzipCodec()], [BloscCodec()], [Crc32cCodec()]]
+    packed: list[list[Any]] = [[ZstdCodec()], [ZstdCodec(level=1, checksum=True)], [GzipCodec()], [BloscCodec()]]
+    packed += [[Crc32cCodec()], [LZ4()], [Zlib()]]
     compressors: list[Any] = draw(st.just([]) | st.sampled_from([*packed, [ZstdCodec(), Crc32cCodec()]]))
     inner = [*filters, BytesCodec(endian=endian), *compressors]
     if draw(st.booleans()):
