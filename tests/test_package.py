@@ -3,6 +3,7 @@
 import ast
 import doctest
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 
 import parts_store
 
@@ -228,6 +231,50 @@ for store in [*stores, ps.PartsStore.from_session(session)]:
 def test_package_works_without_extras(tmp_path: Path) -> None:
     call = [sys.executable, "-W", "error", "-c", WITHOUT_EXTRAS, ",".join(EXTRA_MODULES), str(tmp_path / "data.zarr")]
     subprocess.run(call, check=True)
+
+
+def link_installed(extra: str, folder: Path) -> None:
+    """Link to all that an extra of the package installs, as a folder of an environment that has nothing else."""
+    wanted, found = [(canonicalize_name("parts_store"), extra)], set[tuple[NormalizedName, str]]()
+    known = {canonicalize_name(each.name): each for each in metadata.distributions()}
+    while wanted:
+        name, extras = pair = wanted.pop()
+        if pair in found or name not in known:
+            continue
+        found.add(pair)
+        for needed in map(Requirement, known[name].requires or []):
+            if needed.marker is None or needed.marker.evaluate({"extra": extras}):
+                wanted += [(canonicalize_name(needed.name), each) for each in ("", *needed.extras)]
+    (folder / PACKAGE.name).symlink_to(PACKAGE)
+    for distribution in {known[name] for name, _ in found}:
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(str(distribution.locate_file(top)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", ["the README", "the demo"])
+def test_extra_demo_installs_what_is_shown(tmp_path: Path, shown: str) -> None:
+    (site := tmp_path / "site").mkdir()
+    link_installed("demo", site)
+    if shown == "the README":
+        write_archive(tmp_path / "archive")
+        examples = [example for example, _ in python_examples(ROOT / "README.md")]
+        # No example needs what another one imports.
+        assert all("import parts_store as ps\n" in example for example in examples)
+        program = "\n".join(examples)
+    else:
+        program = "import sys; from parts_store.cli import main; sys.exit(main(['demo', 'shown']))"
+    found = subprocess.run(
+        # Without the packages of this environment.
+        [sys.executable, "-S", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr + found.stdout
 
 
 def python_examples(page: Path) -> list[tuple[str, str]]:

@@ -63,7 +63,11 @@ class NewValues:
         """Return loaded variables of a group with these attributes; raise if xarray cannot write them."""
         if loaded.variables:
             with _named(path):
-                loaded.to_zarr(MemoryStore(), zarr_format=3, consolidated=False, compute=False)
+                if any(variable.chunks for variable in loaded.variables.values()):
+                    loaded.to_zarr(MemoryStore(), zarr_format=3, consolidated=False, compute=False)
+                else:
+                    # xarray imports dask to compute nothing.
+                    loaded.to_zarr(MemoryStore(), zarr_format=3, consolidated=False)
         # xarray replaces the attributes of the group.
         return cls(store, path, loaded.assign_attrs(attributes))
 
