@@ -8,7 +8,7 @@ import itertools
 import pickle
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from parts_store.errors import ClusterWriteError, ReadOnlySessionError, StoreCon
 from parts_store.executors import missing_extra, open_client
 from parts_store.progress import ProgressLike, report_progress
 from parts_store.redaction import hide_secrets
+from parts_store.store.repositories import discard_changes_on_failure
 from parts_store.store.store import PartsStore
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def write_dataset(
     _require_session(store)
     if mode is None:
         mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
-    with _discard_changes_on_failure(store.session):
+    with discard_changes_on_failure(store.session):
         # This writes the arrays that are in memory.
         lazy = create_arrays(_as_dataset(dataset), store, group, mode, encoding or {}, append_dim, region)
         writes = [
@@ -185,19 +186,6 @@ def _commit(store: PartsStore, message: str, metadata: dict[str, Any] | None, re
     # A source without elements changes nothing. It is a commit nevertheless.
     snapshot: str = store.session.commit(message, metadata, rebase_with=rebase_with, allow_empty=True)
     return snapshot
-
-
-@contextmanager
-def _discard_changes_on_failure(session: Any) -> Iterator[None]:
-    """Discard the changes that the block made if it raises, unless the session had changes before."""
-    had_changes = session.has_uncommitted_changes
-    try:
-        yield
-    except BaseException:
-        # Icechunk can only discard all changes, and the earlier ones belong to the caller.
-        if not had_changes and session.has_uncommitted_changes:
-            session.discard_changes()
-        raise
 
 
 def _require_store(target: object) -> PartsStore:

@@ -368,6 +368,21 @@ def open_writable(
     return store
 
 
+@contextmanager
+def discard_changes_on_failure(session: Any) -> Iterator[None]:
+    """Discard the changes that the block made to a session if it raises; if there were others before, say so."""
+    had_changes = session.has_uncommitted_changes
+    try:
+        yield
+    except BaseException as error:
+        # Icechunk can only discard all changes, and the earlier ones belong to the caller.
+        if had_changes:
+            error.add_note("the session contains a part of what was being written: do not commit it")
+        elif session.has_uncommitted_changes:
+            session.discard_changes()
+        raise
+
+
 def options_for(url: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of obstore for a URL: none for a local folder."""
     return {} if scheme_of(str(url)) in ("", "file", "memory") else dict(options)

@@ -63,5 +63,5 @@ from parts_store.headers import n5_nbytes, read_n5
 from parts_store.pipeline.opening import use_pipeline
 from parts_store.store import destination
 from parts_store.store.options import parse_count
-from parts_store.store.repositories import Virtual, open_store
+from parts_store.store.repositories import Virtual, discard_changes_on_failure, open_store
 from parts_store.store.store import PartsStore, UnwritableStoreError

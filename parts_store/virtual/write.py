@@ -31,7 +31,16 @@ from parts_store.virtual.manifests.to_icechunk import (
 from parts_store.virtual.ome_zarr import is_channel, join_attributes
 from parts_store.virtual.options import AdoptOptions, WriteRegion
 from parts_store.virtual.report import AdoptedArray, Adoption, Form, OtherForm, manifest_nbytes
-from parts_store.virtual.store_access import DOCUMENT, PartsStore, Progress, destination, join, parse, run_for_each
+from parts_store.virtual.store_access import (
+    DOCUMENT,
+    PartsStore,
+    Progress,
+    destination,
+    discard_changes_on_failure,
+    join,
+    parse,
+    run_for_each,
+)
 from parts_store.virtual.stored_arrays import (
     Continuation,
     compare_with_stored,
@@ -202,6 +211,11 @@ class PlannedWrite:
 
     def write(self, progress: Progress) -> None:
         """Carry out the write; call `progress` with the number of arrays that are done, and of all arrays."""
+        # An array that has its new shape and not yet its new chunks would be read as fill values.
+        with discard_changes_on_failure(self.store.session):
+            self._write(progress)
+
+    def _write(self, progress: Progress) -> None:
         for obstacle in self.obstacles:
             destination.clear(self.store, obstacle)
         for path, document in self.documents.items():

@@ -1,10 +1,12 @@
-"""An adopting process that is killed at any step leaves a repository as it was, or complete."""
+"""An adoption that fails or is killed at any step leaves a session or a repository as it was, or complete."""
 
 import subprocess
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import icechunk
 import pytest
 import xarray as xr
 
@@ -47,3 +49,56 @@ def test_adoption_killed_at_any_step_is_undone_or_complete(tmp_path: Path) -> No
     store = ps.PartsStore.from_session(repository.readonly_session("main"))
     found = xr.open_zarr(store, consolidated=False, chunks=None)
     xr.testing.assert_identical(found.load(), read(files))
+
+
+class StoppedError(Exception):
+    """What the caller's function raises."""
+
+
+def interrupted(path: Path, session: icechunk.Session, at: int, **options: Any) -> bool:
+    """Adopt a file, and stop before the array with this number; return whether there was such an array."""
+
+    def stop(done: int, total: int) -> None:
+        # Parsing reports one file of one; the number of arrays is larger.
+        if total > 1 and done >= at and done < total:
+            raise StoppedError
+
+    try:
+        ps.adopt(path, into=session, progress=stop, **options)
+    except StoppedError:
+        return True
+    return False
+
+
+def test_append_that_fails_at_any_array_leaves_no_longer_array_in_the_session(tmp_path: Path) -> None:
+    first, second = write_months(tmp_path / "data", "day", "2003-01", 2)
+    repository = ps.open_repository(tmp_path / "repository", virtual=[tmp_path / "data"])
+    session = repository.writable_session("main")
+    ps.adopt(first, into=session)
+    session.commit("first")
+    stops = 0
+    for number in count():
+        session = repository.writable_session("main")
+        if not interrupted(second, session, number, append_dim="time"):
+            break
+        stops += 1
+        assert not session.has_uncommitted_changes
+        found = xr.open_zarr(ps.PartsStore.from_session(session), consolidated=False, chunks=None)
+        xr.testing.assert_identical(found.load(), read([first]))
+    assert stops > 2
+
+
+def test_failed_append_keeps_earlier_changes_of_the_session_and_says_so(tmp_path: Path) -> None:
+    first, second = write_months(tmp_path / "data", "day", "2003-01", 2)
+    repository = ps.open_repository(tmp_path / "repository", virtual=[tmp_path / "data"])
+    session = repository.writable_session("main")
+    ps.adopt(first, into=session)
+
+    def stop(done: int, total: int) -> None:
+        if total > 1 and 0 < done < total:
+            raise StoppedError
+
+    with pytest.raises(StoppedError) as caught:
+        ps.adopt(second, into=session, append_dim="time", progress=stop)
+    assert caught.value.__notes__ == ["the session contains a part of what was being written: do not commit it"]
+    assert session.has_uncommitted_changes
