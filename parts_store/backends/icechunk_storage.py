@@ -112,7 +112,7 @@ def _warn_of_local_disk() -> None:
     """
     if "ICECHUNK_LOG" not in os.environ:
         icechunk.set_logs_filter("warn,icechunk_arrow_object_store=error,icechunk_storage::readback=error")
-    logging.getLogger("parts_store").warning(
+    logging.getLogger("parts_store.repositories").warning(
         "a repository on a local disk loses commits if several processes commit at the same time; one at a time is safe"
     )
 

@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name, and return the exit code."""
     # A command makes one commit. Icechunk and this package would warn of several at once on a local disk.
     os.environ.setdefault("ICECHUNK_LOG", "error")
-    logging.getLogger("parts_store").setLevel(logging.ERROR)
+    logging.getLogger("parts_store.repositories").setLevel(logging.ERROR)
     if not sys.warnoptions and "--debug" not in arguments:
         # Python warnings are for developers.
         warnings.simplefilter("ignore")

@@ -264,8 +264,8 @@ _MAX_LOOKS = 200
 class ProbedServer:
     """The server of a store, which is probed once for what it supports."""
 
-    # Equal for all stores on the same bucket and prefix that send the same kind of requests.
-    key: Hashable
+    # Equal for all stores on the same bucket and prefix that send the same kind of requests. Its URL may have a secret.
+    key: Hashable = field(repr=False)
     # For error messages, without secrets.
     address: str
     # Whether conditional PUTs may be sent.

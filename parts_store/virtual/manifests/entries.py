@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import quote, unquote
@@ -101,7 +101,8 @@ class Columns:
     A `ChunkManifest` of VirtualiZarr has the same in private attributes. It is made where VirtualiZarr takes one.
     """
 
-    paths: NDArray[Any]
+    # A URL may have a secret.
+    paths: NDArray[Any] = field(repr=False)
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
     inlined: Mapping[tuple[int, ...], bytes]
