@@ -12,7 +12,7 @@ from zarr.abc.store import RangeByteRequest
 
 from parts_store.engine.concurrency import run_tasks_sync
 from parts_store.engine.stats import Progress
-from parts_store.engine.steps import Entry, Failed, Get, Put, Steps, Trial, remove
+from parts_store.engine.steps import Entry, Failed, Get, Put, Steps, Trial, get_all, remove
 from parts_store.errors import (
     ConcurrentWriteError,
     LocalPathError,
@@ -23,7 +23,17 @@ from parts_store.errors import (
     describe,
 )
 from parts_store.executors import ExecutorLike, open_workers
-from parts_store.format.keys import DOCUMENT, PROTOCOL_FOLDER, Chunk, is_probe_key, join, parse_node_key
+from parts_store.format.keys import (
+    ARRAY_V2,
+    DOCUMENT,
+    PROTOCOL_FOLDER,
+    Chunk,
+    ancestors,
+    is_probe_key,
+    join,
+    parse_node_key,
+    split,
+)
 from parts_store.format.metadata import ArrayRecord
 from parts_store.format.parts import ConcatParts
 from parts_store.maintenance.decoding import encoding_of, why_not_decoded
@@ -87,6 +97,9 @@ class MaintainedStore(Protocol):
     def for_workers(self) -> Self:
         """Return a store on the same objects that can be pickled for other processes, if its objects allow that."""
 
+    def with_own_catalog(self) -> Self:
+        """Return a store on the same objects that knows no arrays yet."""
+
     def chunks_of_files(self, path: str) -> Mapping[str, str]:
         """Return the files that a plain array of a session refers to, each with the key of one of its chunks."""
 
@@ -144,7 +157,7 @@ def _decode(
             keys.setdefault(listed.chunk.array, []).append(key)
     others: dict[str, list[str]] = {}
     wrong: list[tuple[str, str]] = []
-    for path in survey.plain:
+    for path in (*survey.plain, *_arrays_above(store, folder)):
         try:
             others[path] = _chunks_of(store, path, folder)
         except StorageError:
@@ -160,7 +173,7 @@ def _decode(
     ]
     found: list[Finding] = []
     done, total = 0, sum(len(batch) for _, batch in batches)
-    decode = partial(_decode_batch, store if executor is None else store.for_workers())
+    decode = partial(_decode_batch, _for_tasks(store, executor))
     with open_workers(executor) as workers:
         for (_, batch), failures in zip(batches, workers.run_in_order(decode, batches), strict=True):
             for key, why in failures:
@@ -173,16 +186,30 @@ def _decode(
     return found, [len(of_array) for of_array in others.values()], wrong
 
 
+def _for_tasks(store: MaintainedStore, executor: ExecutorLike) -> MaintainedStore:
+    """Return the store of the tasks. It is pickled for each task, without the arrays that this process knows."""
+    return store if executor is None else store.for_workers().with_own_catalog()
+
+
 def _open(store: MaintainedStore, path: str) -> zarr.Array[Any]:
     opened: Any = zarr.open_array(cast("Any", store), path=path, mode="r")
     return cast("zarr.Array[Any]", opened)
+
+
+def _arrays_above(store: MaintainedStore, folder: str) -> list[str]:
+    """Return the paths of the arrays of Zarr v2 that a folder is in; a survey reads their documents only below it."""
+    found = store.carry_out(get_all([join(path, ARRAY_V2) for path in ancestors(folder)], "an array of Zarr v2"))
+    return [split(key)[0] for key, document in found.items() if document is not None]
 
 
 def _chunks_of(store: MaintainedStore, path: str, folder: str) -> list[str]:
     """Return the keys of the chunks of an array without parts, if they are below the folder."""
     encoding, prefix = encoding_of(_open(store, path)), join(path, "")
     inner = folder if folder.startswith(prefix) else path
-    entries = store.carry_out(list_entries(inner))
+    if inner != path and encoding.is_chunk_key(inner.removeprefix(prefix)):
+        entries = [each for each in store.carry_out(list_entries(split(inner)[0])) if each.key == inner]
+    else:
+        entries = [*store.carry_out(list_entries(inner))]
     return [entry.key for entry in entries if encoding.is_chunk_key(entry.key.removeprefix(prefix))]
 
 
@@ -218,7 +245,7 @@ def _find_problems(
 ) -> list[Finding]:
     """Return what is wrong with the chunks of a survey, and the arrays at the paths `unmarked`."""
     batches = [(listed, survey.arrays[path]) for path, listed in _batches(survey)]
-    diagnose = partial(_diagnose_batch, store if executor is None else store.for_workers(), checksums)
+    diagnose = partial(_diagnose_batch, _for_tasks(store, executor), checksums)
     findings: list[Finding] = []
     done = 0
     with open_workers(executor) as workers:

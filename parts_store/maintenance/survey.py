@@ -105,6 +105,9 @@ def survey_prefix(prefix: str, protocol: ChunkProtocol) -> Steps[Survey]:
     outer = [path for path in arrays if path != folder and folder.startswith(join(path, ""))]
     for path in outer:
         entries += yield from list_entries(protocol.folder_beside(path))
+        if arrays[path].encoding.is_chunk_key(folder.removeprefix(join(path, ""))):
+            # The parts of this chunk are not below its key.
+            entries += yield from list_entries(split(folder)[0])
     stray_nodes = yield from _find_stray_nodes(entries, protocol)
     strays = tuple(key.removesuffix(DOCUMENT) for key in stray_nodes)
     listed = group_by_chunk([entry for entry in entries if not entry.key.startswith(strays)], arrays)
@@ -164,7 +167,8 @@ def _inside(folder: str, outer: Sequence[str], listed: ListedChunks) -> ListedCh
     """Return the chunks below a folder that is inside the arrays `outer`."""
     strays = {beside: each for beside, each in listed.strays.items() if each[0] not in outer}
     chunks = {key: each for key, each in listed.chunks.items() if f"{key}/".startswith(f"{folder}/")}
-    return replace(listed, strays=strays, chunks=chunks)
+    objects = sum(len(each.parts) for each in chunks.values())
+    return replace(listed, strays=strays, chunks=chunks, objects=objects)
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------

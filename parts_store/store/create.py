@@ -17,6 +17,7 @@ from parts_store._compat.zarr import normalize_path
 from parts_store.codecs.pad import pad_codec
 from parts_store.errors import PartsConfigError, StoreConfigError, describe
 from parts_store.format.files.description import FORMATS, FileFormat
+from parts_store.format.keys import PartPlacement
 from parts_store.format.layout import require_writable
 from parts_store.format.metadata import ONE_OBJECT, parse, with_parts
 from parts_store.format.parts import ConcatParts, Part, PartsLike, parse_integer
@@ -315,6 +316,10 @@ def create_array(
         # With `split`, parts may be set one by one, as references.
         require_writable(ConcatParts.parse(parts))
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
+    if overwrite and shard_file is None:
+        # zarr deletes what is there before it writes a document that the store may refuse.
+        placement = PartPlacement.SPLIT if split else PartPlacement.BESIDE
+        with_parts(_document(arguments), ConcatParts.parse(parts), path, placement=placement)
     creating = store.with_parts({escaped: parts}, split=split, must_understand=must_understand, shard_file=shard_file)
     _require_data_apart(store, path, overwrite=overwrite, **arguments)
     # This comes before zarr creates the groups above: a server that ignores conditions would replace their documents.

@@ -1,11 +1,12 @@
 """verify(decode=True): every chunk of every array is decoded, and what cannot be decoded is reported."""
 
+import pickle
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 
 import h5py
 import icechunk
@@ -84,6 +85,27 @@ def test_undecodable_chunks_of_all_kinds_of_arrays_are_reported(kind: str, tmp_p
     assert sorted(undecodable(store.verify("g", decode=True))) == sorted(key for key in keys if key.startswith("g"))
     assert sorted(undecodable(store.verify("g/plain/c/1", decode=True))) == ["g/plain/c/1/1"]
     assert store.verify("g/plain/c/0", decode=True).is_clean
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk", "session"])
+def test_a_prefix_may_be_one_chunk_or_inside_an_array_of_zarr_v2(kind: str, tmp_path: Path) -> None:
+    store = new_store(kind, tmp_path)
+    create_all(store)
+    inside = {"parts/c/0/1": 1, "g/shards/c/1/0": 1, "g/plain/c/1/1": 1, "text/c/0": 1}
+    if kind != "session":
+        nested: Any = {"name": "v2", "separator": "/"}
+        array = zarr.create_array(store, name="g/nested", zarr_format=2, chunk_key_encoding=nested, **CHUNKS)
+        array[:] = VALUES
+        inside |= {"g/v2/0.0": 1, "g/nested/1/2": 1, "g/nested/3": 4}
+    for prefix, chunks in inside.items():
+        damaged = f"{prefix}/0" if chunks > 1 else prefix
+        spoil(store, damaged, at=2)
+        report = store.verify(prefix, decode=True)
+        assert (list(undecodable(report)), report.chunks) == ([damaged], chunks)
+    for neighbour in ("parts/c/1/1", "g/plain/c/1/2", "scalar/c"):
+        report = store.verify(neighbour, decode=True)
+        assert (report.findings, report.chunks) == ((), 1)
+    assert store.verify("g/plain/c/9/9", decode=True).chunks == 0
 
 
 def test_the_inner_chunks_that_fail_are_named() -> None:
@@ -185,3 +207,31 @@ def test_executors_decode(executor: Executor, tmp_path: Path) -> None:
     report = store.verify(decode=True, executor=executor, progress=lambda done, total: seen.append((done, total)))
     assert list(undecodable(report)) == ["g/plain/c/1/1"]
     assert seen[-1] == (46, 46)
+
+
+class Measured(ThreadPoolExecutor):
+    """An executor that gives its thread copies of the tasks, as other processes receive them, and notes their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.nbytes: list[int] = []
+
+    @override
+    def submit(self, function: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        data = pickle.dumps(function)
+        self.nbytes.append(len(data))
+        return super().submit(pickle.loads(data), *args, **options)
+
+
+def test_tasks_do_not_grow_with_the_number_of_known_arrays(tmp_path: Path) -> None:
+    store = new_store("disk", tmp_path)
+    ps.create_array(store, "parts", parts=IN_PARTS, **SHARDS)[:] = VALUES
+    with Measured() as one:
+        store.verify(decode=True, executor=one)
+    for number in range(20):
+        ps.create_array(store, f"parts{number}", parts=IN_PARTS, **SHARDS)[:] = VALUES
+        zarr.create_array(store, name=f"plain{number}", **SHARDS)[:] = VALUES
+    with Measured() as many:
+        store.verify(decode=True, executor=many)
+    assert len(many.nbytes) > 20
+    assert set(many.nbytes) == set(one.nbytes)

@@ -179,6 +179,7 @@ def test_repair_with_a_prefix_inside_an_array() -> None:
     assert contents(objects) == before | {"a/c/0/1.tail": b"GH"}
     assert store.verify("a/c/0").is_clean
     assert not store.verify("a/c/1").is_clean
+    assert (len(store.repair("a/c/1/0", min_age=0).findings), store.verify().is_clean) == (1, True)
 
 
 def test_drop_incomplete_removes_unreadable_chunks_only(objects: Any) -> None:

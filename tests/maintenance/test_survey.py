@@ -128,6 +128,7 @@ def test_leftovers_are_assigned_to_a_chunk_or_are_strays(array: str) -> None:
         ("g", ["g/b/c/0"]),
         ("g/b", ["g/b/c/0"]),
         ("g/b/c", ["g/b/c/0"]),
+        ("g/b/c/0", ["g/b/c/0"]),
         ("nothing/here", []),
     ],
 )

@@ -137,3 +137,12 @@ def test_parts_that_cannot_be_written_are_refused_before_the_array_is_created() 
     with pytest.raises(PartsConfigError, match=r"at most one part without 'size' for writing, found '.x', '.y'"):
         ps.create_array(store, "a", parts=[".x", ".y"], shape=(8,), chunks=(4,), dtype="i4")
     assert store.store.list().collect() == []
+
+
+def test_parts_that_do_not_fit_an_array_are_refused_before_the_array_there_is_deleted() -> None:
+    store = ps.PartsStore.from_url("memory://")
+    ps.create_array(store, "a", parts=[""], shape=(8,), chunks=(4,), dtype="u1")[:] = 7
+    parts = [ps.Part(""), ps.Part(".index", size=ps.SHARD_INDEX)]
+    with pytest.raises(PartsConfigError, match="expected an array whose only codec is `sharding_indexed`"):
+        ps.create_array(store, "a", parts=parts, shape=(8,), chunks=(4,), dtype="u1", overwrite=True)
+    assert np.array_equal(zarr.open_array(store, path="a")[:], [7] * 8)

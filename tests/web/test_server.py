@@ -107,6 +107,18 @@ def test_the_command_warns_if_other_machines_can_read(folder: Path) -> None:
         assert "anyone who reaches this machine can now read the data" in process.stderr.read()
 
 
+def test_the_command_logs_why_a_chunk_cannot_be_read(tmp_path: Path) -> None:
+    store = ps.PartsStore.from_url(tmp_path)
+    array = ps.create_array(store, "a", parts=["", ps.Part(".end", size=2)], shape=(4,), chunks=(4,), dtype="u1")
+    array[:] = 1
+    (tmp_path / "a/c/0.end").unlink()
+    with running(tmp_path, stderr=subprocess.PIPE) as (url, process):
+        assert ask(url, "/zarr/a/c/0")[0] == 500
+        process.terminate()
+        assert process.stderr is not None
+        assert "a/c/0: IncompleteChunkError" in process.stderr.read()
+
+
 def test_a_chunk_that_is_written_while_it_is_sent_ends_early(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
