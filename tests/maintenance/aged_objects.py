@@ -88,6 +88,9 @@ class Maintained:
     def require_server(self, path: str, parts: ConcatParts) -> None:
         raise NotImplementedError
 
+    def with_own_catalog(self) -> Self:
+        return self
+
 
 def in_array(layout: Layout) -> Chunk:
     """Return the chunk, in an array at `a`."""
