@@ -24,7 +24,7 @@ USUAL, QUICK = FULL // 3, FULL // 10
 RUNS_ALL = "PARTS_STORE_ALL_EXAMPLES" in os.environ
 """Whether all random examples are run."""
 
-_MOST_QUICK = 5
+_MOST_QUICK = 3
 
 _COMMON = settings(
     deadline=None,

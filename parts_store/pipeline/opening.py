@@ -19,7 +19,7 @@ _PATH: Final = f"{PartsCodecPipeline.__module__}.{PartsCodecPipeline.__name__}"
 _REQUESTS: Final = 64
 
 
-type Mode = Literal["r", "r+", "a", "w", "w-"]
+type OpenMode = Literal["r", "r+", "a", "w", "w-"]
 """How an array or a group is opened, as in `zarr.open`."""
 
 
@@ -63,7 +63,7 @@ def fast(*, max_workers: int | None = None) -> AbstractContextManager[object]:
     return restored
 
 
-def open_array(store: PartsStore, path: str = "", *, mode: Mode = "r", **arguments: Any) -> zarr.Array[Any]:
+def open_array(store: PartsStore, path: str = "", *, mode: OpenMode = "r", **arguments: Any) -> zarr.Array[Any]:
     """Open an array that uses the codec pipeline of this package.
 
     Parameters
@@ -94,7 +94,7 @@ def open_array(store: PartsStore, path: str = "", *, mode: Mode = "r", **argumen
     return array
 
 
-def open_group(store: PartsStore, path: str = "", *, mode: Mode = "r", **arguments: Any) -> zarr.Group:
+def open_group(store: PartsStore, path: str = "", *, mode: OpenMode = "r", **arguments: Any) -> zarr.Group:
     """Open a group whose arrays use the codec pipeline of this package.
 
     Parameters
