@@ -65,7 +65,7 @@ def test_nightly(): ...
 """
 
 
-SELECTED = {"not slow": [3, 5, 3, 3, 1], "not nightly": [9, 21, 9, 5, 1, 1], "": [18, 21, 9, 9, 1, 1, 1]}
+SELECTED = {"not slow": [3, 3, 3, 3, 1], "not nightly": [9, 21, 9, 5, 1, 1], "": [18, 21, 9, 9, 1, 1, 1]}
 
 
 @pytest.mark.slow

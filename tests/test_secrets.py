@@ -40,7 +40,7 @@ in_urls = secrets | secrets.map(lambda text: quote(text, safe=""))
 # Characters that have a meaning in URLs. The first three are enough for the fast checks.
 HARD: Final = (
     *("?@#@/", 'a "b" c@', "p/w:1&x=2[", "p@ss", "p/w", 'a "b" c', "a'b", "?x=1&y", "#", "%2F%"),
-    *("://", "a:1/b@c", "\\", "a b@", "<&>", "12/x", "[", "]"),
+    *("://", "a:1/b@c", "\\", "a b@", "<&>", "</", "12/x", "[", "]"),
 )
 
 

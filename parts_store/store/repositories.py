@@ -423,4 +423,4 @@ def _translated(
     except icechunk.IcechunkError as error:
         secrets = [secret for own in (folders or {}).values() for secret in secrets_in(own)]
         known = [*secrets, *secrets_in(options), *secrets_of_url(url)]
-        raise_translated(SessionError(url, hide_secrets(str(error).strip().partition("\n")[0], known)))
+        raise_translated(SessionError(hide_in_url(url), hide_secrets(str(error).strip().partition("\n")[0], known)))
