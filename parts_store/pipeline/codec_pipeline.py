@@ -194,11 +194,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         existing = None if values.shape == layout.shape else path.get_sync(prototype=spec.prototype)
         if existing is not None:
             values = layout.replace_start(existing.as_numpy_array(), values)
-        encoded = layout.encode(values)
-        if encoded is None:
-            path.delete_sync()
-        else:
-            path.set_sync(spec.prototype.buffer.from_array_like(encoded))
+        _replace(path, spec, layout.encode(values))
         return True
 
     def _write_whole(self, item: ChunkItem, value: NDBuffer, drop_axes: tuple[int, ...]) -> bool:
@@ -210,11 +206,7 @@ class PartsCodecPipeline(FusedCodecPipeline):
         values = values[out_selection]
         if values.shape != layout.chunk_shape:
             return False
-        encoded = layout.encode_chunk(values)
-        if encoded is None:
-            path.delete_sync()
-        else:
-            path.set_sync(spec.prototype.buffer.from_array_like(encoded))
+        _replace(path, spec, layout.encode_chunk(values))
         return True
 
     @cached_property
@@ -233,6 +225,14 @@ class PartsCodecPipeline(FusedCodecPipeline):
     def _layout(self, spec: ArraySpec) -> ShardLayout | None:
         """Return the layout of a shard, None if it is not a shard, or one that `shard` does not know."""
         return None if self._layouts is None else self._layouts.of(spec)
+
+
+def _replace(path: Any, spec: ArraySpec, encoded: Bytes | None) -> None:
+    """Store an encoded chunk; delete it if there is none, because all of it is the fill value."""
+    if encoded is None:
+        path.delete_sync()
+    else:
+        path.set_sync(spec.prototype.buffer.from_array_like(encoded))
 
 
 def _read_shard(path: Any, layout: ShardLayout, target: NDArray[Any]) -> bool:
